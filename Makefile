@@ -1,0 +1,78 @@
+# `make serve` and `make test` are all it takes; both set up what they need.
+
+PYTHON  ?= python3
+WORKERS ?= 2
+ROUNDS  ?= 100
+ARGS    ?=
+
+venv := .venv
+bin  := $(venv)/bin
+pip  := $(bin)/python -m pip --quiet --disable-pip-version-check
+run  := $(venv)/.ready-to-run
+dev  := $(venv)/.ready-to-develop
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check fmt bench demo crash coverage docs constraints clean
+MAKEFLAGS += --no-print-directory
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+setup: $(dev) ## Create .venv and install everything, tools included
+
+serve: $(run) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
+	@$(bin)/kgserve serve $(ARGS)
+
+test: $(dev) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
+	@$(bin)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
+	@$(bin)/ruff check --quiet
+	@$(bin)/ruff format --check --quiet || { echo "Not formatted; run: make fmt" >&2; exit 1; }
+	@$(bin)/basedpyright
+	@$(bin)/lint-imports --no-cache --no-logo
+	@$(bin)/deptry --no-ansi kgserve
+	@$(bin)/codespell
+
+fmt: $(dev) ## Format, and mend what can be mended
+	@$(bin)/ruff check --fix-only --quiet
+	@$(bin)/ruff format --quiet
+
+bench: $(dev) ## Measure on WordNet against the stated baselines
+	@$(bin)/python -m bench $(ARGS)
+
+demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
+	@$(bin)/python -m bench.demo
+
+crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, fill its disk
+	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
+
+coverage: $(dev) ## Run the tests and show what they do not reach
+	@$(bin)/coverage erase
+	@$(bin)/coverage run -m pytest -q -p no:xdist $(ARGS)
+	@$(bin)/coverage combine --quiet
+	@$(bin)/coverage report
+
+docs: $(dev) ## Write README.md's tables anew
+	@$(bin)/python scripts/readme.py
+
+constraints: $(dev) ## Write constraints.txt anew from the newest versions that fit
+	@PYTHON=$(PYTHON) sh scripts/constraints.sh
+
+clean: ## Remove .venv and everything that was generated; data stays
+	@rm -rf $(venv) build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache .import_linter_cache
+	@find kgserve tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(bin)/python:
+	@sh scripts/preflight.sh $(PYTHON)
+	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); exit 1; }
+
+$(run): pyproject.toml constraints.txt | $(bin)/python
+	@echo "Installing into $(venv) …" >&2
+	@$(pip) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(dev): pyproject.toml constraints.txt | $(bin)/python
+	@echo "Installing into $(venv) …" >&2
+	@$(pip) install --constraint constraints.txt --editable '.[dev]'
+	@touch $(run) $@

@@ -1,0 +1,33 @@
+"""All benches of speed and size, with WordNet loaded once: `python -m bench [NAME …]`."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from bench import ingest, inject, pool, traverse
+from bench.measure import Report
+from bench.prepared import Workspace
+from bench.single import Bench, run_alone
+
+
+def _pool(_work: Workspace) -> Report:
+    return pool.run()
+
+
+BENCHES: dict[str, Bench] = {"ingest": ingest.run, "traverse": traverse.run, "inject": inject.run, "pool": _pool}
+
+
+def main(names: list[str]) -> int:
+    """Run the named benches, or all. Exit code 1 when an exact check failed, 2 for an unknown name."""
+    if unknown := set(names) - set(BENCHES):
+        print(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    start = time.monotonic()
+    code = run_alone(*(BENCHES[name] for name in names or BENCHES))
+    print(f"{time.monotonic() - start:.0f} s in all")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

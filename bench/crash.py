@@ -1,0 +1,217 @@
+"""Kills, damage and a full disk: `python -m bench.crash [--rounds N] [--seed S] [--only kill|damage|full]`.
+
+The real server is killed (SIGKILL) in the middle of its work, again and again; after each kill every acknowledged batch
+must be whole, no batch in part, and the store must open. Then its engine files are damaged, and its disk is filled.
+Exit code 1 on any violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from bench import damage, full_disk
+from bench.ledger import Ledger, Stream
+from bench.server import Server
+from bench.tally import Tally, consult, export_when_open, show
+from bench.writers import GONE, Upload, Writers
+
+PHASES = ("inject", "import", "compaction", "swap", "rebuild")
+SETTINGS = {"compact_wal_mb": 1, "journal_segment_mb": 1, "journal_retention_mb": 1}
+ROUNDS_PER_STORE = 10
+ROUNDS_PER_DOCTOR = 5
+LARGE = 4_000
+"""Bytes of a node's content where the engine's log is to outgrow its limit soon."""
+PATIENCE = 20.0
+
+
+class Windows(msgspec.Struct):
+    """How long a phase lasts, in seconds, as last seen; kills are spread over it."""
+
+    compaction: float = 0.4
+    swap: float = 0.05
+    rebuild: float = 0.4
+
+
+class Crash:
+    """One data folder, the server that is killed on it, and what its current store must hold."""
+
+    def __init__(self, data: Path, seed: int) -> None:
+        self._data = data
+        self._choice = random.Random(seed)
+        self._windows = Windows()
+        self._server = Server(data, SETTINGS)
+        self._ledgers = [Ledger("crash-0")]
+        self.slowest_recovery = 0.0
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._ledgers[-1]
+
+    def round(self, number: int, phase: str, tally: Tally) -> None:
+        """Write, kill in the middle of a phase, start again, compare."""
+        if number % ROUNDS_PER_STORE == 0 and number:
+            self._ledgers.append(Ledger(f"crash-{number // ROUNDS_PER_STORE}"))
+        before = self._ledger.acknowledged
+        tally.rounds += 1
+        match phase:
+            case "inject":
+                tally.reached += self._kill_in_inject(f"r{number}", tally)
+            case "import":
+                tally.reached += self._kill_in_import(f"r{number}", tally)
+            case "compaction" | "swap":
+                tally.reached += self._kill_in_compaction(f"r{number}", phase, tally)
+            case _:
+                tally.reached += self._kill_in_rebuild(f"r{number}", tally)
+        tally.acknowledged += self._ledger.acknowledged - before
+        self._recover(tally)
+        if (number + 1) % ROUNDS_PER_DOCTOR == 0:
+            self._examine(tally)
+
+    def finish(self, tally: Tally) -> None:
+        """Compare every store once more, stop, and let the doctor look at each."""
+        with self._server.client() as client:
+            for ledger in self._ledgers:
+                tally.violations += ledger.verify(export_when_open(client, ledger.store))
+        self._server.stop()
+        for ledger in self._ledgers:
+            consult(self._data, ledger.store, tally)
+
+    def _kill_in_inject(self, name: str, tally: Tally) -> bool:
+        before = self._ledger.acknowledged
+        with Writers(self._server.port, self._ledger, name) as writers:
+            time.sleep(self._choice.uniform(0.1, 1.0))
+            self._server.kill()
+        tally.violations += writers.unexpected
+        return self._ledger.acknowledged > before
+
+    def _kill_in_import(self, name: str, tally: Tally) -> bool:
+        stream = Stream(f"i{name}", 15_000)
+        upload = Upload(self._server.port, self._ledger, stream)
+        with Writers(self._server.port, self._ledger, name, threads=1) as writers:
+            upload.start()
+            time.sleep(self._choice.uniform(0.1, 1.2))
+            cut_off = upload.is_alive()
+            self._server.kill()
+        upload.join()
+        tally.violations += writers.unexpected + upload.unexpected
+        return cut_off
+
+    def _kill_in_compaction(self, name: str, phase: str, tally: Tally) -> bool:
+        place = "compaction_started" if phase == "compaction" else "compaction_swapping"
+        window = self._windows.compaction if phase == "compaction" else self._windows.swap
+        since = self._server.mark()
+        with Writers(self._server.port, self._ledger, name, size=LARGE) as writers:
+            reached = self._provoke(writers, place, since)
+            writers.resume()
+            before = self._server.mark()
+            done = self._server.wait_event("compaction_done", before, self._choice.uniform(0, window))
+            self._server.kill()
+        tally.violations += writers.unexpected
+        return reached and done is None
+
+    def _provoke(self, writers: Writers, place: str, since: int) -> bool:
+        """Write, with pauses, until the server logs that it is at a place."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            writers.resume()
+            if self._server.wait_event(place, since, 1.0):
+                return True
+            writers.pause()  # a compaction waits for a second without writes
+            if self._server.wait_event(place, since, 2.5):
+                return True
+        return False
+
+    def _kill_in_rebuild(self, name: str, tally: Tally) -> bool:
+        with Writers(self._server.port, self._ledger, name) as writers:
+            time.sleep(self._choice.uniform(0.1, 0.5))
+            self._server.kill()
+        tally.violations += writers.unexpected
+        reached = False
+        for _ in range(self._choice.choice((1, 1, 2))):
+            self._server = Server(self._data, SETTINGS)
+            threading.Thread(target=self._ask_for_store, args=(self._server,), daemon=True).start()
+            began = self._server.wait_event("rebuild_started", 0, PATIENCE) is not None
+            delay = self._choice.uniform(0, self._windows.rebuild)
+            done = self._server.wait_event("rebuild_done", 0, delay) is not None
+            reached = reached or (began and not done)
+            self._server.kill()
+        return reached
+
+    def _ask_for_store(self, server: Server) -> None:
+        with suppress(*GONE), server.client() as client:
+            client.send("GET", f"/api/memory/{self._ledger.store}/stats")
+
+    def _recover(self, tally: Tally) -> None:
+        start = time.monotonic()
+        self._server = Server(self._data, SETTINGS)
+        self._server.wait_ready()
+        with self._server.client() as client:
+            exported = export_when_open(client, self._ledger.store)
+            self.slowest_recovery = max(self.slowest_recovery, time.monotonic() - start)
+            tally.violations += self._ledger.verify(exported)
+        self._windows.rebuild = self._lasted("rebuild_started", "rebuild_done") or self._windows.rebuild
+
+    def _lasted(self, first: str, last: str) -> float | None:
+        """Seconds between two lines of the current server's log."""
+        start, end = (self._server.wait_event(name, 0, 0.0) for name in (first, last))
+        if start is None or end is None:
+            return None
+        return (datetime.fromisoformat(end["timestamp"]) - datetime.fromisoformat(start["timestamp"])).total_seconds()
+
+    def _examine(self, tally: Tally) -> None:
+        self._windows.compaction = self._lasted("compaction_started", "compaction_done") or self._windows.compaction
+        self._server.stop()
+        consult(self._data, self._ledger.store, tally)
+        self._server = Server(self._data, SETTINGS)
+
+
+def kill_rounds(rounds: int, seed: int) -> list[Tally]:
+    """Rounds in turn over the phases, on a data folder that goes away afterwards."""
+    tallies = {phase: Tally(f"killed in mid-{phase}") for phase in PHASES}
+    end = Tally("all stores at the end, doctor included")
+    with tempfile.TemporaryDirectory(prefix="kgserve-crash-", ignore_cleanup_errors=True) as folder:
+        crash = Crash(Path(folder), seed)
+        for number in range(rounds):
+            phase = PHASES[number % len(PHASES)]
+            crash.round(number, phase, tallies[phase])
+            bad = sum(len(tally.violations) for tally in tallies.values())
+            print(f"\rround {number + 1} of {rounds}, {bad} violations", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        end.rounds = end.reached = 1
+        crash.finish(end)
+    print(f"slowest from start to a complete export: {crash.slowest_recovery:.1f} s")
+    return [*tallies.values(), end]
+
+
+def main() -> int:
+    """Run what is asked for and print one table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.crash", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=100, help="kills (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="of the delays and of the data (default 1)")
+    parser.add_argument("--only", choices=("kill", "damage", "full"), help="leave out the rest")
+    given = parser.parse_args()
+    start = time.monotonic()
+    tallies: list[Tally] = []
+    if given.only in (None, "kill"):
+        tallies += kill_rounds(given.rounds, given.seed)
+    if given.only in (None, "damage"):
+        tallies += damage.rounds(given.seed)
+    if given.only in (None, "full"):
+        tallies += full_disk.rounds()
+    show(tallies)
+    print(f"{time.monotonic() - start:.0f} s in all, seed {given.seed}")
+    return int(any(tally.violations for tally in tallies))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""The real server as a child process, and a plain client for it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+START_SECONDS = 60.0
+IDLE_SECONDS = 2.0
+KEPT_EVENTS = 2_000
+
+
+class ServerFailed(Exception):
+    """The server did not start, or did not answer as it must."""
+
+
+class Reply(NamedTuple):
+    """An answer: its status and its body as it came."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, decoded."""
+        return msgspec.json.decode(self.body)
+
+
+class Client:
+    """One kept-open connection to a server on 127.0.0.1. Not for several threads at once."""
+
+    def __init__(self, port: int, timeout: float = 600.0) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        self._used = time.monotonic()
+
+    def send(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, media: str = "json") -> Reply:
+        """Send an encoded body, or stream one from blocks. Raises OSError or HTTPException when the server is gone."""
+        headers = {} if body is None else {"Content-Type": f"application/{media}"}
+        if time.monotonic() - self._used > IDLE_SECONDS:
+            self._connection.close()  # the server has closed its end by now, or is about to; the next request reconnects
+        try:
+            self._connection.request(method, path, body, headers)
+            answer = self._connection.getresponse()
+            reply = Reply(answer.status, answer.read())
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            raise
+        self._used = time.monotonic()
+        return reply
+
+    def call(self, method: str, path: str, value: object = None) -> Any:
+        """Send `value` as JSON and return the decoded answer. Raises ServerFailed on any status but 2xx."""
+        reply = self.send(method, path, None if value is None else msgspec.json.encode(value))
+        return self._checked(method, path, reply).json()
+
+    def upload(self, store: str, blocks: Iterable[bytes]) -> Any:
+        """Stream NDJSON into a store; returns the import's answer."""
+        path = f"/api/memory/{store}/import"
+        return self._checked("POST", path, self.send("POST", path, blocks, "x-ndjson")).json()
+
+    def export(self, store: str) -> list[Any]:
+        """All lines of a store, decoded."""
+        path = f"/api/memory/{store}/export"
+        reply = self._checked("GET", path, self.send("GET", path))
+        decode = msgspec.json.Decoder().decode
+        return [decode(line) for line in reply.body.splitlines()]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    @staticmethod
+    def _checked(method: str, path: str, reply: Reply) -> Reply:
+        if not 200 <= reply.status < 300:
+            raise ServerFailed(f"{method} {path}: {reply.status} {reply.body[:500].decode(errors='replace')}")
+        return reply
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Server:
+    """`kgserve serve` on a free port. Its log lines (JSON, standard error) are read as they come."""
+
+    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.data = data
+        self._events: list[dict[str, Any]] = []
+        self._seen = 0
+        self._news = threading.Condition()
+        self._process = _launch(data, settings or {})
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        self.pid = self._process.pid
+        self.port = self._listen()
+
+    def client(self, timeout: float = 600.0) -> Client:
+        """A new connection."""
+        return Client(self.port, timeout)
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        """Return once /ready answers 200. Raises ServerFailed after `seconds`."""
+        end = time.monotonic() + seconds
+        with self.client() as client:
+            while (reply := client.send("GET", "/ready")).status != 200:
+                if time.monotonic() > end:
+                    raise ServerFailed(f"not ready after {seconds:.0f} s: {reply.body[:300]!r}")
+                time.sleep(0.05)
+
+    def mark(self) -> int:
+        """The place in the log up to which events are old; hand it to `wait_event`."""
+        with self._news:
+            return self._seen
+
+    def wait_event(self, name: str, since: int, seconds: float) -> dict[str, Any] | None:
+        """The first log line whose event is `name` after the place `since`; None when none comes in time."""
+        end = time.monotonic() + seconds
+        with self._news:
+            while True:
+                fresh = self._events[max(0, len(self._events) - (self._seen - since)) :] if self._seen > since else []
+                for event in fresh:
+                    if event.get("event") == name:
+                        return event
+                if not self._news.wait(end - time.monotonic()):
+                    return None
+
+    def log_tail(self, count: int = 20) -> list[dict[str, Any]]:
+        """The newest log lines."""
+        with self._news:
+            return self._events[-count:]
+
+    def process_status(self) -> dict[str, str]:
+        """The fields of /proc/PID/status."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+    def mebibytes(self, field: str) -> float:
+        """A memory field of the process: VmRSS now, VmHWM at its highest."""
+        return int(self.process_status()[field].split()[0]) / 1024
+
+    def threads(self) -> int:
+        """Threads of the process."""
+        return int(self.process_status()["Threads"])
+
+    def descriptors(self) -> int:
+        """Open file descriptors of the process."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 - names are enough
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def stop(self, seconds: float = 60.0) -> None:
+        """End it in an orderly way. Raises ServerFailed when it does not leave in time or not with exit code 0."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerFailed(f"still running {seconds:.0f} s after SIGTERM") from None
+        self._close_pipes()
+        if code not in (0, -signal.SIGTERM):
+            raise ServerFailed(f"exit code {code} after SIGTERM; log: {self.log_tail()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self.running:
+            return
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def _close_pipes(self) -> None:
+        self._reader.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _listen(self) -> int:
+        assert self._process.stdout is not None
+        guard = threading.Timer(START_SECONDS, self._process.kill)
+        guard.start()
+        try:
+            for line in self._process.stdout:
+                if found := LISTENING.search(line):
+                    return int(found[1])
+        finally:
+            guard.cancel()
+        self.kill()
+        raise ServerFailed(f"it did not start; log: {self.log_tail()}")
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            event: Any = {"event": line.rstrip()}
+            with suppress(msgspec.DecodeError):
+                event = msgspec.json.decode(line)
+            with self._news:
+                self._events.append(event if isinstance(event, dict) else {"event": line.rstrip()})
+                self._seen += 1
+                del self._events[:-KEPT_EVENTS]
+                self._news.notify_all()
+
+
+def _launch(data: Path, settings: Mapping[str, object]) -> subprocess.Popen[str]:
+    environment = dict(os.environ) | {f"KGSERVE_{name.upper()}": str(value) for name, value in settings.items()}
+    place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]
+    command = [sys.executable, "-m", "kgserve", "serve", *place, "--log-format", "json"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def doctor(data: Path, store: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`kgserve doctor STORE` on the folder of a stopped server; the caller reads exit code and output."""
+    command = [sys.executable, "-m", "kgserve", "doctor", "--data", str(data), store, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -1,0 +1,143 @@
+"""Clients that write into a store until the server is gone, and enter in a ledger what was acknowledged."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from bench.ledger import Ledger, State, Stream, Unit
+from bench.server import Client, Reply
+
+GONE = (OSError, http.client.HTTPException)
+KEPT = 50
+"""Units of earlier rounds that each client goes on with."""
+
+
+class Writers:
+    """Some threads, each with a connection of its own, that inject, update and delete units. A context manager.
+
+    `unexpected` are answers that no write should get; `refused` is set at the first 503 or 507.
+    """
+
+    def __init__(self, port: int, ledger: Ledger, seed: str, threads: int = 4, size: int = 400) -> None:
+        self.unexpected: list[str] = []
+        self.refused = threading.Event()
+        self._port, self._ledger, self._size = port, ledger, size
+        self._go, self._over = threading.Event(), threading.Event()
+        self._go.set()
+        older = ledger.settled_units()[-KEPT * threads :]
+        self._threads = [
+            threading.Thread(target=self._write, args=(f"{seed}-{number}", older[number::threads]), daemon=True)
+            for number in range(threads)
+        ]
+
+    def pause(self) -> None:
+        """Let each client finish its request and wait."""
+        self._go.clear()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._go.set()
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._go.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, name: str, own: list[Unit]) -> None:
+        choice = random.Random(name)
+        number = 0
+        with Client(self._port, timeout=60) as client:
+            while self._go.wait() and not self._over.is_set():
+                unit = choice.choice(own) if own and choice.random() < 0.35 else None
+                if unit is None:
+                    unit = Unit(f"{name}-{number}", self._size, own[-1].name if own else None)
+                    number += 1
+                try:
+                    known = self._step(client, unit, choice)
+                except GONE:
+                    return
+                if known and unit not in own:
+                    own.append(unit)
+                elif not known and unit in own:
+                    own.remove(unit)
+
+    def _step(self, client: Client, unit: Unit, choice: random.Random) -> bool:
+        """One request; whether the unit's state is known afterwards."""
+        now = unit.allowed[0]
+        delete = now.generation > 0 and now.first and choice.random() < 0.25
+        after = State(now.generation, first=False) if delete else State(now.generation + 1)
+        self._ledger.attempt(unit, after)
+        reply = (
+            _delete(client, self._ledger.store, unit) if delete else _inject(client, self._ledger.store, unit, after)
+        )
+        if reply.status == 200:
+            self._ledger.acknowledge(unit, after)
+            return True
+        self._refused(reply)
+        return False
+
+    def _refused(self, reply: Reply) -> None:
+        self.refused.set()
+        if reply.status not in (503, 507):
+            self.unexpected.append(f"a write was answered {reply.status}: {_text(reply)}")
+        self._over.wait(0.05)
+
+
+def _text(reply: Reply) -> str:
+    return reply.body[:300].decode(errors="replace")
+
+
+def _inject(client: Client, store: str, unit: Unit, state: State) -> Reply:
+    return client.send("POST", f"/api/memory/{store}/inject", msgspec.json.encode(unit.batch(state.generation)))
+
+
+def _delete(client: Client, store: str, unit: Unit) -> Reply:
+    return client.send("DELETE", f"/api/memory/{store}/nodes/{unit.id(0)}")
+
+
+class Upload(threading.Thread):
+    """One import of a stream; done or cut off."""
+
+    def __init__(self, port: int, ledger: Ledger, stream: Stream) -> None:
+        super().__init__(daemon=True)
+        self._port, self._ledger, self._stream = port, ledger, stream
+        self.unexpected: list[str] = []
+        ledger.attempt_stream(stream)
+
+    def run(self) -> None:
+        """Send all lines."""
+        path = f"/api/memory/{self._ledger.store}/import"
+        try:
+            with Client(self._port, timeout=60) as client:
+                reply = client.send("POST", path, self._blocks(), "x-ndjson")
+        except GONE:
+            return
+        if reply.status == 200 and reply.json()["ok"]:
+            self._ledger.acknowledge_stream(self._stream)
+        else:
+            self.unexpected.append(
+                f"an import was answered {reply.status}: {reply.body[:300].decode(errors='replace')}"
+            )
+
+    def _blocks(self) -> Iterator[bytes]:
+        encode = msgspec.json.Encoder().encode
+        block: list[bytes] = []
+        for _, record in self._stream.lines():
+            block.append(encode(record) + b"\n")
+            if len(block) == 500:
+                yield b"".join(block)
+                block.clear()
+        yield b"".join(block)

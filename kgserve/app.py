@@ -1,0 +1,178 @@
+"""The application and the process around it: wiring, start, stop. Everything opened here is closed here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+from litestar import Litestar
+from litestar.datastructures import State
+
+from kgserve import __version__, log
+from kgserve.errors import Conflict, InvalidInput, KgserveError
+from kgserve.http.edge import Edge
+from kgserve.http.guard import Guard, is_loopback
+from kgserve.http.openapi import describe
+from kgserve.http.problem import handle
+from kgserve.http.protocol import Protocol
+from kgserve.http.routes import ROUTES
+from kgserve.http.service import Service
+from kgserve.store.lock import DataFolderLock
+from kgserve.store.pool import StorePool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from types import FrameType
+
+    from kgserve.settings import Settings
+
+logger = structlog.get_logger()
+
+
+def create_app(pool: StorePool) -> Litestar:
+    """The REST application over ``pool``; its lifespan closes the pool."""
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await edge.settled(pool.settings.shutdown_grace / 4)
+            await asyncio.to_thread(pool.close)
+
+    app = Litestar(
+        route_handlers=ROUTES,
+        lifespan=[lifespan],
+        state=State({"service": Service(pool, pool.settings)}),
+        exception_handlers={Exception: handle},
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=None,
+    )
+    app.state["openapi"] = describe(app)
+    edge = Edge(app.asgi_handler, Guard(pool.settings.host))
+    app.asgi_handler = edge
+    return app
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
+    log.configure(settings.log_format, settings.log_level)
+    try:
+        with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
+            _warn_if_open_to_others(settings)
+            return _run(settings, lock, listener)
+    except KgserveError as error:
+        print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not listening yet. Raises Conflict or InvalidInput with the reason."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise InvalidInput(f"{host} is not an address of this machine: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno or 0).lower()
+        raise Conflict(f"cannot listen on {host}, port {port}: {reason}; choose another with --port") from None
+    return listener
+
+
+def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> int:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def started() -> None:
+        lock.publish(url, secrets.token_urlsafe(32))
+        print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
+
+    with StorePool(settings) as pool:
+        server = Server(uvicorn_config(create_app(pool), settings), settings.shutdown_grace, started)
+        server.run(sockets=[listener])
+    return 0
+
+
+def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:
+    """Connections get half of the grace time to finish; the other half is for closing the stores."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, int(settings.shutdown_grace / 2)),
+    )
+
+
+def _warn_if_open_to_others(settings: Settings) -> None:
+    if not is_loopback(settings.host):
+        logger.warning("open_to_the_network", host=settings.host, reason="whoever reaches this address may do anything")
+
+
+class Server(uvicorn.Server):
+    """uvicorn, told when it accepts connections, and with an end to its patience.
+
+    uvicorn raises the signal again once it has stopped, which would end the process before the lock is released;
+    this one returns instead.
+    """
+
+    def __init__(self, config: uvicorn.Config, grace: float, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._grace = grace
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; then says so."""
+        await super().startup(sockets)
+        self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; then cuts the connections of clients that did not read to the end in time."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Stops at SIGINT and SIGTERM while inside; in other threads than the main one there is nothing to catch."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to stop. When the grace time is over the process ends: what was answered is in the journals."""
+        if not self.should_exit:
+            last_call = threading.Timer(self._grace, _leave)
+            last_call.daemon = True
+            last_call.start()
+        super().handle_exit(sig, frame)
+
+
+def _leave() -> None:
+    logger.error("grace_time_over", reason="connections or stores did not close in time")
+    os._exit(1)

@@ -1,0 +1,89 @@
+"""The command ``kgserve``: its subcommands, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from kgserve import __version__
+from kgserve.cli.doctor import doctor
+from kgserve.cli.serve import serve
+from kgserve.cli.stores import stores
+from kgserve.cli.transfer import export, import_
+from kgserve.cli.version import version
+from kgserve.errors import InvalidInput, KgserveError
+
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def kgserve() -> None:
+    """Many small knowledge graphs, served from one process."""
+
+
+for _command in (serve, import_, export, stores, doctor, version):
+    kgserve.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's) and return its exit code."""
+    try:
+        code: object = kgserve.main(args=arguments, prog_name="kgserve", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        error.show()
+        return WRONG_USAGE
+    except BrokenPipeError:
+        _discard_standard_output()
+        return FAILED
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost place: nothing may pass it unexplained
+        message, code = _outcome(error)
+        click.echo(f"kgserve: {message}", err=True)
+        return code
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run())
+
+
+def _outcome(error: BaseException) -> tuple[str, int]:
+    """What to tell the person, and the exit code. With ``python -X dev`` a defect shows its traceback instead."""
+    match error:
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted", INTERRUPTED
+        case InvalidInput():
+            return "\n".join(
+                [error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)]
+            ), WRONG_USAGE
+        case KgserveError():
+            return error.message, FAILED
+        case OSError():
+            return _os_error_sentence(error), FAILED
+        case _ if sys.flags.dev_mode:
+            raise error
+        case _:
+            defect = f"{type(error).__name__}: {error}"
+            return (
+                f"a defect in kgserve stopped this command ({defect}); `python -X dev -m kgserve …` shows where",
+                FAILED,
+            )
+
+
+def _os_error_sentence(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _discard_standard_output() -> None:
+    """Point standard output at nothing: the reader has left, and the interpreter flushes once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,19 @@
+"""``kgserve serve``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kgserve.cli.options import load, settings_options
+
+
+@click.command()
+@settings_options()
+def serve(**values: Any) -> int:
+    """Serve the stores of a data folder over REST until stopped."""
+    settings = load(values)
+    from kgserve import app
+
+    return app.serve(settings)

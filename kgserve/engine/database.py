@@ -1,0 +1,199 @@
+"""One engine file: opening, sessions, building a new one aside, closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, LifoQueue
+
+import kuzu
+import msgspec
+
+from kgserve.engine import read, schema
+from kgserve.engine.apply import apply, record
+from kgserve.engine.failures import translate
+from kgserve.engine.session import Session
+from kgserve.errors import EngineFailed, Unavailable
+from kgserve.model.change import NetChange, StoreState
+
+WAL_SUFFIX = ".wal"
+# Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
+_MAX_FILE_BYTES = 1 << 36
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """What an engine file is opened with: page cache in bytes, threads per query, readers, seconds per read."""
+
+    cache_bytes: int = 512 << 20
+    threads: int = 2
+    readers: int = 4
+    read_timeout: float = 10.0
+
+
+class Engine:
+    """An open engine file in service: one writing session, a bounded number of reading ones.
+
+    Automatic checkpoints and the one at close are off: each damaged file that was ever seen came from a checkpoint.
+    """
+
+    def __init__(self, path: Path, options: EngineOptions) -> None:
+        """Open an existing file or make a new one. Raises EngineFailed when the engine will not have it."""
+        self.path = path
+        self._options = options
+        self._database = _open(path, options)
+        self._readers: LifoQueue[Session | None] = LifoQueue()
+        for _ in range(options.readers):
+            self._readers.put(None)
+        self._leases = 0
+        self._retired = False
+        self._lock = threading.Lock()
+        try:
+            self.writer = Session(self._database)
+            self.writer.run("CALL auto_checkpoint=false")
+            self.writer.run("CALL force_checkpoint_on_close=false")
+        except BaseException:
+            self._database.close()
+            raise
+
+    @property
+    def state(self) -> StoreState:
+        """The state of its last commit. For the writing thread only."""
+        return read.state(self.writer)
+
+    def apply(self, net: NetChange, state: StoreState) -> None:
+        """Apply a change in one transaction. After an error the engine must be retired."""
+        apply(self.writer, net, state)
+
+    @contextmanager
+    def reader(self, timeout: float | None = None) -> Generator[Session]:
+        """Borrow a reading session. Raises Unavailable when none is free within the read time limit."""
+        session = self._borrow()
+        healthy = False
+        try:
+            session.limit(self._options.read_timeout if timeout is None else timeout)
+            yield session
+            healthy = True
+        finally:
+            # After an error inside a transaction nobody knows what state the connection is in.
+            if not healthy:
+                session.close()
+            self._return(session if healthy else None)
+
+    def bytes(self) -> tuple[int, int]:
+        """Size of the file and of its log."""
+        return _size(self.path), _size(wal_path(self.path))
+
+    def retire(self) -> None:
+        """Take no new readers; close when the last one has left."""
+        with self._lock:
+            self._retired = True
+            idle = self._leases == 0
+        if idle:
+            self._close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is no longer open."""
+        return self._database.is_closed
+
+    def _borrow(self) -> Session:
+        try:
+            session = self._readers.get(timeout=self._options.read_timeout)
+        except Empty:
+            raise Unavailable("all read connections of this store are busy") from None
+        with self._lock:
+            if self._retired:
+                self._readers.put(session)
+                raise Retired
+            self._leases += 1
+        try:
+            return session or Session(self._database)
+        except BaseException:
+            self._return(None)
+            raise
+
+    def _return(self, session: Session | None) -> None:
+        self._readers.put(session)
+        with self._lock:
+            self._leases -= 1
+            last = self._retired and self._leases == 0
+        if last:
+            self._close()
+
+    def _close(self) -> None:
+        self.writer.close()
+        while not self._readers.empty():
+            session = self._readers.get_nowait()
+            if session is not None:
+                session.close()
+        self._database.close()
+
+
+class Retired(Exception):
+    """The engine was replaced between looking it up and using it: look it up again."""
+
+
+def build(path: Path, rows: Path, state: StoreState, options: EngineOptions) -> None:
+    """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet."""
+    database = _open(path, options)
+    try:
+        session = Session(database)
+        if not state.nodes:
+            # A checkpoint gives every table its pages: 2 MB for a store that holds nothing yet.
+            session.run("CALL force_checkpoint_on_close=false")
+        schema.create(session)
+        read.load(session, rows, state)
+        record(session, state)
+        counts = tuple(session.rows(query)[0][0] for query in _COUNTS)
+        session.close()
+    finally:
+        database.close()
+    if counts != (state.nodes, state.edges, state.edges):
+        raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
+
+
+_COUNTS = (
+    "MATCH (e:Entity) RETURN count(*)",
+    "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN count(k.sequence)",
+    "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN count(k.sequence)",
+)
+
+
+def wal_path(path: Path) -> Path:
+    """The engine's log beside its file."""
+    return path.with_name(path.name + WAL_SUFFIX)
+
+
+def remove(path: Path) -> None:
+    """Remove an engine file and all that the engine keeps beside it."""
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink(missing_ok=True)
+
+
+def probe() -> None:
+    """Raise EngineFailed when the engine cannot make and query a database in memory."""
+    database = _open(Path(":memory:"), EngineOptions(cache_bytes=64 << 20))
+    try:
+        session = Session(database)
+        schema.create(session)
+        session.close()
+    finally:
+        database.close()
+
+
+def _open(path: Path, options: EngineOptions) -> kuzu.Database:
+    try:
+        return kuzu.Database(
+            str(path),
+            buffer_pool_size=options.cache_bytes,
+            max_num_threads=options.threads,
+            max_db_size=_MAX_FILE_BYTES,
+        )
+    except (RuntimeError, IndexError, UnicodeDecodeError) as error:
+        raise translate(RuntimeError(f"opening {path.name}: {error}")) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

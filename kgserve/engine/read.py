@@ -1,0 +1,151 @@
+"""Reading rows: by key for the writer and for callers, and all of them for snapshots and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import LiteralString, cast
+
+import msgspec
+import pyarrow as pa
+
+from kgserve.engine.columns import edge_row, edge_rows, ids_table, keys_table, node_row, node_rows
+from kgserve.engine.session import Session
+from kgserve.errors import InvalidInput
+from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+
+# Above these numbers one scan is cheaper than a look-up (0.12 ms) for each key, measured at 130,000 nodes.
+LOOKUP_NODES = 100
+LOOKUP_EDGES = 300
+
+_NODE = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
+_EDGE = "k.relation_type, k.weight, k.attributes, k.version, k.sequence"
+
+NODE: LiteralString = f"MATCH (e:Entity {{id: $i}}) RETURN {_NODE}"
+NODES: LiteralString = f"LOAD FROM $rows MATCH (e:Entity {{id: i}}) RETURN {_NODE}"
+PRESENT = "MATCH (e:Entity {id: $i}) RETURN e.id"
+ALL_PRESENT = "LOAD FROM $rows MATCH (e:Entity {id: i}) RETURN e.id"
+EDGE: LiteralString = f"""
+MATCH (x:Entity {{id: $f}})-[k:RELATES_TO {{relation_type: $r}}]->(y:Entity {{id: $o}}) RETURN x.id, y.id, {_EDGE}
+"""
+EDGES: LiteralString = f"""
+LOAD FROM $rows MATCH (x:Entity {{id: f}})-[k:RELATES_TO {{relation_type: r}}]->(y:Entity {{id: o}})
+RETURN x.id, y.id, {_EDGE}
+"""
+OUTGOING: LiteralString = f"MATCH (x:Entity {{id: $i}})-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id, {_EDGE}"
+INCOMING: LiteralString = f"MATCH (y:Entity {{id: $i}})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id, {_EDGE}"
+# A limit must be a literal; one more than is shown tells whether there are more.
+MAX_SHOWN = 1000
+SHOWN = " LIMIT 1001"
+STATE = "MATCH (c:StoreCommit {id: 0}) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges"
+
+
+def state(session: Session) -> StoreState:
+    """The state of the last commit in the engine."""
+    sequence, time, digest, nodes, edges = session.rows(STATE)[0]
+    return StoreState(sequence, time, from_text(digest), nodes, edges)
+
+
+def find_nodes(session: Session, ids: Collection[str]) -> Iterator[NodeRow]:
+    """The nodes among ``ids`` that exist, in no order."""
+    if len(ids) > LOOKUP_NODES:
+        return node_rows(session.arrow(NODES, {"rows": ids_table(ids)}))
+    return (node_row(values) for node_id in ids for values in session.rows(NODE, {"i": node_id}))
+
+
+def find_present(session: Session, ids: Collection[str]) -> list[str]:
+    """The ids among ``ids`` that exist, in no order."""
+    if len(ids) > LOOKUP_NODES:
+        return session.arrow(ALL_PRESENT, {"rows": ids_table(ids)}).column(0).to_pylist()
+    return [node_id for node_id in ids if session.rows(PRESENT, {"i": node_id})]
+
+
+def find_edges(session: Session, keys: Collection[EdgeKey]) -> Iterator[EdgeRow]:
+    """The edges among ``keys`` that exist, in no order."""
+    if len(keys) > LOOKUP_EDGES:
+        return edge_rows(session.arrow(EDGES, {"rows": keys_table(keys)}))
+    return (
+        edge_row(values)
+        for source, target, relation_type in keys
+        for values in session.rows(EDGE, {"f": source, "o": target, "r": relation_type})
+    )
+
+
+def outgoing(session: Session, node_id: str) -> list[EdgeRow]:
+    """All edges that start at a node."""
+    return [edge_row(values) for values in session.rows(OUTGOING, {"i": node_id})]
+
+
+def incoming(session: Session, node_id: str) -> list[EdgeRow]:
+    """All edges that end at a node."""
+    return [edge_row(values) for values in session.rows(INCOMING, {"i": node_id})]
+
+
+def node_types(session: Session) -> Iterator[tuple[str, str]]:
+    """Every id with its type, in no order."""
+    table = session.arrow("MATCH (e:Entity) RETURN e.id, e.type")
+    return (pair for batch in table.to_batches(10_000) for pair in zip(*map(_listed, batch.columns), strict=True))
+
+
+def relation_type_counts(session: Session) -> list[tuple[str, int]]:
+    """Every relation type with the number of its edges."""
+    rows = session.rows("MATCH (:Entity)-[k:RELATES_TO]->(:Entity) RETURN k.relation_type, count(*)")
+    return [(name, count) for name, count in rows]
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node with up to 1,000 edges in each direction; ``truncated`` when there are more."""
+
+    node: NodeRow
+    outgoing: list[EdgeRow]
+    incoming: list[EdgeRow]
+    truncated: bool
+
+
+def view(session: Session, node_id: str) -> NodeView | None:
+    """A node and its edges from one snapshot."""
+    session.run("BEGIN TRANSACTION READ ONLY")
+    found = session.rows(NODE, {"i": node_id})
+    starting = session.rows(OUTGOING + SHOWN, {"i": node_id})
+    ending = session.rows(INCOMING + SHOWN, {"i": node_id})
+    session.run("COMMIT")
+    if not found:
+        return None
+    out, into = ([edge_row(values) for values in rows[:MAX_SHOWN]] for rows in (starting, ending))
+    return NodeView(node_row(found[0]), out, into, max(len(starting), len(ending)) > MAX_SHOWN)
+
+
+def dump(session: Session, folder: Path) -> StoreState:
+    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
+    session.run("BEGIN TRANSACTION READ ONLY")
+    found = state(session)
+    session.run(_copy(f"COPY (MATCH (e:Entity) RETURN {_NODE})", folder / "nodes.parquet"))
+    edges = f"COPY (MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id, {_EDGE})"
+    session.run(_copy(edges, folder / "edges.parquet"))
+    session.run("COMMIT")
+    return found
+
+
+def load(session: Session, folder: Path, state: StoreState) -> None:
+    """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service."""
+    # Copying nothing still costs 2 MB of file.
+    if state.nodes:
+        session.run(_copy("COPY Entity", folder / "nodes.parquet", "FROM"))
+    if state.edges:
+        session.run(_copy("COPY RELATES_TO", folder / "edges.parquet", "FROM"))
+
+
+def _listed(column: pa.Array) -> list[str]:
+    return column.to_pylist()
+
+
+def _copy(statement: str, file: Path, direction: str = "TO") -> LiteralString:
+    """COPY takes no parameter for its file, so the path becomes part of the text."""
+    path = str(file)
+    if not path.isprintable() or "'" in path or "\\" in path:
+        raise InvalidInput(
+            f"{path}: the engine cannot read or write a path with quotes, backslashes or control characters"
+        )
+    return cast("LiteralString", f"{statement} {direction} '{path}'")

@@ -1,0 +1,84 @@
+"""One connection to the engine, with its prepared statements. Not for two threads at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from typing import Any, LiteralString
+
+import kuzu
+import pyarrow as pa
+
+from kgserve.engine.failures import translate
+from kgserve.errors import InvalidInput
+
+Row = list[Any]
+
+# kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
+_ = importlib.util
+
+
+class Session:
+    """Runs statements whose text is a literal and whose values are parameters."""
+
+    def __init__(self, database: kuzu.Database) -> None:
+        self._connection = kuzu.Connection(database)
+        self._prepared: dict[str, kuzu.PreparedStatement] = {}
+
+    def limit(self, seconds: float) -> None:
+        """Give every following statement a time limit; 0 takes it away."""
+        self._connection.set_query_timeout(int(seconds * 1000))
+
+    def interrupt(self) -> None:
+        """Stop the statement that runs now; for another thread to call."""
+        self._connection.interrupt()
+
+    def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """All rows of a statement, which is prepared once. Raises errors of `kgserve.errors`."""
+        try:
+            with self._execute(self._prepare(query), parameters) as result:
+                return result.get_all()  # pyright: ignore[reportReturnType]  # rows are lists, not dicts, by default
+        except RuntimeError as error:
+            raise translate(error) from error
+
+    def arrow(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        """The result of a statement as one Arrow table. Parameters may be Arrow tables, for LOAD FROM."""
+        try:
+            with self._execute(query, parameters) as result:
+                return result.get_as_arrow()
+        except RuntimeError as error:
+            raise translate(error) from error
+
+    def scan(self, query: LiteralString, table: pa.Table) -> int:
+        """Run a ``LOAD FROM $rows …`` statement that ends in ``RETURN count(*)``; that count."""
+        return self.arrow(query, {"rows": table}).column(0)[0].as_py() if table.num_rows else 0
+
+    def run(self, statement: LiteralString) -> None:
+        """Run a statement without result or parameters."""
+        try:
+            self._execute(statement, None).close()
+        except RuntimeError as error:
+            raise translate(error) from error
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._prepared.clear()
+        self._connection.close()
+
+    def _prepare(self, query: LiteralString) -> kuzu.PreparedStatement:
+        prepared = self._prepared.get(query)
+        if prepared is None:
+            with warnings.catch_warnings():
+                # Marked deprecated, but it halves the time of a point look-up.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                prepared = self._prepared[query] = self._connection.prepare(query)
+        return prepared
+
+    def _execute(
+        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None
+    ) -> kuzu.QueryResult:
+        result = self._connection.execute(statement, dict(parameters or {}))
+        if isinstance(result, list):
+            raise InvalidInput("a text with several statements")
+        return result

@@ -1,0 +1,138 @@
+"""Every error that kgserve raises on purpose, in one tree.
+
+KgserveError
+ +-- InvalidInput          invalid           what was sent cannot be accepted
+ +-- Unauthenticated       unauthenticated   no key, or none that is known
+ +-- Forbidden             forbidden         known, but not allowed
+ +-- NotFound              not_found         no such store, node or page
+ +-- TimedOut              timeout           the query ran into its time limit
+ +-- Conflict              conflict          the state does not allow it now
+ +-- TooLarge              too_large         over a documented limit
+ +-- Unsupported           unsupported       media type or encoding
+ +-- Limited               limited           too many requests
+ +-- Internal              internal          a defect of ours; details only in the log
+ |    +-- EngineFailed                       the engine refused or lost a statement
+ +-- Unavailable           unavailable       cannot serve this now; try again
+ |    +-- JournalDamaged                     the journal needs `kgserve doctor --salvage`
+ +-- StorageFull           storage_full      no room on the disk
+
+Each class has a stable ``code``; transports map codes, never classes, to their own words.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One fault of an input: ``path`` such as ``nodes[3].id``, and what is wrong with it."""
+
+    path: str
+    message: str
+
+
+class KgserveError(Exception):
+    """Root of the tree. ``str(error)`` is a sentence for the person who called."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(KgserveError):
+    """What was sent cannot be accepted; ``errors`` names every place found."""
+
+    code = "invalid"
+
+    def __init__(self, message: str, errors: tuple[FieldError, ...] = ()) -> None:
+        super().__init__(message)
+        self.errors = errors
+
+
+class Unauthenticated(KgserveError):
+    """No key, or none that is known."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(KgserveError):
+    """The caller is known and may not do this."""
+
+    code = "forbidden"
+
+
+class NotFound(KgserveError):
+    """There is no such store, node or page."""
+
+    code = "not_found"
+
+
+class TimedOut(KgserveError):
+    """The query ran into its time limit and was stopped."""
+
+    code = "timeout"
+
+
+class Conflict(KgserveError):
+    """The present state does not allow it."""
+
+    code = "conflict"
+
+
+class TooLarge(KgserveError):
+    """Something is over a documented limit."""
+
+    code = "too_large"
+
+
+class Unsupported(KgserveError):
+    """The media type or encoding is not one that this resource takes."""
+
+    code = "unsupported"
+
+
+class Limited(KgserveError):
+    """Too many requests; ``retry_after`` is in seconds."""
+
+    code = "limited"
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Internal(KgserveError):
+    """A defect of ours. The message goes to the log; callers see only that it happened."""
+
+    code = "internal"
+
+
+class EngineFailed(Internal):
+    """The engine refused a statement that should have worked, or lost one."""
+
+
+class Unavailable(KgserveError):
+    """Cannot be served at this moment; ``retry_after`` is in seconds."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class JournalDamaged(Unavailable):
+    """A journal file is damaged before its end; the message names file and offset."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=60)
+
+
+class StorageFull(KgserveError):
+    """There is no room on the disk for this write."""
+
+    code = "storage_full"

@@ -1,0 +1,73 @@
+"""What a browser could be tricked into: requests for another host's name, and requests made by other sites' pages.
+
+A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
+Host check stops names that were pointed at 127.0.0.1 (DNS rebinding), the Origin check stops pages of other sites.
+No CORS header is ever sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from kgserve.errors import Forbidden, InvalidInput
+from kgserve.http.problem import Misdirected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Guard:
+    """Checks the headers of each request to a server bound to ``host``."""
+
+    def __init__(self, host: str) -> None:
+        self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} if is_loopback(host) else None
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises InvalidInput, Misdirected or Forbidden."""
+        hosts: list[bytes] = []
+        origins: list[bytes] = []
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origins.append(value)
+        if len(hosts) != 1 or not hosts[0]:
+            raise InvalidInput("exactly one Host header is needed")
+        host = _authority(f"//{hosts[0].decode('latin-1')}")
+        if self._names is not None and (host is None or host.hostname not in self._names):
+            raise Misdirected("this server answers for localhost only; the Host header names something else")
+        for origin in origins:
+            if host is None or not _same(origin.decode("latin-1"), host):
+                raise Forbidden("pages of other sites may not use this server")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to ``host``."""
+    name = host.strip("[]").lower()
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+
+
+def _authority(text: str) -> SplitResult | None:
+    """``text`` split when it is no more than scheme, host and port, all well formed."""
+    try:
+        parts = urlsplit(text)
+        odd = parts.path or parts.query or parts.fragment or parts.username is not None or parts.port == 0
+    except ValueError:
+        return None
+    return None if odd or not parts.hostname else parts
+
+
+def _same(origin: str, host: SplitResult) -> bool:
+    page = _authority(origin)
+    if page is None or page.scheme not in DEFAULT_PORTS:
+        return False
+    default = DEFAULT_PORTS[page.scheme]
+    return page.hostname == host.hostname and (page.port or default) == (host.port or default)

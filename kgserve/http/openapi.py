@@ -1,0 +1,164 @@
+"""The API description, OpenAPI 3.1, built from what the handlers say about themselves.
+
+Litestar's own generator loses ``additionalProperties: false`` and describes numbers so that integers match twice;
+msgspec's schemas of the same Structs are exact, so the document is made from those.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar.routes import HTTPRoute
+
+from kgserve import __version__
+from kgserve.http.operation import KEY, Body, Operation
+from kgserve.http.problem import KINDS, MEDIA_TYPE
+from kgserve.model.answers import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from litestar import Litestar
+    from litestar.handlers import HTTPRouteHandler
+
+Json = dict[str, Any]
+
+_REFERENCE = "#/components/schemas/{name}"
+_TAGS = {
+    "graph": "Write to the graph and walk it",
+    "nodes": "Read single nodes",
+    "stores": "Stores: each an isolated graph with its own journal",
+    "transfer": "Whole stores in and out",
+    "service": "The process itself",
+}
+_PARAMETERS: dict[str, Json] = {
+    "store": {
+        "description": "Name of the store",
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"},
+        "example": "project",
+    },
+    "id": {
+        "description": "Id of the node, percent-encoded as one segment: `a/b` is `a%2Fb`",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+        "example": "req-001",
+    },
+}
+
+
+def describe(app: Litestar) -> bytes:
+    """The document for all routes of ``app`` whose handlers carry an Operation, as JSON."""
+    operations = list(_operations(app))
+    paths: dict[str, Json] = {}
+    for path, method, handler, operation in operations:
+        paths.setdefault(path, {})[method.lower()] = _operation(path, handler, operation)
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "kgserve",
+            "version": __version__,
+            "description": "Many small knowledge graphs, served from one process.",
+        },
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(operation for *_, operation in operations),
+            "responses": {code: _problem(code) for code in KINDS},
+        },
+    }
+    return msgspec.json.encode(document)
+
+
+def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Operation]]:
+    for route in sorted(app.routes, key=lambda route: route.path_format):
+        if isinstance(route, HTTPRoute):
+            for method, (handler, _) in sorted(route.route_handler_map.items()):
+                if operation := handler.opt.get(KEY):
+                    yield route.path_format, method, handler, operation
+
+
+def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Json:
+    description: Json = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "description": cleandoc(handler.fn.__doc__ or ""),
+        "parameters": [*_path_parameters(path), *_query_parameters(operation)],
+        "responses": _responses(operation),
+    }
+    if operation.request is not None:
+        description["requestBody"] = {
+            "required": operation.request.struct is not None,
+            "content": _content(operation.request),
+        }
+    return description
+
+
+def _responses(operation: Operation) -> Json:
+    answers: Json = {
+        str(status): {
+            "description": HTTPStatus(status).phrase,
+            "headers": {name: _header(text) for name, text in operation.headers} | _REQUEST_ID,
+            "content": _content(operation.answer),
+        }
+        for status in operation.statuses
+    }
+    problems = {str(KINDS[code].status): {"$ref": f"#/components/responses/{code}"} for code in operation.errors}
+    return answers | dict(sorted(problems.items()))
+
+
+def _header(text: str) -> Json:
+    return {"description": text, "schema": {"type": "string"}}
+
+
+_REQUEST_ID = {"X-Request-Id": _header("The request's id: the one sent along, or a new one")}
+
+
+def _content(body: Body) -> Json:
+    example = msgspec.to_builtins(body.example)
+    return {body.media: {"schema": _schema(body, example), "example": example}}
+
+
+def _schema(body: Body, example: Any) -> Json:
+    if body.struct is not None:
+        return {"$ref": _REFERENCE.format(name=body.struct.__name__)}
+    return {"type": "string" if isinstance(example, str) else "object"}
+
+
+def _path_parameters(path: str) -> Iterator[Json]:
+    for name, description in _PARAMETERS.items():
+        if f"{{{name}}}" in path:
+            yield {"name": name, "in": "path", "required": True, **description}
+
+
+def _query_parameters(operation: Operation) -> Iterator[Json]:
+    if operation.query is None:
+        return
+    _, components = msgspec.json.schema_components([operation.query], ref_template=_REFERENCE)
+    for name, schema in components[operation.query.__name__]["properties"].items():
+        description = schema.pop("description", "")
+        yield {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+
+
+def _schemas(operations: Iterable[Operation]) -> Json:
+    structs: set[type[msgspec.Struct]] = {Problem}
+    for operation in operations:
+        structs |= {body.struct for body in (operation.request, operation.answer) if body and body.struct}
+    ordered = sorted(structs, key=lambda struct: struct.__name__)
+    _, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
+    return dict(components)
+
+
+def _problem(code: str) -> Json:
+    kind = KINDS[code]
+    example = {
+        "type": f"urn:kgserve:error:{code}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": "a sentence about what happened",
+        "instance": "urn:kgserve:request:5f0c9a3e1b7d2486",
+    }
+    schema = {"$ref": _REFERENCE.format(name="Problem")}
+    return {"description": kind.title, "content": {MEDIA_TYPE: {"schema": schema, "example": example}}}

@@ -1,0 +1,43 @@
+"""What the API description says about one operation; each handler carries its own in ``opt``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+KEY = "operation"
+
+ALWAYS = ("invalid", "forbidden", "misdirected", "internal", "unavailable")
+READ = (*ALWAYS, "not_found", "timeout")
+WRITE = (*ALWAYS, "conflict", "too_large", "unsupported", "storage_full")
+
+
+class Body(NamedTuple):
+    """A request or answer body: its Struct, or None for text that no schema describes, and one example."""
+
+    struct: type[msgspec.Struct] | None
+    example: Any
+    media: str = JSON
+
+
+class Operation(NamedTuple):
+    """One method of one path. The handler's docstring is its description; ``errors`` are codes of `problem.KINDS`."""
+
+    id: str
+    tag: str
+    summary: str
+    answer: Body
+    errors: tuple[str, ...] = ALWAYS
+    request: Body | None = None
+    query: type[msgspec.Struct] | None = None
+    statuses: tuple[int, ...] = (200,)
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def described(operation: Operation) -> dict[str, Any]:
+    """The ``opt`` of the handler that is ``operation``."""
+    return {KEY: operation}

@@ -1,0 +1,50 @@
+"""What a URL carries: store names and ids from the undecoded path, and the query as a Struct."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from litestar import Request
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.http.body import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def path_text(request: Request[Any, Any, Any], name: str) -> str:
+    """The path parameter ``name``, percent-decoded once. Routing saw it still encoded, so it may hold slashes."""
+    try:
+        return unquote(request.path_params[name], errors="strict")
+    except UnicodeDecodeError:
+        fault = FieldError(name, "percent-encoded bytes that are not UTF-8")
+        raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
+
+
+def query(request: Request[Any, Any, Any], into: type[T]) -> T:
+    """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidInput("the query has too many fields") from None
+    _once(name for name, _ in pairs)
+    try:
+        return msgspec.convert(dict(pairs), into, strict=False)
+    except msgspec.ValidationError as error:
+        fault = place_of(error)
+        raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInput(f"query: {name} is given twice", (FieldError(name, "given twice"),))
+        seen.add(name)

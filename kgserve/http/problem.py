@@ -1,0 +1,134 @@
+"""Errors on their way out: one table from code to status and title, and the RFC 9457 bodies.
+
+`render` takes any exception. What kgserve did not raise on purpose, and what it raised as ``internal``, is answered
+with "internal error" and the request id alone; the traceback goes to the log under that id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from kgserve.errors import Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
+from kgserve.model.answers import Problem
+
+log = structlog.get_logger()
+
+MEDIA_TYPE = "application/problem+json"
+CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
+
+
+class Kind(NamedTuple):
+    """What one error code looks like over HTTP."""
+
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "invalid": Kind(400, "Invalid input"),
+    "unauthenticated": Kind(401, "Not authenticated"),
+    "forbidden": Kind(403, "Not allowed"),
+    "not_found": Kind(404, "Not found"),
+    "method_not_allowed": Kind(405, "Method not allowed"),
+    "timeout": Kind(408, "Time limit reached"),
+    "conflict": Kind(409, "Conflict with the present state"),
+    "too_large": Kind(413, "Too large"),
+    "unsupported": Kind(415, "Unsupported media type"),
+    "misdirected": Kind(421, "Not the host you asked for"),
+    "limited": Kind(429, "Too many requests"),
+    "internal": Kind(500, "Internal error"),
+    "unavailable": Kind(503, "Not available at the moment"),
+    "storage_full": Kind(507, "Storage full"),
+}
+
+
+class MethodNotAllowed(KgserveError):
+    """The path exists, with other methods; ``allow`` is the header that names them."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class Misdirected(KgserveError):
+    """The Host header names a machine that this server does not answer for."""
+
+    code = "misdirected"
+
+
+class ClientLeft(Exception):
+    """The connection is gone; there is nobody to answer."""
+
+
+class Rendered(NamedTuple):
+    """A finished answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def render(error: Exception, request_id: str) -> Rendered:
+    """The answer for ``error``; logs it first when it is a defect of ours."""
+    known = _translated(error)
+    kind = KINDS[known.code]
+    detail = str(known)
+    if isinstance(known, Internal):
+        log.error("internal_error", exc_info=error)
+        detail = "internal error; the server's log holds the details under this request id"
+    problem = Problem(
+        type=f"urn:kgserve:error:{known.code}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        instance=f"urn:kgserve:request:{request_id}",
+        errors=_places(known),
+    )
+    return Rendered(kind.status, _headers(known), msgspec.json.encode(problem))
+
+
+def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's exception handler for everything."""
+    if isinstance(error, ClientLeft):
+        return Response(b"", status_code=CLIENT_LEFT)
+    status, headers, body = render(error, request.scope["state"]["request_id"])
+    return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _translated(error: Exception) -> KgserveError:
+    match error:
+        case KgserveError():
+            return error
+        case HTTPException(status_code=404):
+            return NotFound("there is nothing at this path; /docs lists every operation")
+        case HTTPException(status_code=405):
+            methods = dict(error.headers or {}).get("allow", "")
+            allow = ", ".join(sorted(methods.split(", ")))
+            return MethodNotAllowed(f"this path takes {allow}", allow)
+        case HTTPException(status_code=400):
+            return InvalidInput(error.detail)
+        case _:
+            return Internal(f"{type(error).__name__}: {error}")
+
+
+def _places(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
+    if isinstance(error, InvalidInput) and error.errors:
+        return [{"path": place.path, "message": place.message} for place in error.errors]
+    return msgspec.UNSET
+
+
+def _headers(error: KgserveError) -> dict[str, str]:
+    match error:
+        case Limited() | Unavailable():
+            return {"retry-after": str(error.retry_after)}
+        case MethodNotAllowed():
+            return {"allow": error.allow}
+        case _:
+            return {}

@@ -1,0 +1,73 @@
+"""What every handler works with: the stores, the settings, and the threads that may block for them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+import anyio.to_thread
+import msgspec
+from anyio import CapacityLimiter
+from litestar import Request, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from kgserve.settings import Settings
+    from kgserve.store.pool import StorePool
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALL_THREADS = 16
+TRANSFER_THREADS = 4
+JSON = "application/json"
+
+
+class Service:
+    """The operations' surroundings for one application.
+
+    Calls and transfers have threads of their own, so that imports and exports never take the places of reads.
+    """
+
+    def __init__(self, pool: StorePool, settings: Settings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self._calls = CapacityLimiter(CALL_THREADS)
+        self._transfers = CapacityLimiter(TRANSFER_THREADS)
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, run in one of the threads for short calls."""
+        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._calls)
+
+    async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, run in one of the threads for imports and exports."""
+        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._transfers)
+
+    async def read(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
+        """``work``'s Struct as a JSON answer, encoded in the same thread because it may be large."""
+        return answer(await self.call(_encoded, partial(work, *args, **kwargs)))
+
+    async def write(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
+        """The Struct that ``work``'s Future holds in the end, as a JSON answer.
+
+        The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
+        """
+        future = await self.call(work, *args, **kwargs)
+        return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
+
+
+def service_of(request: Request[Any, Any, Any]) -> Service:
+    """The service of the application that got this request."""
+    return cast("Service", request.app.state["service"])
+
+
+def answer(body: bytes, status: int = 200) -> Response[bytes]:
+    """A JSON answer whose body is encoded already."""
+    return Response(body, status_code=status, media_type=JSON)
+
+
+def _encoded(work: Callable[[], Any]) -> bytes:
+    return msgspec.json.encode(work())

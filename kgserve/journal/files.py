@@ -1,0 +1,56 @@
+"""Writing files so that they are whole or absent after a crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from kgserve.errors import KgserveError, StorageFull, Unavailable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames, creations and removals in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file in one step: written aside, synced, renamed."""
+    aside = path.with_name(path.name + ".new")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    aside.rename(path)
+    sync_folder(path.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte; `os.write` may stop early."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def storage_error(error: OSError, doing: str) -> KgserveError:
+    """What an error of the file system means for the caller."""
+    if error.errno in _FULL:
+        return StorageFull(f"no room on the disk while {doing}; free some space and try again")
+    return Unavailable(f"the file system refused while {doing}: {error.strerror or error}", retry_after=5)

@@ -1,0 +1,247 @@
+"""The journal of one store: consecutive frames in segment files, the truth that everything else is derived from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kgserve.errors import JournalDamaged, Unavailable
+from kgserve.journal.files import storage_error, sync_folder, write_all
+from kgserve.journal.frame import Frame, FrameError, encode_frame, find_frame, read_frame
+from kgserve.model.change import ChangeSet
+
+SUFFIX = ".log"
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One file of the journal: the first sequence that it holds, and its size in bytes."""
+
+    first: int
+    path: Path
+    size: int
+
+
+class JournalEnd(msgspec.Struct, frozen=True):
+    """Where a journal ended when it was closed: first sequence of its last segment, that file's size, last sequence."""
+
+    segment: int
+    size: int
+    sequence: int
+
+
+def segment_path(folder: Path, first: int) -> Path:
+    """Name of the segment that starts with a sequence."""
+    return folder / f"{first:020d}{SUFFIX}"
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """The segments of a folder, oldest first."""
+    found = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdigit())
+    return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
+
+
+def read_segment(segment: Segment, expected: int | None) -> Iterator[Frame]:
+    """The frames of one segment. Raises FrameError at the first that is not whole or does not follow on."""
+    with segment.path.open("rb") as file:
+        offset = 0
+        while offset < segment.size:
+            frame = read_frame(file, offset, segment.size)
+            if expected is not None and frame.first != expected:
+                raise FrameError(offset, f"sequence {frame.first} where {expected} was due")
+            yield frame
+            expected, offset = frame.last + 1, frame.end
+
+
+class Journal:
+    """Appends by one writer; reads by any thread, up to what is durable."""
+
+    def __init__(self, folder: Path, segments: list[Segment], last: int, segment_bytes: int) -> None:
+        """Use `Journal.open`."""
+        self.folder = folder
+        self.last = last
+        self._segment_bytes = segment_bytes
+        self._segments = segments
+        self._lock = threading.Lock()
+        self._broken: str | None = None
+        self._descriptor = os.open(segments[-1].path, os.O_WRONLY | os.O_APPEND)
+
+    @classmethod
+    def create(cls, folder: Path, segment_bytes: int, first: int = 1) -> Journal:
+        """A new, empty journal."""
+        folder.mkdir(parents=True, exist_ok=True)
+        segment = _new_segment(folder, first)
+        return cls(folder, [segment], first - 1, segment_bytes)
+
+    @classmethod
+    def open(cls, folder: Path, segment_bytes: int, after: int, trusted: JournalEnd | None = None) -> Journal:
+        """Open a journal of which the frames after sequence ``after`` are needed.
+
+        They are verified, and a tail that a crash cut short is removed, unless ``trusted`` (from a clean close) fits.
+        Raises JournalDamaged when a frame that was once durable is not whole.
+        """
+        segments = list_segments(folder)
+        if not segments:
+            raise JournalDamaged(f"{folder}: no journal segment is left; run `kgserve doctor --salvage`")
+        newest = segments[-1]
+        if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
+            return cls(folder, segments, trusted.sequence, segment_bytes)
+        least = trusted.sequence if trusted is not None else 0
+        last = _verify(segments, after, least)
+        return cls(folder, list_segments(folder), last, segment_bytes)
+
+    @property
+    def end(self) -> JournalEnd:
+        """Where it ends now."""
+        with self._lock:
+            newest = self._segments[-1]
+            return JournalEnd(newest.first, newest.size, self.last)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its segments, oldest first, with their durable sizes."""
+        with self._lock:
+            return list(self._segments)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
+        if self._broken is not None:
+            raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
+        if self._segments[-1].size >= self._segment_bytes:
+            self._rotate()
+        data = encode_frame(changes)
+        newest = self._segments[-1]
+        try:
+            write_all(self._descriptor, data)
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            self._cut_back(newest)
+            raise storage_error(error, "appending to the journal") from error
+        with self._lock:
+            self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
+            self.last = changes[-1].sequence
+
+    def read(self, after: int) -> Iterator[ChangeSet]:
+        """The durable change sets after a sequence, in order. Raises JournalDamaged."""
+        segments = self.segments
+        for index, segment in enumerate(segments):
+            if index + 1 < len(segments) and segments[index + 1].first <= after + 1:
+                continue
+            try:
+                for frame in read_segment(segment, segment.first):
+                    if frame.last > after:
+                        yield from (change for change in frame.changes() if change.sequence > after)
+            except FrameError as error:
+                raise _damaged(segment, error) from error
+
+    @property
+    def oldest(self) -> int:
+        """The first sequence that can still be read."""
+        return self.segments[0].first
+
+    def drop_before(self, sequence: int, keep_bytes: int) -> None:
+        """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
+        with self._lock:
+            spare = [
+                s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
+            ]
+            excess = sum(segment.size for segment in spare) - keep_bytes
+            for segment in spare:
+                if excess <= 0:
+                    break
+                segment.path.unlink(missing_ok=True)
+                self._segments.remove(segment)
+                excess -= segment.size
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _rotate(self) -> None:
+        try:
+            segment = _new_segment(self.folder, self.last + 1)
+            descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise storage_error(error, "starting a journal segment") from error
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        with self._lock:
+            self._segments.append(segment)
+
+    def _cut_back(self, segment: Segment) -> None:
+        try:
+            os.ftruncate(self._descriptor, segment.size)
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            # What the disk holds is now unknown: only a new look at the file, when the store opens again, can tell.
+            self._broken = f"{segment.path.name} could not be cut back after a failed write ({error.strerror})"
+
+
+def damage(segment: Segment, expected: int | None) -> FrameError | None:
+    """The first fault of a segment that is damage, not a tail that a crash cut short."""
+    try:
+        for _frame in read_segment(segment, expected):
+            pass
+    except FrameError as error:
+        with segment.path.open("rb") as file:
+            if "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None:
+                return error
+    return None
+
+
+def _new_segment(folder: Path, first: int) -> Segment:
+    path = segment_path(folder, first)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+    with contextlib.suppress(FileNotFoundError):
+        sync_folder(folder)
+    return Segment(first, path, path.stat().st_size)
+
+
+def _verify(segments: list[Segment], after: int, least: int) -> int:
+    """Check all frames after a sequence and cut a torn tail; the last whole sequence."""
+    last = segments[-1].first - 1
+    for index, segment in enumerate(segments):
+        newest = index + 1 == len(segments)
+        if not newest and segments[index + 1].first <= after + 1:
+            continue
+        last = segment.first - 1
+        try:
+            for frame in read_segment(segment, segment.first):
+                last = frame.last
+        except FrameError as error:
+            if not newest or last < least:
+                raise _damaged(segment, error) from error
+            _cut_tail(segment, error)
+        if not newest and segments[index + 1].first != last + 1:
+            missing = f"the segment after sequence {last} is missing"
+            raise JournalDamaged(f"{segment.path.parent}: {missing}; run `kgserve doctor --salvage`")
+    return last
+
+
+def _cut_tail(segment: Segment, error: FrameError) -> None:
+    with segment.path.open("r+b") as file:
+        if "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None:
+            raise _damaged(segment, error) from error
+        _truncate(file, error.offset)
+
+
+def _truncate(file: BinaryIO, size: int) -> None:
+    file.truncate(size)
+    os.fsync(file.fileno())
+
+
+def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
+    where = f"{segment.path}: {error.reason} at offset {error.offset}"
+    return JournalDamaged(f"{where}; `kgserve doctor --salvage` keeps all that comes before it")

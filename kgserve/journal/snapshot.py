@@ -1,0 +1,171 @@
+"""Snapshots: all rows of a store at one sequence, as Parquet files with a manifest of checksums.
+
+A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json. It is written under another name
+and renamed when everything in it is durable, so a folder with the right name is whole unless the disk damaged it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from kgserve.errors import JournalDamaged
+from kgserve.journal.files import sync_file, sync_folder, write_whole
+from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text, rows_digest, to_text
+
+PREFIX = "snapshot."
+NODES = "nodes.parquet"
+EDGES = "edges.parquet"
+MANIFEST = "manifest.json"
+FORMAT = 1
+BATCH_ROWS = 10_000
+
+NODE_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("type", pa.string()),
+        ("content", pa.string()),
+        ("attributes", pa.string()),
+        ("version", pa.int64()),
+        ("sequence", pa.int64()),
+        ("created_at", pa.timestamp("us")),
+        ("updated_at", pa.timestamp("us")),
+    ]
+)
+EDGE_SCHEMA = pa.schema(
+    [
+        ("from", pa.string()),
+        ("to", pa.string()),
+        ("relation_type", pa.string()),
+        ("weight", pa.float64()),
+        ("attributes", pa.string()),
+        ("version", pa.int64()),
+        ("sequence", pa.int64()),
+    ]
+)
+
+RowTuple = tuple[Any, ...]
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file of a snapshot: size in bytes and XXH3 checksum of 128 bits, in hexadecimal."""
+
+    bytes: int
+    xxh3: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a snapshot holds: the state of the store, and its files by name."""
+
+    format: int
+    sequence: int
+    time: int
+    digest: str
+    nodes: int
+    edges: int
+    files: dict[str, FileEntry]
+
+    @property
+    def state(self) -> StoreState:
+        """The store's state in it."""
+        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+
+
+def list_snapshots(folder: Path) -> list[Path]:
+    """The installed snapshots of a journal's folder, newest first."""
+    found = (p for p in folder.iterdir() if p.name.startswith(PREFIX) and p.name[len(PREFIX) :].isdigit())
+    return sorted(found, key=sequence_of, reverse=True)
+
+
+def sequence_of(snapshot: Path) -> int:
+    """The sequence in a snapshot's name."""
+    return int(snapshot.name[len(PREFIX) :])
+
+
+def read_rows(file: Path) -> Iterator[list[RowTuple]]:
+    """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
+    for batch in record_batches(file):
+        yield list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+
+
+def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """The same as Arrow batches, times as integers of microseconds."""
+    with pq.ParquetFile(file) as parquet:
+        for batch in parquet.iter_batches(BATCH_ROWS):
+            yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
+
+
+def measure(folder: Path) -> tuple[int, int, int]:
+    """Digest, nodes and edges of the rows in a folder's two files."""
+    digest = 0
+    counts: list[int] = []
+    for name in (NODES, EDGES):
+        count = 0
+        for rows in read_rows(folder / name):
+            digest += rows_digest(rows)
+            count += len(rows)
+        counts.append(count)
+    return digest % (1 << 128), counts[0], counts[1]
+
+
+def seal(folder: Path, state: StoreState) -> None:
+    """Make a folder's two files durable and write the manifest beside them."""
+    for name in (NODES, EDGES):
+        sync_file(folder / name)
+    files = {name: _entry(folder / name) for name in (NODES, EDGES)}
+    manifest = Manifest(FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files)
+    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+
+
+def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+    """Seal a folder of rows and give it its name beside the journal's segments; the snapshot's path."""
+    seal(folder, state)
+    target = journal_folder / f"{PREFIX}{state.sequence}"
+    if target.exists():
+        shutil.rmtree(target)
+    folder.rename(target)
+    sync_folder(journal_folder)
+    return target
+
+
+def verify(snapshot: Path) -> Manifest:
+    """The manifest of a snapshot whose files fit it. Raises JournalDamaged naming the file that does not."""
+    try:
+        manifest = msgspec.json.decode((snapshot / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise JournalDamaged(f"{snapshot / MANIFEST} cannot be read: {error}") from error
+    if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):
+        raise JournalDamaged(f"{snapshot / MANIFEST} is of another format or another snapshot")
+    for name, entry in manifest.files.items():
+        path = snapshot / name
+        if not path.is_file() or _entry(path) != entry:
+            raise JournalDamaged(f"{path} is missing or does not fit its checksum")
+    return manifest
+
+
+def remove_but_newest(journal_folder: Path, keep: int) -> int:
+    """Remove old snapshots; the sequence of the oldest that is left, 0 when there is none."""
+    snapshots = list_snapshots(journal_folder)
+    for snapshot in snapshots[keep:]:
+        shutil.rmtree(snapshot, ignore_errors=True)
+    return sequence_of(snapshots[:keep][-1]) if snapshots else 0
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def _entry(path: Path) -> FileEntry:
+    hasher = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return FileEntry(path.stat().st_size, hasher.hexdigest())

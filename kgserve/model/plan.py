@@ -1,0 +1,304 @@
+"""Deciding what a write does: from the batch, the rows it meets and the time, to a change set and a report.
+
+Nothing here reads or writes anything: the writer fills a `Workspace` with the rows that a group of batches names, and
+each batch in turn is planned against it, seeing what the batches before it decided.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.digest import shift
+from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.model.times import format_time
+
+MAX_NOTED = 100
+"""Rows left out that a report lists one by one; beyond that it only counts them."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A row that was not written: its place in the request, and why."""
+
+    index: int
+    kind: Literal["node", "edge"]
+    reason: str
+    key: EdgeKey | None = None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows."""
+
+    nodes_created: int = 0
+    nodes_updated: int = 0
+    nodes_unchanged: int = 0
+    nodes_deleted: int = 0
+    edges_created: int = 0
+    edges_updated: int = 0
+    edges_unchanged: int = 0
+    edges_deleted: int = 0
+    skipped: list[LeftOut] = []
+    skipped_count: int = 0
+    rejected: list[LeftOut] = []
+    rejected_count: int = 0
+    sequence: int = 0
+
+
+class Workspace:
+    """The rows that a group of batches meets, kept up to date while they are planned.
+
+    ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
+    or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``incident`` holds, for every
+    node that a batch deletes, the keys of its edges.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeRow] = {}
+        self.present: set[str] = set()
+        self.edges: dict[EdgeKey, EdgeRow | None] = {}
+        self.incident: dict[str, set[EdgeKey]] = {}
+
+    def put_node(self, row: NodeRow) -> None:
+        """A node as it will be."""
+        self.nodes[row.id] = row
+        self.present.add(row.id)
+
+    def drop_node(self, node_id: str) -> None:
+        """A node that will be gone."""
+        del self.nodes[node_id]
+        self.present.discard(node_id)
+
+    def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:
+        """An edge as it will be."""
+        self.edges[key] = row
+        if self.incident:
+            for end in {row.source, row.target} & self.incident.keys():
+                self.incident[end].add(key)
+
+    def drop_edge(self, key: EdgeKey) -> None:
+        """An edge that will be gone."""
+        self.edges[key] = None
+        for end in {key[0], key[1]} & self.incident.keys():
+            self.incident[end].discard(key)
+
+
+class _Draft:
+    """The rows of one change set while it is being decided."""
+
+    def __init__(self, workspace: Workspace, sequence: int, now: int) -> None:
+        self.workspace = workspace
+        self.sequence = sequence
+        self.now = now
+        self.now_text = format_time(now)
+        self.report = Report()
+        self.nodes_created: list[NodeRow] = []
+        self.nodes_updated: list[NodeRow] = []
+        self.nodes_deleted: list[str] = []
+        self.edges_created: list[EdgeRow] = []
+        self.edges_updated: list[EdgeRow] = []
+        self.edges_touched: list[EdgeRow] = []
+        self.edges_deleted: list[EdgeKey] = []
+        self.removed: list[NodeRow | EdgeRow] = []
+
+    def reject(self, put: NodePut, reason: str) -> None:
+        self.report.rejected_count += 1
+        if self.report.rejected_count <= MAX_NOTED:
+            self.report.rejected.append(LeftOut(put.index, "node", reason))
+
+    def skip(self, put: EdgePut, reason: str) -> None:
+        self.report.skipped_count += 1
+        if self.report.skipped_count <= MAX_NOTED:
+            self.report.skipped.append(LeftOut(put.index, "edge", reason, put.key))
+
+    def delete_edge(self, key: EdgeKey) -> None:
+        row = self.workspace.edges.get(key)
+        if row is None:
+            return
+        self.workspace.drop_edge(key)
+        self.edges_deleted.append(key)
+        self.removed.append(row)
+
+    def delete_node(self, node_id: str) -> None:
+        row = self.workspace.nodes.get(node_id)
+        if row is None:
+            return
+        for key in sorted(self.workspace.incident.get(node_id, ())):
+            self.delete_edge(key)
+        self.workspace.drop_node(node_id)
+        self.nodes_deleted.append(node_id)
+        self.removed.append(row)
+
+    def put_node(self, put: NodePut) -> None:
+        old = self.workspace.nodes.get(put.id)
+        if old is None:
+            self._create_node(put)
+        else:
+            self._update_node(put, old)
+
+    def _create_node(self, put: NodePut) -> None:
+        if put.type is None:
+            self.reject(put, "type is required for a node that does not exist yet")
+            return
+        row = NodeRow(
+            put.id,
+            put.type,
+            put.content or "",
+            put.attributes or EMPTY_OBJECT,
+            put.version or 1,
+            self.sequence,
+            self.now if put.created_at is None else put.created_at,
+            self.now if put.updated_at is None else put.updated_at,
+        )
+        self.workspace.put_node(row)
+        self.nodes_created.append(row)
+
+    def _update_node(self, put: NodePut, old: NodeRow) -> None:
+        node_type = old.type if put.type is None else put.type
+        content = old.content if put.content is None else put.content
+        attributes = old.attributes if put.attributes is None else put.attributes
+        if (node_type, content, attributes) == (old.type, old.content, old.attributes):
+            self.report.nodes_unchanged += 1
+            return
+        row = NodeRow(
+            put.id,
+            node_type,
+            content,
+            attributes,
+            max(put.version or 0, old.version + 1),
+            self.sequence,
+            old.created_at if put.created_at is None else put.created_at,
+            self.now if put.updated_at is None else put.updated_at,
+        )
+        self.workspace.put_node(row)
+        self.nodes_updated.append(row)
+        self.removed.append(old)
+
+    def put_edge(self, put: EdgePut, *, touch: bool) -> None:
+        present = self.workspace.present
+        source, target, _ = put.key
+        if source not in present or target not in present:
+            missing = [end for end in dict.fromkeys((source, target)) if end not in present]
+            self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
+            return
+        old = self.workspace.edges.get(put.key)
+        if old is None:
+            self._create_edge(put, touch=touch)
+        else:
+            self._update_edge(put, old, touch=touch)
+
+    def _create_edge(self, put: EdgePut, *, touch: bool) -> None:
+        updated = self.now_text if touch or put.updated_at is None else put.updated_at
+        row = EdgeRow(
+            *put.key,
+            1.0 if put.weight is None else put.weight,
+            edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_OBJECT),
+            put.version or 1,
+            self.sequence,
+        )
+        self.workspace.put_edge(put.key, row)
+        self.edges_created.append(row)
+
+    def _update_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> None:
+        if not touch and put.says_nothing_new(old.weight):
+            self.report.edges_unchanged += 1
+            return
+        weight = old.weight if put.weight is None else put.weight
+        stamps = edge_stamps(old.attributes)
+        own = stamps.own if put.own is None else put.own
+        created = put.created_at or stamps.created_at
+        changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
+        updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
+        if not changed:
+            self.report.edges_unchanged += 1
+            if updated == stamps.updated_at:
+                return
+        attributes = edge_attributes(created, updated, own)
+        version = max(put.version or 0, old.version + 1) if changed else old.version
+        row = EdgeRow(*put.key, weight, attributes, version, self.sequence if changed else old.sequence)
+        self.workspace.put_edge(put.key, row)
+        (self.edges_updated if changed else self.edges_touched).append(row)
+        self.removed.append(old)
+
+    def finish_report(self, sequence: int) -> Report:
+        report = self.report
+        report.nodes_created = len(self.nodes_created)
+        report.nodes_updated = len(self.nodes_updated)
+        report.nodes_deleted = len(self.nodes_deleted)
+        report.edges_created = len(self.edges_created)
+        report.edges_updated = len(self.edges_updated)
+        report.edges_deleted = len(self.edges_deleted)
+        report.sequence = sequence
+        return report
+
+    def change_set(self, state: StoreState) -> ChangeSet | None:
+        added = [*self.nodes_created, *self.nodes_updated]
+        added_edges = [*self.edges_created, *self.edges_updated, *self.edges_touched]
+        if not (added or added_edges or self.removed):
+            return None
+        digest = shift(shift(state.digest, added, self.removed), added_edges, ())
+        return ChangeSet(
+            sequence=self.sequence,
+            time=self.now,
+            nodes_created=self.nodes_created,
+            nodes_updated=self.nodes_updated,
+            nodes_deleted=self.nodes_deleted,
+            edges_created=self.edges_created,
+            edges_updated=self.edges_updated,
+            edges_touched=self.edges_touched,
+            edges_deleted=self.edges_deleted,
+            digest=digest.to_bytes(16),
+            nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
+            edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
+        )
+
+
+def plan(batch: WriteBatch, workspace: Workspace, state: StoreState, now: int) -> tuple[ChangeSet | None, Report]:
+    """Decide one batch; ``None`` when it changes nothing. ``now`` is in microseconds and moves on with every commit.
+
+    Raises InvalidInput, with the workspace spoilt, when a row is wrong and the batch is not ``partial``: batches that
+    could be refused must be tried with `check` first.
+    """
+    draft = _Draft(workspace, state.sequence + 1, max(now, state.time + 1))
+    for key in batch.delete_edges:
+        draft.delete_edge(key)
+    for node_id in batch.delete_nodes:
+        draft.delete_node(node_id)
+    for put in _last_wins(batch.nodes):
+        draft.put_node(put)
+    for edge in _last_edge_wins(batch.edges):
+        draft.put_edge(edge, touch=batch.touch)
+    change = draft.change_set(state)
+    return change, draft.finish_report(change.sequence if change else state.sequence)
+
+
+def check(batch: WriteBatch, workspace: Workspace) -> None:
+    """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow."""
+    if batch.partial:
+        return
+    wrong = [
+        FieldError(f"nodes[{put.index}].type", "is required for a node that does not exist yet")
+        for put in _last_wins(batch.nodes)
+        if put.type is None and (put.id in batch.delete_nodes or put.id not in workspace.present)
+    ]
+    if wrong:
+        raise InvalidInput(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+
+
+def _last_wins(puts: list[NodePut]) -> list[NodePut]:
+    latest: dict[str, NodePut] = {}
+    for put in puts:
+        earlier = latest.get(put.id)
+        latest[put.id] = put if earlier is None else put.over(earlier)
+    return list(latest.values())
+
+
+def _last_edge_wins(puts: list[EdgePut]) -> list[EdgePut]:
+    latest: dict[EdgeKey, EdgePut] = {}
+    for put in puts:
+        earlier = latest.get(put.key)
+        latest[put.key] = put if earlier is None else put.over(earlier)
+    return list(latest.values())

@@ -1,0 +1,23 @@
+"""Moments: microseconds since 1970 in UTC inside, RFC 3339 text outside."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+
+
+def format_time(microseconds: int) -> str:
+    """RFC 3339 in UTC, always with six decimals, so that the text sorts as the time does."""
+    return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def parse_time(text: str) -> int:
+    """Microseconds since 1970 of an RFC 3339 text. Raises ValueError for anything else."""
+    if not _RFC3339.fullmatch(text):
+        raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
+    moment = datetime.fromisoformat(text.upper().replace(" ", "T"))
+    return (moment - _EPOCH) // _MICROSECOND

@@ -1,0 +1,91 @@
+"""Checking stores that no server holds, and mending them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kgserve.errors import JournalDamaged, KgserveError, NotFound
+from kgserve.journal import snapshot
+from kgserve.journal.journal import list_segments
+from kgserve.journal.salvage import salvage as salvage_journal
+from kgserve.journal.salvage import segment_fault
+from kgserve.settings import Settings
+from kgserve.store.layout import Layout
+from kgserve.store.pool import StorePool
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One part of a store that was looked at, and what was found."""
+
+    part: str
+    ok: bool
+    detail: str
+
+
+class StoreReport(msgspec.Struct, frozen=True):
+    """What was found in one store."""
+
+    store: str
+    ok: bool
+    findings: list[Finding]
+
+
+def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: bool) -> Iterator[StoreReport]:
+    """Check one store or all. ``rebuild`` makes the engine's file anew first, ``salvage`` first cuts a damaged journal.
+
+    The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
+    """
+    with StorePool(settings) as pool:
+        names = pool.names() if store is None else [store]
+        for name in names:
+            layout = pool.layout(name)
+            if not layout.exists:
+                raise NotFound(f"there is no store {name!r}")
+            findings = list(_examine(pool, layout, rebuild=rebuild, salvage=salvage))
+            yield StoreReport(name, all(finding.ok for finding in findings), findings)
+
+
+def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
+    if salvage:
+        for done in salvage_journal(layout.journal):
+            yield Finding("salvage", ok=True, detail=done)
+        layout.mark_open()
+    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in _snapshots(layout))
+    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(layout.journal))
+    if rebuild:
+        layout.mark_open()
+    yield _attempt("engine", lambda: _engine(pool, layout.name))
+
+
+def _attempt(part: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(part, ok=True, detail=look())
+    except (KgserveError, OSError) as error:
+        return Finding(part, ok=False, detail=str(error))
+
+
+def _snapshots(layout: Layout) -> list[Path]:
+    return snapshot.list_snapshots(layout.journal)
+
+
+def _snapshot(path: Path) -> str:
+    manifest = snapshot.verify(path)
+    state = manifest.state
+    if snapshot.measure(path) != (state.digest, state.nodes, state.edges):
+        raise JournalDamaged(f"{path}: its rows do not come to its digest")
+    return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
+
+
+def _engine(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        before = leased.view.rebuilds
+        agreed = leased.check().ok
+        state = leased.state
+        rebuilt = leased.view.rebuilds
+    if not agreed:
+        raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
+    how = "built anew from the journal; " if max(before, rebuilt) else ""
+    return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

@@ -1,0 +1,102 @@
+"""Exporting a store as NDJSON from one snapshot."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from kgserve.engine import read
+from kgserve.errors import KgserveError
+from kgserve.journal import snapshot
+from kgserve.journal.files import storage_error
+from kgserve.model.change import StoreState
+from kgserve.model.times import format_time
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+
+
+class _NodeLine(msgspec.Struct, tag="node", tag_field="kind"):
+    """Like `NodeLine`, with attributes that are JSON already."""
+
+    id: str
+    type: str
+    content: str
+    attributes: msgspec.Raw
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class _EdgeLine(msgspec.Struct, tag="edge", tag_field="kind"):
+    """Like `EdgeLine`, with attributes that are JSON already."""
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    relation_type: str
+    weight: float
+    attributes: msgspec.Raw
+    version: int
+
+
+_encode = msgspec.json.Encoder().encode_lines
+
+
+class ExportStream:
+    """All nodes, then all edges, of one state, as blocks of NDJSON lines; a context manager."""
+
+    def __init__(self, folder: Path, state: StoreState) -> None:
+        self._folder = folder
+        self.sequence = state.sequence
+
+    def __iter__(self) -> Iterator[bytes]:
+        for rows in snapshot.read_rows(self._folder / snapshot.NODES):
+            yield _encode([_node_line(row) for row in rows])
+        for rows in snapshot.read_rows(self._folder / snapshot.EDGES):
+            yield _encode([_edge_line(row) for row in rows])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the files that it reads from."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def export(pool: StorePool, store: str) -> ExportStream:
+    """Take a snapshot of a store to stream. Raises NotFound, StorageFull."""
+    with pool.lease(store) as leased:
+        try:
+            return _snapshot(leased)
+        except OSError as error:
+            raise storage_error(error, "writing a snapshot to export") from error
+
+
+def _snapshot(store: Store) -> ExportStream:
+    store.layout.scratch.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="export-", dir=store.layout.scratch))
+    try:
+        with store.reading(timeout=0) as session:
+            return ExportStream(folder, read.dump(session, folder))
+    except (KgserveError, OSError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _node_line(row: snapshot.RowTuple) -> _NodeLine:
+    node_id, node_type, content, attributes, version, _sequence, created, updated = row
+    return _NodeLine(
+        node_id, node_type, content, msgspec.Raw(attributes), version, format_time(created), format_time(updated)
+    )
+
+
+def _edge_line(row: snapshot.RowTuple) -> _EdgeLine:
+    source, target, relation_type, weight, attributes, version, _sequence = row
+    return _EdgeLine(source, target, relation_type, weight, msgspec.Raw(attributes), version)

@@ -1,0 +1,190 @@
+"""Importing NDJSON: lines in, bounded batches out, in constant memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.answers import ImportAnswer, LineError
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.plan import MAX_NOTED, LeftOut, Report
+from kgserve.model.requests import EdgeLine, NodeLine
+from kgserve.ops.inject import cost
+from kgserve.ops.validate import Faults, edge_put, node_put
+from kgserve.store.pool import StorePool
+
+# A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
+BLOCK_BYTES = 8 << 20
+MAX_LINE_BYTES = 8 << 20
+BATCHES_IN_FLIGHT = 2
+
+_Line = NodeLine | EdgeLine
+_decoder = msgspec.json.Decoder(_Line)
+
+
+class Importer:
+    """Takes the bytes of an import as they come; every block of whole lines becomes one atomic write.
+
+    `feed` never blocks; when it says so, `flush` is to be called in a thread. What was committed before a failure or
+    `abort` stays.
+    """
+
+    def __init__(self, pool: StorePool, store: str) -> None:
+        """Lease the store, making it if needed; give it back with `finish` or `abort`."""
+        self._pool = pool
+        self._store = pool.acquire(store, create=True)
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._lines = 0
+        self._flying: deque[tuple[Future[Report], list[int]]] = deque()
+        state = self._store.state
+        self._answer = _empty_answer(state.sequence)
+        self._released = False
+
+    def feed(self, data: bytes) -> bool:
+        """Take some bytes; true when `flush` is due."""
+        self._parts.append(data)
+        self._size += len(data)
+        return self._size >= BLOCK_BYTES
+
+    def flush(self) -> None:
+        """Decode the whole lines there are and queue them; blocks while two batches are under way."""
+        block = b"".join(self._parts)
+        end = block.rfind(b"\n") + 1
+        self._keep(block[end:])
+        self._take(block[:end])
+
+    def finish(self) -> ImportAnswer:
+        """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull."""
+        try:
+            block = b"".join(self._parts)
+            self._keep(b"")
+            self._take(block)
+            while self._flying:
+                self._land()
+        finally:
+            self.abort()
+        self._answer.ok = self._answer.error_count == 0
+        return self._answer
+
+    def abort(self) -> None:
+        """Give the store back."""
+        if not self._released:
+            self._released = True
+            self._pool.release(self._store)
+
+    def _keep(self, rest: bytes) -> None:
+        if len(rest) > MAX_LINE_BYTES:
+            message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it are in"
+            raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+
+    def _take(self, block: bytes) -> None:
+        if not block:
+            return
+        nodes, edges, numbers = self._decode(block)
+        if not numbers:
+            return
+        while len(self._flying) >= BATCHES_IN_FLIGHT:
+            self._land()
+        batch = WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True, cost=cost(nodes, edges))
+        self._answer.nodes_sent += len(nodes)
+        self._answer.edges_sent += len(edges)
+        self._flying.append((self._store.submit(batch), numbers))
+
+    def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[int]]:
+        """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
+        nodes: list[NodePut] = []
+        edges: list[EdgePut] = []
+        numbers: list[int] = []
+        faults = Faults()
+        for number, line in self._numbered(block):
+            index = len(numbers)
+            if isinstance(line, NodeLine):
+                put: NodePut | EdgePut = node_put(index, line, faults)
+            else:
+                put = edge_put(index, line, faults)
+            if faults.errors:
+                self._note(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
+                faults.errors.clear()
+                continue
+            numbers.append(number)
+            if isinstance(put, NodePut):
+                nodes.append(put)
+            else:
+                edges.append(put)
+        return nodes, edges, numbers
+
+    def _numbered(self, block: bytes) -> Iterable[tuple[int, _Line]]:
+        first = self._lines + 1
+        self._lines += block.count(b"\n") + (not block.endswith(b"\n"))
+        self._answer.lines = self._lines
+        try:
+            lines = _decoder.decode_lines(block)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._one_by_one(block, first)
+        if len(lines) != self._lines + 1 - first:
+            # Blank lines are passed over by the decoder, which would shift the numbers.
+            return self._one_by_one(block, first)
+        return enumerate(lines, first)
+
+    def _one_by_one(self, block: bytes, first: int) -> Iterable[tuple[int, _Line]]:
+        for number, text in enumerate(block.split(b"\n"), first):
+            if not text.strip():
+                continue
+            try:
+                yield number, _decoder.decode(text)
+            except RecursionError:
+                self._note(number, "is nested too deeply")
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._note(number, str(error).replace("`$.", "`"))
+
+    def _land(self) -> None:
+        future, numbers = self._flying.popleft()
+        report = future.result()
+        answer = self._answer
+        answer.nodes_created += report.nodes_created
+        answer.nodes_updated += report.nodes_updated
+        answer.nodes_unchanged += report.nodes_unchanged
+        answer.edges_created += report.edges_created
+        answer.edges_updated += report.edges_updated
+        answer.edges_unchanged += report.edges_unchanged
+        answer.edges_skipped_count += report.skipped_count
+        answer.edges_skipped += _line_errors(report.skipped, numbers, MAX_NOTED - len(answer.edges_skipped))
+        answer.error_count += report.rejected_count
+        answer.errors += _line_errors(report.rejected, numbers, MAX_NOTED - len(answer.errors))
+        answer.sequence = report.sequence
+
+    def _note(self, number: int, message: str) -> None:
+        self._answer.error_count += 1
+        if len(self._answer.errors) < MAX_NOTED:
+            self._answer.errors.append(LineError(line=number, message=message))
+
+
+def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:
+    return [LineError(line=numbers[row.index], message=row.reason) for row in rows[: max(room, 0)]]
+
+
+def _empty_answer(sequence: int) -> ImportAnswer:
+    return ImportAnswer(
+        ok=True,
+        lines=0,
+        nodes_sent=0,
+        edges_sent=0,
+        nodes_created=0,
+        nodes_updated=0,
+        nodes_unchanged=0,
+        edges_created=0,
+        edges_updated=0,
+        edges_unchanged=0,
+        edges_skipped=[],
+        edges_skipped_count=0,
+        errors=[],
+        error_count=0,
+        sequence=sequence,
+    )

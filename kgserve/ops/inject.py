@@ -1,0 +1,88 @@
+"""Upserting a batch of nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from kgserve.errors import FieldError
+from kgserve.model.answers import InjectAnswer, Skipped
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.plan import Report
+from kgserve.model.requests import InjectRequest
+from kgserve.ops.submit import submit
+from kgserve.ops.validate import Fault, Faults, edge_put, node_put
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+
+_Request = TypeVar("_Request")
+_Put = TypeVar("_Put")
+
+
+def inject(pool: StorePool, store: str, request: InjectRequest) -> Future[InjectAnswer]:
+    """Queue an upsert; a store that does not exist is made.
+
+    Raises InvalidInput naming every wrong field; nothing is written then. The future may raise Unavailable or
+    StorageFull, with nothing written either, or InvalidInput for a new node without a type.
+    """
+    nodes, edges = request.nodes or [], request.edges or []
+    _check_sizes(len(nodes), len(edges), pool.settings)
+    faults = Faults()
+    node_puts = _checked(nodes, "nodes", node_put, faults.errors)
+    edge_puts = _checked(edges, "edges", edge_put, faults.errors)
+    faults.raise_any()
+    batch = WriteBatch(nodes=node_puts, edges=edge_puts, touch=request.touch, cost=cost(node_puts, edge_puts))
+
+    def answer(report: Report) -> InjectAnswer:
+        return _answer(report, len(nodes), len(edges))
+
+    return submit(pool, store, batch, answer, create=True)
+
+
+def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
+    """About the bytes that rows take: their texts and something for the rest."""
+    texts = sum(len(n.id) + len(n.content or "") + len(n.attributes or "") for n in nodes)
+    texts += sum(len(e.key[0]) + len(e.key[1]) + len(e.own or "") for e in edges)
+    return texts + 200 * (len(nodes) + len(edges))
+
+
+def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
+    faults = Faults()
+    if nodes > settings.max_nodes:
+        faults("nodes", f"has {nodes} entries; at most {settings.max_nodes} are taken at once")
+    if edges > settings.max_edges:
+        faults("edges", f"has {edges} entries; at most {settings.max_edges} are taken at once")
+    faults.raise_any()
+
+
+def _checked(
+    requests: list[_Request], name: str, check: Callable[[int, _Request, Fault], _Put], errors: list[FieldError]
+) -> list[_Put]:
+    puts: list[_Put] = []
+    for index, request in enumerate(requests):
+        faults = Faults(f"{name}[{index}].")
+        puts.append(check(index, request, faults))
+        errors += faults.errors
+    return puts
+
+
+def _answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+    skipped = [
+        Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
+        for row in report.skipped
+        if row.key is not None
+    ]
+    return InjectAnswer(
+        nodes_sent=nodes_sent,
+        edges_sent=edges_sent,
+        nodes_created=report.nodes_created,
+        nodes_updated=report.nodes_updated,
+        nodes_unchanged=report.nodes_unchanged,
+        edges_created=report.edges_created,
+        edges_updated=report.edges_updated,
+        edges_unchanged=report.edges_unchanged,
+        edges_skipped=skipped,
+        edges_skipped_count=report.skipped_count,
+        sequence=report.sequence,
+    )

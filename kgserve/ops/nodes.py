@@ -1,0 +1,62 @@
+"""Reading single nodes, and listing them."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from kgserve.engine import read
+from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.model.answers import NodeAnswer, NodePage
+from kgserve.ops import render
+from kgserve.ops.validate import Faults, check_label
+from kgserve.store.pool import StorePool
+
+MAX_PAGE = 1000
+
+
+def get_node(pool: StorePool, store: str, node_id: str) -> NodeAnswer:
+    """A node and its edges, at most 1,000 in each direction. Raises NotFound."""
+    faults = Faults()
+    check_label(node_id, "id", faults)
+    faults.raise_any()
+    with pool.lease(store) as leased, leased.reading() as session:
+        found = read.view(session, node_id)
+    if found is None:
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+    return NodeAnswer(
+        node=render.node(found.node),
+        outgoing=[render.edge(row) for row in found.outgoing],
+        incoming=[render.edge(row) for row in found.incoming],
+        edges_truncated=found.truncated,
+    )
+
+
+def list_nodes(pool: StorePool, store: str, type_: str | None, limit: int, cursor: str | None) -> NodePage:
+    """The next nodes in the order of their ids (by code point), of one type or of all.
+
+    A node that is there from the first page to the last is listed exactly once, whatever is written meanwhile.
+    Raises InvalidInput for a limit outside 1 to 1,000 or a cursor that no page gave.
+    """
+    if not 1 <= limit <= MAX_PAGE:
+        message = f"is not from 1 to {MAX_PAGE}"
+        raise InvalidInput(f"limit: {message}", (FieldError("limit", message),))
+    after = None if cursor is None else _decode(cursor)
+    with pool.lease(store) as leased:
+        ids = leased.catalog.page(type_, after, limit + 1)
+        with leased.reading() as session:
+            rows = {row.id: row for row in read.find_nodes(session, ids[:limit])}
+    nodes = [render.node(rows[node_id]) for node_id in ids[:limit] if node_id in rows]
+    return NodePage(nodes=nodes, next_cursor=_encode(ids[limit - 1]) if len(ids) > limit else None)
+
+
+def _encode(node_id: str) -> str:
+    return urlsafe_b64encode(node_id.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> str:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        return urlsafe_b64decode(padded.encode("ascii")).decode()
+    except ValueError:
+        message = "is not a cursor that a page of this list gave"
+        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),)) from None

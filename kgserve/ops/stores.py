@@ -1,0 +1,93 @@
+"""Listing, making, dropping and describing stores."""
+
+from __future__ import annotations
+
+import contextlib
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.journal import snapshot
+from kgserve.journal.journal import list_segments
+from kgserve.model.answers import DropAnswer, StoreAnswer, StoreList, StoreStats, StoreSummary
+from kgserve.model.digest import to_text
+from kgserve.model.times import format_time
+from kgserve.store.layout import Layout
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+from kgserve.store.summary import closed_state
+
+TOP_TYPES = 100
+
+
+def list_stores(pool: StorePool) -> StoreList:
+    """All stores with their counts and sizes; none is opened for it."""
+    opened = pool.open_stores()
+    stores: list[StoreSummary] = []
+    for name in pool.names():
+        # A store may be dropped while the list is made.
+        with contextlib.suppress(FileNotFoundError):
+            stores.append(_summary(pool.layout(name), opened.get(name)))
+    return StoreList(stores=stores, count=len(stores))
+
+
+def create_store(pool: StorePool, store: str) -> StoreAnswer:
+    """Make a store, or find it. Raises InvalidInput for the name, Conflict when a name differs in case alone."""
+    created = pool.create(store)
+    with pool.lease(store) as leased:
+        return StoreAnswer(name=store, created=created, sequence=leased.state.sequence)
+
+
+def drop_store(pool: StorePool, store: str, confirm: str | None) -> DropAnswer:
+    """Remove a store and its files for good. Raises InvalidInput unless ``confirm`` repeats the name, NotFound."""
+    if confirm != store:
+        message = f"must repeat the store's name: ?confirm={store}"
+        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+    pool.drop(store)
+    return DropAnswer(dropped=store)
+
+
+def stats(pool: StorePool, store: str) -> StoreStats:
+    """What a store holds and how it is doing."""
+    with pool.lease(store) as leased:
+        return _stats(leased)
+
+
+def _stats(store: Store) -> StoreStats:
+    state = store.state
+    engine_bytes, engine_log_bytes = store.view.bytes()
+    snapshots = snapshot.list_snapshots(store.layout.journal)
+    checked = store.last_check
+    return StoreStats(
+        name=store.name,
+        nodes=state.nodes,
+        edges=state.edges,
+        sequence=state.sequence,
+        types=store.catalog.types(TOP_TYPES),
+        relation_types=store.catalog.relation_types(TOP_TYPES),
+        journal_bytes=store.journal.bytes,
+        journal_segments=len(store.journal.segments),
+        snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
+        engine_bytes=engine_bytes,
+        engine_log_bytes=engine_log_bytes,
+        engine_rebuilds=store.view.rebuilds,
+        compactions=store.compactor.done,
+        queued_writes=store.queued,
+        last_check=format_time(checked.time) if checked else None,
+        last_check_ok=checked.ok if checked else None,
+        digest=to_text(state.digest),
+        created_at=format_time(store.description.created_at),
+    )
+
+
+def _summary(layout: Layout, store: Store | None) -> StoreSummary:
+    state = store.state if store else closed_state(layout)
+    engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
+    return StoreSummary(
+        name=layout.name,
+        state="open" if store else "closed",
+        nodes=state.nodes,
+        edges=state.edges,
+        sequence=state.sequence,
+        journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
+        engine_bytes=engine_bytes,
+        created_at=format_time(layout.description().created_at),
+    )

@@ -1,0 +1,37 @@
+"""Handing a batch to a store's writer, and turning the report into an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from kgserve.model.batch import WriteBatch
+from kgserve.model.plan import Report
+from kgserve.store.pool import StorePool
+
+Answer = TypeVar("Answer")
+
+
+def submit(
+    pool: StorePool, store: str, batch: WriteBatch, answer: Callable[[Report], Answer], *, create: bool
+) -> Future[Answer]:
+    """Queue a batch; the store stays leased until its report is there."""
+    leased = pool.acquire(store, create=create)
+    result: Future[Answer] = Future()
+
+    def settle(report: Future[Report]) -> None:
+        pool.release(leased)
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(answer(report.result()))
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+            result.set_exception(error)
+
+    try:
+        leased.submit(batch).add_done_callback(settle)
+    except BaseException:
+        pool.release(leased)
+        raise
+    return result

@@ -1,0 +1,31 @@
+"""Walking the graph from one node."""
+
+from __future__ import annotations
+
+from kgserve.engine.traverse import Walk, clamp, walk
+from kgserve.model.answers import TraverseAnswer
+from kgserve.model.requests import TraverseRequest
+from kgserve.ops import render
+from kgserve.ops.validate import Faults, check_label
+from kgserve.store.pool import StorePool
+
+
+def traverse(pool: StorePool, store: str, request: TraverseRequest) -> TraverseAnswer:
+    """Nodes within reach, nearest first, and the edges between them. An unknown start reaches nothing.
+
+    Raises NotFound for the store, TimedOut when it takes longer than the query time limit.
+    """
+    faults = Faults()
+    check_label(request.start_id, "start_id", faults)
+    faults.raise_any()
+    types = None if request.relation_types is None else frozenset(request.relation_types)
+    wanted = Walk(
+        request.start_id, clamp(request.depth), request.direction, types, request.min_weight, request.max_nodes
+    )
+    with pool.lease(store) as leased, leased.reading() as session:
+        found = walk(session, wanted)
+    nodes = [render.reached(row, depth) for row, depth in found.nodes]
+    edges = [render.edge(row) for row in found.edges]
+    return TraverseAnswer(
+        nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=found.state.sequence
+    )

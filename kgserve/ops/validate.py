@@ -1,0 +1,141 @@
+"""What a schema cannot say: lengths in bytes, depth, number ranges, times; and the canonical form of attributes.
+
+Everything that can be wrong about a write without looking at the store is found here, before it is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.batch import EdgePut, NodePut
+from kgserve.model.requests import (
+    MAX_ATTRIBUTES_BYTES,
+    MAX_ATTRIBUTES_DEPTH,
+    MAX_CONTENT_BYTES,
+    MAX_ID_BYTES,
+    EdgeInput,
+    EdgeLine,
+    NodeInput,
+    NodeLine,
+)
+from kgserve.model.rows import EMPTY_OBJECT
+from kgserve.model.times import parse_time
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+Fault = Callable[[str, str], None]
+"""Takes the path of a field and what is wrong with it."""
+
+
+class Faults:
+    """Collects what is wrong with one row or request."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.errors: list[FieldError] = []
+
+    def __call__(self, path: str, message: str) -> None:
+        """Note a fault."""
+        self.errors.append(FieldError(self._prefix + path, message))
+
+    def raise_any(self) -> None:
+        """Raise InvalidInput with what was collected."""
+        if self.errors:
+            first = self.errors[0]
+            raise InvalidInput(f"{first.path}: {first.message}", tuple(self.errors[:100]))
+
+
+def node_put(index: int, node: NodeInput | NodeLine, fault: Fault) -> NodePut:
+    """A checked node."""
+    check_label(node.id, "id", fault)
+    if node.type is not None:
+        check_label(node.type, "type", fault)
+    if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
+        fault("content", f"is longer than {MAX_CONTENT_BYTES} bytes")
+    attributes = None if node.attributes is None else _canonical(node.attributes, fault)
+    if isinstance(node, NodeInput):
+        return NodePut(index, node.id, node.type, node.content, attributes)
+    created, updated = (
+        _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
+    )
+    return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated)
+
+
+def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
+    """A checked edge."""
+    check_label(edge.source, "from", fault)
+    check_label(edge.target, "to", fault)
+    check_label(edge.relation_type, "relation_type", fault)
+    own = created = updated = None
+    if edge.attributes is not None:
+        created, updated = (_stamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
+        own = _canonical(edge.attributes, fault)
+    version = edge.version if isinstance(edge, EdgeLine) else None
+    weight = None if edge.weight is None else edge.weight + 0.0
+    return EdgePut(index, (edge.source, edge.target, edge.relation_type), weight, own, created, updated, version)
+
+
+def check_label(text: str, path: str, fault: Fault) -> None:
+    """An id, a type or a relation type: 1 to 512 bytes."""
+    if not text:
+        fault(path, "is empty")
+    elif _longer(text, MAX_ID_BYTES):
+        fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
+
+
+def _longer(text: str, limit: int) -> bool:
+    # A character is at most four bytes: only texts near the limit are encoded to be measured.
+    return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
+
+
+def _canonical(attributes: dict[str, Any], fault: Fault) -> str:
+    if not attributes:
+        return EMPTY_OBJECT
+    fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())
+    if not fine:
+        return EMPTY_OBJECT
+    encoded = _encode(attributes)
+    if len(encoded) > MAX_ATTRIBUTES_BYTES:
+        fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
+    return encoded.decode()
+
+
+def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:
+    if isinstance(value, int):
+        return value in _INT64 or _fail(fault, path, "is outside the range of 64-bit integers")
+    if not isinstance(value, dict | list):
+        return True
+    if depth >= MAX_ATTRIBUTES_DEPTH:
+        return _fail(fault, path, f"is nested more than {MAX_ATTRIBUTES_DEPTH} levels deep")
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return all(_check_value(item, f"{path}.{key}", depth + 1, fault) for key, item in items)
+
+
+def _fail(fault: Fault, path: str, message: str) -> bool:
+    fault(path, message)
+    return False
+
+
+def _stamp(attributes: dict[str, Any], field: str, fault: Fault) -> str | None:
+    """Take a time of an edge out of its attributes; as it was written, if it is one."""
+    value = attributes.pop(field, None)
+    if value is not None and not isinstance(value, str):
+        fault(f"attributes.{field}", "is not an RFC 3339 time")
+        return None
+    _time(value, f"attributes.{field}", fault)
+    return value
+
+
+def _time(text: str | None, path: str, fault: Fault) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        fault(path, "is not an RFC 3339 time such as 2025-07-15T12:00:00Z")
+        return None

@@ -1,0 +1,75 @@
+"""Every setting, in one table. The only module that reads the environment.
+
+A setting ``max_open_stores`` is the environment variable ``KGSERVE_MAX_OPEN_STORES``; a command-line option wins over
+the environment, the environment over the default given here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+
+PREFIX = "KGSERVE_"
+MEBIBYTE = 1 << 20
+
+
+def _as_path(kind: type, text: str) -> Path:
+    return Path(text)
+
+
+def _doc(text: str, **bounds: Any) -> msgspec.Meta:
+    return msgspec.Meta(description=text, **bounds)
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of one process. Sizes are in MiB and times in seconds unless the name says otherwise."""
+
+    data_dir: Annotated[Path, _doc("Folder that holds the stores")] = Path("kgserve-data")
+    host: Annotated[str, _doc("Address to listen on")] = "127.0.0.1"
+    port: Annotated[int, _doc("Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8080
+    log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
+    engine: Annotated[Literal["kuzu"], _doc("Database engine behind the stores")] = "kuzu"
+    max_open_stores: Annotated[int, _doc("Stores kept open; the least recently used idle one closes", ge=1)] = 64
+    buffer_pool_mb: Annotated[int, _doc("Upper bound of the engine's page cache, per store", ge=64)] = 512
+    engine_threads: Annotated[int, _doc("Threads that one query may use", ge=1, le=64)] = 2
+    read_connections: Annotated[int, _doc("Concurrent reads per store", ge=1, le=64)] = 4
+    query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0
+    write_queue: Annotated[int, _doc("Writes that may wait per store before 503", ge=1)] = 256
+    max_body_mb: Annotated[int, _doc("Largest request body, imports excepted", ge=1)] = 32
+    max_nodes: Annotated[int, _doc("Most nodes in one inject", ge=1)] = 10_000
+    max_edges: Annotated[int, _doc("Most edges in one inject", ge=1)] = 50_000
+    journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64
+    journal_retention_mb: Annotated[int, _doc("Journal kept from before the older snapshot, per store", ge=0)] = 256
+    compact_wal_mb: Annotated[int, _doc("Engine log that triggers a compaction once the store is idle", ge=1)] = 64
+    check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
+    shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
+
+
+def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from ``environ`` (default: the process's) with ``overrides`` on top; ``None`` values are left out.
+
+    Raises InvalidInput naming each variable or option whose value does not fit.
+    """
+    given = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    errors: list[FieldError] = []
+    for field in msgspec.structs.fields(Settings):
+        override = (overrides or {}).get(field.name)
+        text = override if override is not None else given.get(PREFIX + field.name.upper())
+        if text is None:
+            continue
+        try:
+            values[field.name] = msgspec.convert(str(text), field.type, strict=False, dec_hook=_as_path)
+        except msgspec.ValidationError as error:
+            name = f"--{field.name.replace('_', '-')}" if override is not None else PREFIX + field.name.upper()
+            errors.append(FieldError(name, str(error)))
+    if errors:
+        raise InvalidInput("; ".join(f"{e.path}: {e.message}" for e in errors), tuple(errors))
+    return Settings(**values)

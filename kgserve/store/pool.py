@@ -1,0 +1,260 @@
+"""The stores of one data folder: opened when first asked for, closed when others need the place."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Self
+
+import structlog
+
+from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
+from kgserve.journal.files import storage_error
+from kgserve.model.names import check_store_name
+from kgserve.settings import Settings
+from kgserve.store.layout import SUFFIX, Layout
+from kgserve.store.store import Store
+
+log = structlog.get_logger()
+
+_TRASH_PREFIX = ".dropped-"
+
+
+class _Entry:
+    """A store's place in the pool; ``gate`` is held while it opens or closes."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.store: Store | None = None
+        self.leases = 0
+
+
+class StorePool:
+    """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.data_dir = settings.data_dir.resolve()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
+        self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
+        self._checker.start()
+        self._clear_trash()
+
+    @contextmanager
+    def lease(self, name: str, *, create: bool = False) -> Generator[Store]:
+        """The open store of a name, for as long as the block runs.
+
+        Raises InvalidInput for a name that cannot be, NotFound, and Unavailable when the pool is full or closing.
+        """
+        store = self.acquire(name, create=create)
+        try:
+            yield store
+        finally:
+            self.release(store)
+
+    def acquire(self, name: str, *, create: bool = False) -> Store:
+        """Like `lease`; to be given back with `release`."""
+        check_store_name(name)
+        entry = self._enter(name)
+        try:
+            with entry.gate:
+                if entry.store is None:
+                    entry.store = self._open(name, create=create)
+                store = entry.store
+        except BaseException:
+            self._leave(name)
+            raise
+        self._close_surplus()
+        return store
+
+    def release(self, store: Store) -> None:
+        """Give a store back."""
+        self._leave(store.name)
+
+    def create(self, name: str) -> bool:
+        """Make a store unless it is there; whether it was made."""
+        existed = self._layout(check_store_name(name)).exists
+        with self.lease(name, create=True):
+            return not existed
+
+    def drop(self, name: str) -> None:
+        """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
+        check_store_name(name)
+        if not self._layout(name).exists:
+            raise NotFound(f"there is no store {name!r}")
+        entry = self._enter(name)
+        try:
+            with entry.gate:
+                self._wait_for_others(name, entry)
+                if entry.store is not None:
+                    entry.store.close()
+                    entry.store = None
+                self._remove(name)
+        finally:
+            self._leave(name)
+
+    def names(self) -> list[str]:
+        """The stores of the folder, in order."""
+        found = (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}") if not path.is_symlink())
+        return sorted(name for name in found if _is_name(name) and self._layout(name).exists)
+
+    def open_stores(self) -> dict[str, Store]:
+        """The stores that are open now."""
+        with self._lock:
+            return {name: entry.store for name, entry in self._entries.items() if entry.store is not None}
+
+    def layout(self, name: str) -> Layout:
+        """Where a store's files are."""
+        return self._layout(check_store_name(name))
+
+    def close(self) -> None:
+        """Finish what is queued in every store and close them all. Blocks."""
+        if self._closed.is_set():
+            return
+        with self._lock:
+            self._closed.set()
+            entries = list(self._entries.items())
+        for name, entry in entries:
+            with entry.gate:
+                if entry.store is not None:
+                    self._close_store(name, entry.store)
+                    entry.store = None
+        self._background.shutdown(wait=True)
+        self._checker.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _layout(self, name: str) -> Layout:
+        return Layout(self.data_dir, name)
+
+    def _enter(self, name: str) -> _Entry:
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("the server is stopping")
+            entry = self._entries.setdefault(name, _Entry())
+            entry.leases += 1
+            self._entries.move_to_end(name)
+            return entry
+
+    def _leave(self, name: str) -> None:
+        with self._lock:
+            entry = self._entries[name]
+            entry.leases -= 1
+            if entry.leases == 0 and entry.store is None:
+                del self._entries[name]
+
+    def _open(self, name: str, *, create: bool) -> Store:
+        layout = self._layout(name)
+        if layout.root.is_symlink():
+            log.error("symlink_refused", store=name, path=str(layout.root))
+            raise NotFound(f"there is no store {name!r}")
+        started = time.perf_counter()
+        try:
+            store = self._open_or_create(layout, create=create)
+        except OSError as error:
+            raise storage_error(error, f"opening store {name!r}") from error
+        milliseconds = round((time.perf_counter() - started) * 1000, 1)
+        log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
+        return store
+
+    def _open_or_create(self, layout: Layout, *, create: bool) -> Store:
+        if layout.exists:
+            return Store(layout, self.settings, self._later)
+        if not create:
+            raise NotFound(f"there is no store {layout.name!r}")
+        self._refuse_twin(layout.name)
+        return Store.create(layout, self.settings, self._later)
+
+    def _refuse_twin(self, name: str) -> None:
+        """Names that differ in case alone would be one folder where file systems fold case."""
+        for other in self.data_dir.glob(f"*{SUFFIX}"):
+            if other.name.lower() == f"{name}{SUFFIX}".lower() and other.name != f"{name}{SUFFIX}":
+                raise Conflict(f"there is a store {other.name[: -len(SUFFIX)]!r} whose name differs in case alone")
+
+    def _close_surplus(self) -> None:
+        while (idle := self._pick_surplus()) is not None:
+            name, entry = idle
+            try:
+                with entry.gate:
+                    with self._lock:
+                        unused = entry.leases == 1
+                    if unused and entry.store is not None:
+                        self._close_store(name, entry.store)
+                        entry.store = None
+            finally:
+                self._leave(name)
+
+    def _pick_surplus(self) -> tuple[str, _Entry] | None:
+        with self._lock:
+            if sum(entry.store is not None for entry in self._entries.values()) <= self.settings.max_open_stores:
+                return None
+            for name, entry in self._entries.items():
+                if entry.leases == 0 and entry.store is not None:
+                    entry.leases += 1
+                    return name, entry
+            return None
+
+    def _close_store(self, name: str, store: Store) -> None:
+        try:
+            store.close()
+        except (KgserveError, OSError) as error:
+            # Without the mark of a clean close it is rebuilt from its journal when it opens again.
+            log.exception("store_close_failed", store=name, error=str(error))
+
+    def _wait_for_others(self, name: str, entry: _Entry, seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while entry.leases > 1:
+            if time.monotonic() > deadline:
+                raise Conflict(f"store {name!r} is in use; try again when its requests are done")
+            time.sleep(0.01)
+
+    def _remove(self, name: str) -> None:
+        root = self._layout(name).root
+        trash = self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
+        root.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+        log.info("store_dropped", store=name)
+
+    def _clear_trash(self) -> None:
+        for path in self.data_dir.glob(f"{_TRASH_PREFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self._background.submit(work)
+
+    def _check_now_and_then(self) -> None:
+        interval = self.settings.check_interval
+        while not self._closed.wait(interval or None):
+            for name in list(self.open_stores()):
+                self._background.submit(self._check, name)
+
+    def _check(self, name: str) -> None:
+        if self._closed.is_set() or name not in self.open_stores():
+            return
+        try:
+            with self.lease(name) as store:
+                store.check()
+        except (KgserveError, OSError) as error:
+            log.exception("check_not_done", store=name, error=str(error))
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_store_name(name)
+    except InvalidInput:
+        return False
+    return True

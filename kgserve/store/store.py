@@ -1,0 +1,227 @@
+"""One open store: plan, journal, apply, answer."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+
+import msgspec
+import structlog
+
+from kgserve.catalog.catalog import Catalog
+from kgserve.engine import read
+from kgserve.engine.database import EngineOptions
+from kgserve.engine.session import Session
+from kgserve.errors import InvalidInput, KgserveError, StorageFull
+from kgserve.journal import snapshot
+from kgserve.journal.journal import Journal
+from kgserve.model.batch import WriteBatch
+from kgserve.model.change import ChangeSet, NetChange, StoreState
+from kgserve.model.plan import Report, Workspace, check, plan
+from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.compaction import Compactor
+from kgserve.store.engine_view import EngineView
+from kgserve.store.gather import gather
+from kgserve.store.layout import CloseMark, Layout
+from kgserve.store.rebuild import fresh_folder
+from kgserve.store.writer import Write, Writer
+
+log = structlog.get_logger()
+
+# A write is refused while the disk has less room than this plus six times its size: journal, engine log and catalog
+# must all hold it, for once the journal has it there is no way back.
+ROOM_BYTES = 4 * MEBIBYTE
+ROOM_FACTOR = 6
+
+Background = Callable[[Callable[[], None]], None]
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """A comparison of the engine's rows with the journal's digest: when, in microseconds, and whether they agreed."""
+
+    time: int
+    ok: bool
+
+
+class Store:
+    """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
+
+    def __init__(self, layout: Layout, settings: Settings, background: Background) -> None:
+        """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
+        self.name = layout.name
+        self.layout = layout
+        self.settings = settings
+        self.description = layout.description()
+        self.last_check: CheckResult | None = None
+        self._catalog_rebuilt_at = 0
+        with contextlib.ExitStack() as undo:
+            self.journal = _open_journal(layout, settings)
+            undo.callback(self.journal.close)
+            self.view = EngineView(layout, self.journal, _engine_options(settings))
+            undo.callback(self.view.close)
+            self.catalog = Catalog(layout.catalog)
+            undo.callback(self.catalog.close)
+            self._refresh_catalog()
+            layout.mark_open()
+            undo.pop_all()
+        self.compactor = Compactor(self.view, settings, background)
+        self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue)
+
+    @classmethod
+    def create(cls, layout: Layout, settings: Settings, background: Background) -> Store:
+        """Make a new, empty store and open it."""
+        layout.root.mkdir(parents=True, exist_ok=True)
+        Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
+        layout.describe(_now())
+        return cls(layout, settings, background)
+
+    @property
+    def state(self) -> StoreState:
+        """Where it stands: the last commit that readers see."""
+        return self.view.state
+
+    @property
+    def queued(self) -> int:
+        """Writes that wait."""
+        return self._writer.queued
+
+    def submit(self, batch: WriteBatch) -> Future[Report]:
+        """Queue a write; the future gives its report once it is durable and applied.
+
+        Raises Unavailable when too many writes wait. The future raises InvalidInput, StorageFull or Unavailable.
+        """
+        return self._writer.submit(batch)
+
+    def reading(self, timeout: float | None = None) -> AbstractContextManager[Session]:
+        """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""
+        return self.view.reading(timeout)
+
+    def check(self) -> CheckResult:
+        """Compare the engine's rows with the digest, and build the engine anew if they differ. Blocks."""
+        rows = fresh_folder(self.layout.scratch / "check")
+        try:
+            with self.reading(timeout=0) as session:
+                state = read.dump(session, rows)
+            ok = snapshot.measure(rows) == (state.digest, state.nodes, state.edges)
+        finally:
+            shutil.rmtree(rows, ignore_errors=True)
+        self.last_check = CheckResult(_now(), ok)
+        if ok:
+            log.info("check_agreed", store=self.name, sequence=state.sequence)
+        else:
+            log.error("check_failed", store=self.name, sequence=state.sequence)
+            with self.view.commits:
+                self.view.heal("its rows do not come to the digest")
+        return self.last_check
+
+    def close(self) -> None:
+        """Finish what is queued, then close everything and leave the mark of a clean close."""
+        self._writer.stop()
+        self.compactor.wait()
+        files = self.view.close()
+        end = self.journal.end
+        self.journal.close()
+        self.catalog.close()
+        if files is not None:
+            self.layout.mark_closed(CloseMark(self.state, end, *files))
+        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=files is not None)
+
+    # In the writing thread
+
+    def _commit(self, writes: list[Write]) -> None:
+        self.compactor.hold_back()
+        with self.view.commits:
+            self.view.recover()
+            changes, reports = self._plan(writes)
+            if changes:
+                self._require_room(sum(write.batch.cost for write in writes))
+                self.journal.append(changes)
+                net = NetChange(changes)
+                self.view.apply(net, changes[-1].state)
+                self._feed_catalog(net, changes[-1].sequence)
+        for write, report in reports:
+            write.future.set_result(report)
+        if changes and self.compactor.wanted():
+            self._writer.wake_when_idle()
+
+    def _plan(self, writes: list[Write]) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+        workspace = self._gather(writes)
+        state, now = self.state, _now()
+        changes: list[ChangeSet] = []
+        reports: list[tuple[Write, Report]] = []
+        for write in writes:
+            try:
+                check(write.batch, workspace)
+            except InvalidInput as error:
+                write.future.set_exception(error)
+                continue
+            change, report = plan(write.batch, workspace, state, now)
+            if change is not None:
+                changes.append(change)
+                state = change.state
+            reports.append((write, report))
+        return changes, reports
+
+    def _gather(self, writes: list[Write]) -> Workspace:
+        batches = [write.batch for write in writes]
+        try:
+            return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
+        except KgserveError as error:
+            self.view.heal(f"reading before a write failed: {error}")
+            return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
+
+    def _feed_catalog(self, net: NetChange, sequence: int) -> None:
+        try:
+            self.catalog.apply(net, sequence)
+        except sqlite3.Error as error:
+            # A view never fails a write; it is built anew.
+            log.exception("catalog_failed", store=self.name, error=str(error))
+            self._renew_catalog()
+
+    def _renew_catalog(self) -> None:
+        self.catalog.close()
+        self.layout.catalog.unlink(missing_ok=True)
+        try:
+            self.catalog = Catalog(self.layout.catalog)
+            self._refresh_catalog()
+        except (sqlite3.Error, KgserveError) as error:
+            log.exception("catalog_not_rebuilt", store=self.name, error=str(error))
+
+    def _refresh_catalog(self) -> None:
+        """Fill the catalog from the engine unless it has seen all that the engine has."""
+        if self.catalog.sequence == self.state.sequence and self.view.rebuilds == self._catalog_rebuilt_at:
+            return
+        with self.reading(timeout=0) as session:
+            self.catalog.rebuild(read.node_types(session), read.relation_type_counts(session), self.state.sequence)
+        self._catalog_rebuilt_at = self.view.rebuilds
+
+    def _require_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.layout.root).free
+        if free < ROOM_BYTES + ROOM_FACTOR * size:
+            raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
+
+
+def _open_journal(layout: Layout, settings: Settings) -> Journal:
+    snapshots = snapshot.list_snapshots(layout.journal)
+    after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
+    mark = layout.close_mark()
+    trusted = mark.journal if mark else None
+    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted)
+
+
+def _engine_options(settings: Settings) -> EngineOptions:
+    return EngineOptions(
+        cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
+        threads=settings.engine_threads,
+        readers=settings.read_connections,
+        read_timeout=settings.query_timeout,
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

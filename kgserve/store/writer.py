@@ -1,0 +1,130 @@
+"""The writing thread of a store: a bounded queue, served in groups."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import msgspec
+import structlog
+
+from kgserve.errors import KgserveError, Unavailable
+from kgserve.model.batch import WriteBatch
+from kgserve.model.plan import Report
+
+log = structlog.get_logger()
+
+GROUP_ROWS = 60_000
+GROUP_BYTES = 64 << 20
+QUEUE_BYTES = 256 << 20
+
+
+class Write(msgspec.Struct, eq=False):
+    """A batch that waits, and where its caller waits for the report."""
+
+    batch: WriteBatch
+    future: Future[Report]
+
+
+class Writer:
+    """Runs everything that changes a store, in order, in one thread.
+
+    Writes that wait together are handed over together, up to 60,000 rows or 64 MiB, so that they share a sync to disk.
+    """
+
+    def __init__(self, name: str, commit: Callable[[list[Write]], None], idle: Callable[[], None], depth: int) -> None:
+        self._name = name
+        self._commit = commit
+        self._idle = idle
+        self._depth = depth
+        self._waiting: deque[Write] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._wake_when_idle = False
+        self._thread = threading.Thread(target=self._run, name=f"writer-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Writes that wait."""
+        return len(self._waiting)
+
+    def submit(self, batch: WriteBatch) -> Future[Report]:
+        """Queue a write. Raises Unavailable when the queue is full or the store is closing."""
+        future: Future[Report] = Future()
+        with self._changed:
+            self._refuse_when_stopping()
+            if len(self._waiting) >= self._depth or (self._waiting and self._bytes + batch.cost > QUEUE_BYTES):
+                raise Unavailable("too many writes are waiting for this store; try again shortly")
+            self._waiting.append(Write(batch, future))
+            self._bytes += batch.cost
+            self._changed.notify()
+        return future
+
+    def wake_when_idle(self) -> None:
+        """Call ``idle`` once when a second has passed without a write. For the writing thread."""
+        self._wake_when_idle = True
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the thread; blocks until it has."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("this store is closing; try again shortly")
+
+    def _run(self) -> None:
+        while (group := self._next()) is not None:
+            if group:
+                self._commit_group(group)
+            else:
+                self._idle()
+
+    def _next(self) -> list[Write] | None:
+        """A group of writes, an empty one when idle, or None at the end."""
+        with self._changed:
+            while not self._waiting:
+                if self._stopping:
+                    return None
+                woken = self._changed.wait(1.0 if self._wake_when_idle else None)
+                if not woken and not self._waiting:
+                    self._wake_when_idle = False
+                    return []
+            return self._take_group()
+
+    def _take_group(self) -> list[Write]:
+        group: list[Write] = []
+        rows = size = 0
+        while self._waiting:
+            batch = self._waiting[0].batch
+            if group and (rows + batch.size > GROUP_ROWS or size + batch.cost > GROUP_BYTES):
+                break
+            group.append(self._waiting.popleft())
+            rows, size = rows + batch.size, size + batch.cost
+        self._bytes -= size
+        return group
+
+    def _commit_group(self, group: list[Write]) -> None:
+        live = [write for write in group if write.future.set_running_or_notify_cancel()]
+        try:
+            if live:
+                self._commit(live)
+        except KgserveError as error:
+            log.warning("commit_refused", store=self._name, error=str(error))
+            _fail(live, error)
+        except Exception as error:
+            # Whatever it is, the callers must hear of it and the thread go on.
+            log.exception("commit_failed", store=self._name)
+            _fail(live, error)
+
+
+def _fail(writes: list[Write], error: Exception) -> None:
+    for write in writes:
+        if not write.future.done():
+            write.future.set_exception(error)

@@ -1,0 +1,98 @@
+"""Writes README.md's tables of commands, settings and make targets from what they describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from kgserve.cli.options import description, option_names, variable_name
+from kgserve.cli.root import kgserve
+from kgserve.settings import Settings
+
+TOP = Path(__file__).resolve().parent.parent
+README = TOP / "README.md"
+SETTINGS = frozenset(field.name for field in msgspec.structs.fields(Settings))
+
+
+def written(text: str) -> str:
+    """README.md's text with every table written anew."""
+    tables = {"commands": _commands(), "settings": _settings(), "targets": _targets()}
+
+    def table(found: re.Match[str]) -> str:
+        return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def _settings() -> str:
+    rows = (
+        (
+            f"`{option_names(field.name)[0]}`",
+            f"`{variable_name(field.name)}`",
+            f"`{field.default}`",
+            description(field),
+        )
+        for field in msgspec.structs.fields(Settings)
+    )
+    return _table(("option", "variable", "default", "meaning"), rows)
+
+
+def _commands() -> str:
+    return _table(("command", "option", "what it does"), _command_rows())
+
+
+def _command_rows() -> Iterator[tuple[str, ...]]:
+    for name, command in kgserve.commands.items():
+        arguments = [
+            each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
+        ]
+        yield f"`{' '.join(['kgserve', name, *arguments])}`", "", _first_sentence(command)
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        yield from _own_options(options)
+        yield from _setting_options(options)
+
+
+def _own_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
+    for option in options:
+        if option.name not in SETTINGS:
+            yield "", ", ".join(f"`{each}`" for each in option.opts), _first_line(option.help or "")
+
+
+def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
+    names = [option_names(option.name)[0] for option in options if option.name in SETTINGS]
+    if len(names) == len(SETTINGS):
+        yield "", "every setting", "as under [Configuration](#configuration)"
+    elif names:
+        yield "", ", ".join(f"`{each}`" for each in names), "as under [Configuration](#configuration)"
+
+
+def _first_sentence(command: click.Command) -> str:
+    return _first_line((command.help or "").split("\n\n")[0].replace("\n", " "))
+
+
+def _first_line(text: str) -> str:
+    return text.split("  [", maxsplit=1)[0].strip().replace("|", "\\|")
+
+
+def _targets() -> str:
+    lines = (TOP / "Makefile").read_text().splitlines()
+    found = (re.match(r"(\w+):.*?## (.*)", line) for line in lines)
+    return _table(("target", "what it does"), ((f"`make {each[1]}`", each[2]) for each in found if each))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Write README.md."""
+    README.write_text(written(README.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+from bench.ledger import ABSENT, NODES, Ledger, State, Stream, Unit
+
+
+def exported(unit: Unit, state: State) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for key, value in unit.rows(state).items():
+        match key:
+            case (id_,):
+                lines.append({"kind": "node", "id": id_, "content": value})
+            case (source, target, relation_type):
+                ends = {"from": source, "to": target, "relation_type": relation_type}
+                lines.append({"kind": "edge", "weight": value} | ends)
+            case _:
+                raise AssertionError(key)
+    return lines
+
+
+def written(generation: int = 1) -> tuple[Ledger, Unit]:
+    ledger, unit = Ledger("s"), Unit("a", 50, None)
+    ledger.attempt(unit, State(generation))
+    return ledger, unit
+
+
+def test_an_unanswered_batch_may_be_there_or_not() -> None:
+    for state in (ABSENT, State(1)):
+        ledger, unit = written()
+        assert ledger.verify(exported(unit, state)) == []
+        assert unit.allowed == [state]
+
+
+def test_an_acknowledged_batch_must_be_there() -> None:
+    ledger, unit = written()
+    ledger.acknowledge(unit, State(1))
+    assert len(ledger.verify([])) == 1
+
+
+def test_a_batch_that_was_found_absent_must_stay_absent() -> None:
+    ledger, unit = written()
+    assert ledger.verify([]) == []
+    assert len(ledger.verify(exported(unit, State(1)))) == 1
+
+
+def test_a_missing_row_or_one_of_another_generation_is_found() -> None:
+    for change in ("missing", "older"):
+        ledger, unit = written()
+        lines = exported(unit, State(1))
+        if change == "missing":
+            lines.pop()
+        else:
+            lines[0]["content"] = unit.content(0, 0)
+        assert len(ledger.verify(lines)) == 1
+
+
+def test_rows_that_nobody_sent_are_found() -> None:
+    ledger, unit = written()
+    stranger = {"kind": "node", "id": "b/0", "content": ""}
+    assert ledger.verify([*exported(unit, State(1)), stranger]) == ["s: never sent: b"]
+
+
+def test_a_deleted_first_node_takes_its_edges_along() -> None:
+    unit = Unit("a", 50, "before")
+    assert len(unit.rows(State(1))) == NODES + NODES + 1
+    assert len(unit.rows(State(1, first=False))) == NODES - 1 + NODES - 2
+
+
+def test_an_import_may_be_there_up_to_some_line() -> None:
+    stream = Stream("i", 5)
+    lines = [record for _, record in stream.lines()]
+    assert len(lines) == 9
+    for count in range(10):
+        ledger, stream = Ledger("s"), Stream("i", 5)
+        ledger.attempt_stream(stream)
+        assert ledger.verify(lines[:count]) == []
+        assert stream.at_least == stream.at_most == count
+
+
+def test_an_import_with_a_gap_or_cut_short_after_its_answer_is_found() -> None:
+    ledger, stream = Ledger("s"), Stream("i", 5)
+    ledger.attempt_stream(stream)
+    lines = [record for _, record in stream.lines()]
+    assert len(ledger.verify(lines[1:])) == 1
+    ledger.acknowledge_stream(stream)
+    assert len(ledger.verify(lines[:-1])) == 1
+    assert ledger.verify(lines) == []

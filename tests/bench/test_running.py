@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import crash, damage, pool
+from bench.server import Server, ServerFailed
+
+
+def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, server.client() as client:
+        server.wait_ready()
+        client.call("POST", "/api/memory/s/inject", {"nodes": [{"id": "a", "type": "t"}]})
+        assert [line["id"] for line in client.export("s")] == ["a"]
+        assert server.mebibytes("VmHWM") >= server.mebibytes("VmRSS") > 10
+        assert server.threads() > 1
+        assert server.descriptors() > 3
+    assert not server.running
+
+
+def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    with pytest.raises(ServerFailed, match="did not start"):
+        Server(file)
+
+
+def test_more_stores_than_may_be_open_are_all_there() -> None:
+    report = pool.run(stores=12, open_stores=4)
+    assert not report.wrong, report.lines
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_kill_in_each_phase_loses_nothing() -> None:
+    tallies = crash.kill_rounds(len(crash.PHASES), seed=1)
+    assert [tally.violations for tally in tallies] == [[]] * len(tallies)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_damage_to_the_engine_files_loses_nothing() -> None:
+    tallies = damage.rounds(seed=1, repetitions=1)
+    assert [tally.violations for tally in tallies] == [[]] * len(tallies)
+    assert all(tally.reached for tally in tallies)

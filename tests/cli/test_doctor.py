@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.running import Running, kgserve, serving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder with two stores, left in order."""
+    data = tmp_path / "data"
+    with serving(data) as server:
+        for store in ("one", "two"):
+            nodes = [{"id": f"{store}-{number}", "type": "number"} for number in range(20)]
+            httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
+    return data
+
+
+def test_a_sound_folder_has_no_findings(folder: Path) -> None:
+    examined = kgserve("doctor", "--data", folder)
+    assert examined.code == 0, examined
+    head, *rows = examined.lines()
+    assert head == ["store", "part", "result", "detail"]
+    assert {row[0] for row in rows} == {"one", "two"}
+    assert {row[2] for row in rows} == {"ok"}
+
+
+def test_one_store_can_be_named(folder: Path) -> None:
+    assert {row[0] for row in kgserve("doctor", "one", "--data", folder).lines()[1:]} == {"one"}
+
+
+@pytest.mark.parametrize("rebuild", [(), ("--rebuild",)], ids=["alone", "rebuild"])
+def test_a_damaged_engine_file_is_built_anew(folder: Path, rebuild: tuple[str, ...]) -> None:
+    file = folder / "one_memory" / "graph.kuzu"
+    file.write_bytes(b"\0" * file.stat().st_size)
+    mended = kgserve("doctor", "one", *rebuild, "--data", folder)
+    assert mended.code == 0, mended
+    assert "built anew" in mended.out
+    assert "built anew" not in kgserve("doctor", "--data", folder).out
+    with serving(folder) as server:
+        assert httpx.get(f"{server.url}/api/memory/one/stats").json()["nodes"] == 20
+
+
+def test_a_damaged_journal_is_found_and_cut_only_when_told(folder: Path) -> None:
+    segment = min((folder / "one_memory" / "journal").glob("*.log"))
+    whole = segment.read_bytes()
+    middle = len(whole) // 2
+    segment.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :] + whole[-middle:])
+    found = kgserve("doctor", "--data", folder)
+    assert found.code == 1, found
+    assert {(row[0], row[2]) for row in found.lines()[1:]} >= {("one", "BAD"), ("two", "ok")}
+    assert segment.name in found.out
+    kgserve("doctor", "one", "--salvage", "--data", folder)
+    assert kgserve("doctor", "--data", folder).code == 0
+
+
+def test_a_folder_in_service_is_left_alone(server: Running) -> None:
+    refused = kgserve("doctor", "--data", server.data)
+    assert refused.code == 1
+    assert str(server.process.pid) in refused.err
+
+
+def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    unknown = kgserve("doctor", "three", "--data", folder)
+    assert unknown.code == 1
+    assert "three" in unknown.err
+    missing = kgserve("doctor", "--data", tmp_path / "none")
+    assert missing.code == 1
+    assert str(tmp_path / "none") in missing.err
+    assert not (tmp_path / "none").exists()

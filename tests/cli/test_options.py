@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import msgspec
+import pytest
+
+from kgserve import __version__
+from kgserve.cli.options import load, option_names
+from kgserve.cli.root import kgserve as group
+from kgserve.errors import InvalidInput
+from kgserve.settings import Settings
+from tests.cli.running import kgserve
+
+FIELDS = msgspec.structs.fields(Settings)
+
+
+def test_every_setting_is_an_option_of_serve() -> None:
+    options = {option.name: option for option in group.commands["serve"].params if isinstance(option, click.Option)}
+    assert set(options) == {field.name for field in FIELDS}
+    for field in FIELDS:
+        assert options[field.name].opts == list(option_names(field.name))
+        assert options[field.name].help
+
+
+def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGSERVE_PORT", "9001")
+    monkeypatch.setenv("KGSERVE_HOST", "127.0.0.9")
+    settings = load({"port": 9002, "host": None})
+    assert (settings.port, settings.host, settings.max_nodes) == (9002, "127.0.0.9", 10_000)
+
+
+def test_each_value_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGSERVE_MAX_EDGES", "many")
+    with pytest.raises(InvalidInput, match=r"--port.*KGSERVE_MAX_EDGES"):
+        load({"port": -1})
+
+
+def test_help_names_the_variables() -> None:
+    shown = kgserve("serve", "--help")
+    assert shown.code == 0
+    for field in FIELDS:
+        assert f"KGSERVE_{field.name.upper()}" in shown.out
+
+
+def test_versions() -> None:
+    assert kgserve("version").out.splitlines()[0] == f"kgserve {__version__}"
+    assert kgserve("--version").out == f"kgserve {__version__}\n"
+
+
+def test_no_command_shows_what_there_is() -> None:
+    shown = kgserve()
+    assert shown.code == 2
+    for name in group.commands:
+        assert name in shown.out + shown.err
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    heavy = ["litestar", "uvicorn", "kuzu", "pyarrow", "numpy", "httpx", "rich", "asyncio"]
+    program = f"import sys, kgserve.cli; print(*[name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

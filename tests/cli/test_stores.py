@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from tests.cli.running import COMMAND, Running, environment, kgserve
+
+
+def inject(server: Running, store: str) -> None:
+    nodes = [{"id": name, "type": "letter"} for name in "abc"]
+    edges = [{"from": "a", "to": "b", "relation_type": "BEFORE"}]
+    httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes, "edges": edges}).raise_for_status()
+
+
+def test_a_pipe_gets_plain_lines(server: Running) -> None:
+    inject(server, "listed")
+    listed = kgserve("stores", "--server", server.url)
+    assert listed.code == 0
+    head, *rows = listed.lines()
+    assert head == ["name", "state", "nodes", "edges", "sequence", "journal", "engine"]
+    row = next(row for row in rows if row[0] == "listed")
+    assert row[1:5] == ["open", "3", "1", "1"]
+    assert all(int(size) > 0 for size in row[5:])
+
+
+def test_json_is_the_servers_answer(server: Running) -> None:
+    inject(server, "as-json")
+    answer = msgspec.json.decode(kgserve("stores", "--json", "--data", server.data).out)
+    assert "as-json" in {store["name"] for store in answer["stores"]}
+    assert answer["count"] == len(answer["stores"])
+
+
+def test_a_terminal_gets_a_table(server: Running) -> None:
+    inject(server, "drawn")
+    shown = on_a_terminal("stores", "--server", server.url)
+    assert "Sequence" in shown
+    assert "KiB" in shown or "MiB" in shown
+    assert "─" in shown
+
+
+def test_a_terminal_sees_the_progress_of_an_import(server: Running, tmp_path: Path) -> None:
+    file = tmp_path / "graph.ndjson"
+    file.write_text("".join(f'{{"kind":"node","id":"n{number}","type":"x"}}\n' for number in range(3000)))
+    shown = on_a_terminal("import", "watched", str(file), "--server", server.url)
+    assert "100%" in shown
+    assert "lines/s" in shown
+    assert "nodes: 3,000 sent, 3,000 created" in shown
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Run a command on a pseudo-terminal; what it showed there."""
+    ours, theirs = pty.openpty()
+    variables = {"COLUMNS": "120", "TERM": "xterm"}
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(variables)
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while block := os.read(ours, 65536):
+                shown += block
+        except OSError:  # Linux says EIO when the other side has closed
+            pass
+        finally:
+            os.close(ours)
+        assert process.wait() == 0, shown
+    return shown.decode()

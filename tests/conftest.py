@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import httpx
+import pytest
+
+from kgserve import log
+from tests.http.serving import Served, serving
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One HTTP server for all tests of a worker process; each test uses stores of its own."""
+    log.configure("json", "info")
+    with serving(tmp_path_factory.mktemp("served") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def http(served: Served) -> Iterator[httpx.Client]:
+    """A client of that server."""
+    with httpx.Client(base_url=served.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def store() -> str:
+    """The name of a store that no other test uses."""
+    return f"store-{next(_numbers)}"
+
+
+@pytest.fixture
+def api(store: str) -> str:
+    """The path of that store."""
+    return f"/api/memory/{store}"

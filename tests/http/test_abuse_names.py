@@ -1,0 +1,74 @@
+"""Names and paths: rows 29 to 34 of the abuse list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.http.serving import Served, accepted, exchange, refusal
+
+NODE = {"nodes": [{"id": "a", "type": "t"}]}
+
+
+def everything_under(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) -> None:
+    """Every way to write to or read from a store of this name answers 400 or 404, and nothing comes into being."""
+    before = everything_under(served.data.parent)
+    for method, action in (("PUT", ""), ("POST", "/inject"), ("GET", "/stats"), ("POST", "/import"), ("DELETE", "")):
+        body = b'{"nodes":[]}' if action == "/inject" else b""
+        head = (
+            f"{method} /api/memory/{encoded}{action} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        answer = exchange(served.port, head.encode("ascii") + body)
+        assert answer.status in {400, 404}, (method, action)
+        assert answer.problem
+    assert everything_under(served.data.parent) == before
+    assert accepted(http.get("/health"))["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "..", ".", "%2e%2e", "%2e", "..%2fx", "%2e%2e%2fx", "a%2fb", "%2fetc", "..%5cx", "%5c"]
+)
+def test_abuse_29_paths_as_names(served: Served, http: httpx.Client, name: str) -> None:
+    refused_without_a_trace(served, http, name)
+
+
+@pytest.mark.parametrize("name", ["demo%0a", "demo%0d%0a", "%0ademo", "de%0amo"])
+def test_abuse_30_newlines(served: Served, http: httpx.Client, name: str) -> None:
+    refused_without_a_trace(served, http, name)
+
+
+@pytest.mark.parametrize("name", ["a\0", "\0", "a\u202eb", "\u200fa", "dеmo", "ａ", "a\u200b", "é", "٣"])  # noqa: PLE2502, PLE2515
+def test_abuse_31_look_alikes_and_invisible_marks(served: Served, http: httpx.Client, name: str) -> None:
+    refused_without_a_trace(served, http, quote(name, safe=""))
+
+
+def test_abuse_32_over_64_characters(served: Served, http: httpx.Client) -> None:
+    refused_without_a_trace(served, http, "a" * 65)
+    accepted(http.put(f"/api/memory/{'a' * 64}"), 201)
+
+
+@pytest.mark.parametrize("name", [".hidden", "CON", "con", "NUL", "LPT1", "-x", "_x", "a.b", "a b", "a:b", "~"])
+def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Client, name: str) -> None:
+    refused_without_a_trace(served, http, quote(name, safe=""))
+
+
+def test_abuse_33_names_that_differ_only_in_case(http: httpx.Client) -> None:
+    accepted(http.put("/api/memory/Cased"), 201)
+    assert http.put("/api/memory/cased").status_code in {400, 409}
+    assert http.post("/api/memory/CASED/inject", json=NODE).status_code in {400, 409}
+
+
+def test_abuse_34_a_link_in_the_data_folder(served: Served, http: httpx.Client, tmp_path: Path) -> None:
+    (served.data / "linked_memory").symlink_to(tmp_path, target_is_directory=True)
+    answer = http.post("/api/memory/linked/inject", json=NODE)
+    assert answer.status_code in {400, 403, 404, 409}, answer.text
+    refusal(answer, answer.status_code)
+    assert list(tmp_path.iterdir()) == []
+    assert "linked" not in [one["name"] for one in accepted(http.get("/api/memory"))["stores"]]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from kgserve.app import create_app
+from kgserve.http import examples
+from kgserve.model.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+from tests.http.serving import accepted
+
+OURS = {"/docs/docs.css", "/docs/docs.js"}  # parts of a page, not operations
+
+
+@pytest.fixture(scope="module")
+def document(http: httpx.Client) -> dict[str, Any]:
+    return accepted(http.get("/openapi.json"))
+
+
+@pytest.fixture
+def app(tmp_path: Any) -> Iterator[Litestar]:
+    with StorePool(Settings(data_dir=tmp_path)) as pool:
+        yield create_app(pool)
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def test_lists_every_route(app: Litestar, document: dict[str, Any]) -> None:
+    served = {
+        f"{method} {route.path_format}"
+        for route in app.routes
+        if isinstance(route, HTTPRoute) and route.path_format not in OURS
+        for method in route.methods
+        if method != "OPTIONS"
+    }
+    assert {name for name, _ in operations(document)} == served
+
+
+def test_every_operation_is_described_with_examples(document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        assert operation["summary"], name
+        assert len(operation["description"]) > 40, name
+        assert operation["tags"], name
+        bodies = [operation["responses"][status] for status in operation["responses"] if status < "300"]
+        if "requestBody" in operation:
+            bodies.append(operation["requestBody"])
+        assert bodies, name
+        for body in bodies:
+            [content] = body["content"].values()
+            assert content["example"], name
+        for parameter in operation["parameters"]:
+            assert parameter["description"], name
+
+
+def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, operation in operations(document)]
+    assert len(ids) == len(set(ids))
+
+
+def test_errors_are_problem_documents(document: dict[str, Any]) -> None:
+    for code, response in document["components"]["responses"].items():
+        assert list(response["content"]) == ["application/problem+json"], code
+    for name, operation in operations(document):
+        references = [answer["$ref"] for status, answer in operation["responses"].items() if status >= "400"]
+        assert "#/components/responses/internal" in references, name
+
+
+def test_requests_allow_no_other_fields(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name in ("InjectRequest", "NodeInput", "EdgeInput", "EdgeKeyRequest", "TraverseRequest"):
+        assert schemas[name]["additionalProperties"] is False
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    def references(item: Any) -> Iterator[str]:
+        if isinstance(item, dict):
+            for key, value in item.items():
+                if key == "$ref":
+                    yield value
+                else:
+                    yield from references(value)
+        elif isinstance(item, list):
+            for value in item:
+                yield from references(value)
+
+    for reference in set(references(document)):
+        place: Any = document
+        for key in reference.removeprefix("#/").split("/"):
+            place = place[key]
+        assert place
+
+
+def test_request_examples_are_valid() -> None:
+    msgspec.convert(examples.INJECT, InjectRequest)
+    msgspec.convert(examples.EDGE_KEY, EdgeKeyRequest)
+    msgspec.convert(examples.TRAVERSE, TraverseRequest)
+    for line in examples.NDJSON_LINES.splitlines():
+        msgspec.json.decode(line, type=NodeLine | EdgeLine)
+
+
+class Links(HTMLParser):
+    """Collects what a page would load or lead to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
+def test_the_docs_load_nothing_from_elsewhere(http: httpx.Client, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    for trace in ("http:", "https:", 'src="//', "@import", " url("):
+        assert trace not in answer.text, trace
+
+
+def test_the_docs_page_links_to_what_exists(http: httpx.Client) -> None:
+    page = Links()
+    page.feed(http.get("/docs").text)
+    assert len(page.found) >= 4
+    for link in page.found:
+        if link.startswith("/"):
+            assert http.get(link).status_code == 200
+        else:
+            assert link.startswith(("#", "data:,"))

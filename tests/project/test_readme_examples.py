@@ -1,0 +1,114 @@
+"""The examples of README.md, run as they stand against a server on another port."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from tests.cli.running import Running, environment, serving
+from tests.project.reading import TOP, blocks
+
+EXAMPLE, REST = blocks("run", "bash")
+(ANSWERS,) = blocks("answers", "json")
+
+
+def whole_values(text: str) -> list[Any]:
+    """The JSON values that stand in a text one after another."""
+    decoder, values, text = json.JSONDecoder(), [], text.strip()
+    while text:
+        value, end = decoder.raw_decode(text)
+        values.append(value)
+        text = text[end:].lstrip()
+    return values
+
+
+def assert_within(shown: Any, given: Any) -> None:
+    """Everything shown is in what was given; objects may hold more."""
+    if isinstance(shown, dict):
+        for key, value in shown.items():
+            assert_within(value, given[key])
+    elif isinstance(shown, list):
+        assert len(shown) == len(given)
+        for one, other in zip(shown, given, strict=True):
+            assert_within(one, other)
+    else:
+        assert shown == given
+
+
+def send_as_curl_would(command: list[str]) -> Any:
+    """Send what a curl command line says; -d without a content type is sent as a form, as curl does."""
+    arguments = iter(command[1:])
+    method, url, body, headers = "GET", "", None, {"Content-Type": "application/x-www-form-urlencoded", "Accept": "*/*"}
+    for argument in arguments:
+        match argument:
+            case "-X":
+                method = next(arguments)
+            case "-d":
+                body = next(arguments).replace("\n", "")
+            case "-H":
+                name, _, value = next(arguments).partition(": ")
+                headers[name] = value
+            case _:
+                url = argument
+    return httpx.request(method, f"http://{url}", content=body, headers=headers).raise_for_status().json()
+
+
+def here(block: str, server: Running) -> str:
+    return block.replace("localhost:8080", server.url.removeprefix("http://")).replace("\\\n", " ")
+
+
+def test_the_traceability_example_is_the_specs(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        commands = (shlex.split(part, comments=True) for part in here(EXAMPLE, server).split("\n\n"))
+        given = [send_as_curl_would(command) for command in commands if command]
+    shown = whole_values(ANSWERS)
+    assert len(shown) == len(given) == 2
+    assert_within(shown, given)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("bash") is None, reason="needs curl and bash")
+def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        path = os.pathsep.join([str(Path(sys.executable).parent), environment()["PATH"]])
+        variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data)})
+        outputs = [
+            subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", here(block, server)],
+                cwd=tmp_path,
+                env=variables,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for block in (EXAMPLE, REST)
+        ]
+    assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
+    needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
+    assert [node["id"] for node in needs["nodes"]] == ["sym-user", "req-login", "req-signup"]
+    assert deleted["deleted_id"] == "req-signup"
+    listed = [line.split("\t") for line in outputs[1].splitlines() if "\t" in line]
+    counts = {row[0]: row[2:4] for row in listed}
+    assert counts["myproject"] == counts["copy"] == ["3", "2"]
+
+
+def test_the_exchange_format_is_taken_as_shown(server: Running) -> None:
+    readme = (TOP / "README.md").read_text()
+    shown = [line for line in readme.splitlines() if line.startswith('{"kind"')]
+    assert [msgspec.json.decode(line)["kind"] for line in shown] == ["node", "edge"]
+    answer = httpx.post(
+        f"{server.url}/api/memory/shown/import",
+        content="\n".join(shown),
+        headers={"Content-Type": "application/x-ndjson"},
+    ).json()
+    assert answer["ok"]
+    assert (answer["nodes_created"], answer["edges_skipped_count"]) == (1, 1)

@@ -1,0 +1,100 @@
+"""What holds for the project as a whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kgserve import __version__
+from tests.project.reading import TOP, project_files
+
+PLACES = re.compile(r"/home/\w|/root/|/Users/\w|file:///\w|\.internal\b|" + re.escape(str(TOP)))
+
+
+def texts() -> list[tuple[Path, str]]:
+    found: list[tuple[Path, str]] = []
+    for path in project_files():
+        try:
+            found.append((path, path.read_text()))
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+def test_no_file_names_a_machine() -> None:
+    for path, text in texts():
+        found = None if path == Path(__file__) else PLACES.search(text)
+        assert found is None, f"{path.relative_to(TOP)} holds {found and found[0]!r}"
+
+
+def test_nothing_large_is_among_the_files() -> None:
+    assert [path for path in project_files() if path.stat().st_size > 500_000] == []
+
+
+def test_no_vague_module_names() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+    assert [path for path in project_files() if vague.intersection(path.with_suffix("").parts)] == []
+
+
+@pytest.mark.parametrize("package", ["kgserve"])
+def test_modules_stay_readable(package: str) -> None:
+    for path in (TOP / package).rglob("*.py"):
+        assert path.read_text().count("\n") <= 400, f"{path} is too long to read in one go"
+
+
+def test_functions_stay_readable() -> None:
+    sizes = [
+        (node.end_lineno or 0) - node.lineno + 1
+        for path in (TOP / "kgserve").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    sizes.sort()
+    assert sizes[len(sizes) // 2] <= 10
+    assert sizes[len(sizes) * 9 // 10] <= 35
+
+
+def test_every_dependency_is_pinned() -> None:
+    pinned = {
+        re.split(r"[=\[ ]", line)[0].replace("_", "-").lower(): line
+        for line in (TOP / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    assert all(re.fullmatch(r"[a-z0-9._-]+==[\w.]+( ; .+)?", line) for line in pinned.values())
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    for requirement in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        assert re.split(r"[\[<>=~! ]", requirement)[0].lower() in pinned
+
+
+def test_the_changelog_has_a_place_for_what_comes() -> None:
+    text = (TOP / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in text
+
+
+def test_the_wheel_holds_schema_and_pages(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=TOP,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob(f"kgserve-{__version__}-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder, place in (("schema", "kgserve/schema"), ("kgserve/http/static", "kgserve/http/static")):
+        expected = {f"{place}/{path.name}" for path in (TOP / folder).iterdir() if path.is_file()}
+        assert expected
+        assert expected <= names
+    assert "kgserve/py.typed" in names
+    assert not any("__pycache__" in name or name.startswith("tests") for name in names)
+
+
+@pytest.mark.parametrize("script", ["scripts/preflight.sh", "scripts/constraints.sh"])
+def test_shell_scripts_are_valid(script: str) -> None:
+    subprocess.run(["sh", "-n", script], cwd=TOP, check=True)
