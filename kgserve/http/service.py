@@ -22,6 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALL_THREADS = 16
+WRITE_THREADS = 16
 TRANSFER_THREADS = 4
 JSON = "application/json"
 
@@ -29,17 +30,18 @@ JSON = "application/json"
 class Service:
     """The operations' surroundings for one application.
 
-    Calls and transfers have threads of their own, so that imports and exports never take the places of reads.
+    Reads, writes and transfers have threads of their own, so that none of them takes the places of another.
     """
 
     def __init__(self, pool: StorePool, settings: Settings) -> None:
         self.pool = pool
         self.settings = settings
         self._calls = CapacityLimiter(CALL_THREADS)
+        self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``work``, run in one of the threads for short calls."""
+        """The result of ``work``, run in one of the threads for reads and short work."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._calls)
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,7 +57,7 @@ class Service:
 
         The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
         """
-        future = await self.call(work, *args, **kwargs)
+        future = await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._writes)
         return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
 
 

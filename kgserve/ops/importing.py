@@ -13,7 +13,6 @@ from kgserve.model.answers import ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, NodeLine
-from kgserve.ops.inject import cost
 from kgserve.ops.validate import Faults, edge_put, node_put
 from kgserve.store.pool import StorePool
 
@@ -21,6 +20,8 @@ from kgserve.store.pool import StorePool
 BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 8 << 20
 BATCHES_IN_FLIGHT = 2
+# An import gives way to other writers for as long as this before it gives up.
+QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine
 _decoder = msgspec.json.Decoder(_Line)
@@ -92,10 +93,11 @@ class Importer:
             return
         while len(self._flying) >= BATCHES_IN_FLIGHT:
             self._land()
-        batch = WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True, cost=cost(nodes, edges))
+        # The lines were measured when they came in: no need to add up the rows.
+        batch = WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True, cost=3 * len(block))
         self._answer.nodes_sent += len(nodes)
         self._answer.edges_sent += len(edges)
-        self._flying.append((self._store.submit(batch), numbers))
+        self._flying.append((self._store.submit(batch, wait=QUEUE_SECONDS), numbers))
 
     def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[int]]:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""

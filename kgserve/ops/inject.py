@@ -42,9 +42,9 @@ def inject(pool: StorePool, store: str, request: InjectRequest) -> Future[Inject
 
 def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
     """About the bytes that rows take: their texts and something for the rest."""
-    texts = sum(len(n.id) + len(n.content or "") + len(n.attributes or "") for n in nodes)
-    texts += sum(len(e.key[0]) + len(e.key[1]) + len(e.own or "") for e in edges)
-    return texts + 200 * (len(nodes) + len(edges))
+    texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
+    texts += sum(len(e.own) for e in edges if e.own is not None)
+    return texts + 300 * (len(nodes) + len(edges))
 
 
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:

@@ -26,6 +26,8 @@ from kgserve.model.rows import EMPTY_OBJECT
 from kgserve.model.times import parse_time
 
 _INT64 = range(-(1 << 63), 1 << 63)
+# Characters that fit an id whatever they are: four bytes each at the most.
+_SURELY_SHORT = MAX_ID_BYTES // 4
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 Fault = Callable[[str, str], None]
@@ -82,6 +84,8 @@ def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
 
 def check_label(text: str, path: str, fault: Fault) -> None:
     """An id, a type or a relation type: 1 to 512 bytes."""
+    if 0 < len(text) <= _SURELY_SHORT:
+        return
     if not text:
         fault(path, "is empty")
     elif _longer(text, MAX_ID_BYTES):

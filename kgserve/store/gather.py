@@ -29,7 +29,7 @@ def gather(session: Session, batches: Iterable[WriteBatch], *, has_edges: bool) 
 def _gather_edges(session: Session, workspace: Workspace, keys: set[EdgeKey], deleted: set[str]) -> None:
     # An edge can only be there if both its ends are: new nodes cost no look-up.
     present = workspace.present
-    possible = [key for key in keys if key[0] in present and key[1] in present]
+    possible = [key for key in keys if key[0] in present and key[1] in present] if present else []
     workspace.edges = {row.key: row for row in read.find_edges(session, possible)}
     for node_id in deleted:
         incident = {row.key: row for row in (*read.outgoing(session, node_id), *read.incoming(session, node_id))}

@@ -90,12 +90,13 @@ class Store:
         """Writes that wait."""
         return self._writer.queued
 
-    def submit(self, batch: WriteBatch) -> Future[Report]:
+    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
         """Queue a write; the future gives its report once it is durable and applied.
 
-        Raises Unavailable when too many writes wait. The future raises InvalidInput, StorageFull or Unavailable.
+        Raises Unavailable when too many writes wait for longer than ``wait`` seconds. The future raises InvalidInput,
+        StorageFull or Unavailable.
         """
-        return self._writer.submit(batch)
+        return self._writer.submit(batch, wait)
 
     def reading(self, timeout: float | None = None) -> AbstractContextManager[Session]:
         """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""

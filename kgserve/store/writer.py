@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -52,16 +53,22 @@ class Writer:
         """Writes that wait."""
         return len(self._waiting)
 
-    def submit(self, batch: WriteBatch) -> Future[Report]:
-        """Queue a write. Raises Unavailable when the queue is full or the store is closing."""
+    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
+        """Queue a write; ``wait`` is for how many seconds a full queue is borne with.
+
+        Raises Unavailable when the queue is full or the store is closing.
+        """
         future: Future[Report] = Future()
+        deadline = time.monotonic() + wait
         with self._changed:
             self._refuse_when_stopping()
-            if len(self._waiting) >= self._depth or (self._waiting and self._bytes + batch.cost > QUEUE_BYTES):
-                raise Unavailable("too many writes are waiting for this store; try again shortly")
+            while len(self._waiting) >= self._depth or (self._waiting and self._bytes + batch.cost > QUEUE_BYTES):
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise Unavailable("too many writes are waiting for this store; try again shortly")
+                self._refuse_when_stopping()
             self._waiting.append(Write(batch, future))
             self._bytes += batch.cost
-            self._changed.notify()
+            self._changed.notify_all()
         return future
 
     def wake_when_idle(self) -> None:
@@ -72,7 +79,7 @@ class Writer:
         """Finish what is queued, then end the thread; blocks until it has."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _refuse_when_stopping(self) -> None:
@@ -108,6 +115,7 @@ class Writer:
             group.append(self._waiting.popleft())
             rows, size = rows + batch.size, size + batch.cost
         self._bytes -= size
+        self._changed.notify_all()
         return group
 
     def _commit_group(self, group: list[Write]) -> None:

@@ -44,7 +44,7 @@ def test_abuse_30_newlines(served: Served, http: httpx.Client, name: str) -> Non
     refused_without_a_trace(served, http, name)
 
 
-@pytest.mark.parametrize("name", ["a\0", "\0", "a\u202eb", "\u200fa", "dеmo", "ａ", "a\u200b", "é", "٣"])  # noqa: PLE2502, PLE2515
+@pytest.mark.parametrize("name", ["a\0", "\0", "a\u202eb", "\u200fa", "dеmo", "ａ", "a\u200b", "é", "٣"])
 def test_abuse_31_look_alikes_and_invisible_marks(served: Served, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
 

@@ -121,3 +121,9 @@ def test_abuse_10_two_lengths(served: Served, api: str, second: str) -> None:
 def test_what_is_not_http_gets_a_problem_too(served: Served) -> None:
     assert exchange(served.port, b"hello\r\n\r\n").problem
     assert exchange(served.port, b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n").problem
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_offers_to_change_the_protocol_are_passed_over(served: Served, protocol: str) -> None:
+    head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+    assert exchange(served.port, head.encode()).status == 200

@@ -71,7 +71,7 @@ def test_import_of_something_else_is_refused(http: httpx.Client, api: str, media
 
 
 def test_an_import_that_breaks_off_leaves_the_store_usable(served: Served, http: httpx.Client, api: str) -> None:
-    head = f"POST {api}/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 9999999\r\n\r\n"
+    head = f"POST {api}/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port), 10) as connection:
         connection.sendall(head.encode() + lines(50))
     answer = accepted(http.post(f"{api}/import", content=lines(50), headers=NDJSON))
@@ -96,3 +96,17 @@ def test_reads_go_on_beside_exports(http: httpx.Client, api: str) -> None:
     with http.stream("GET", f"{api}/export") as first, http.stream("GET", f"{api}/export") as second:
         assert first.status_code == second.status_code == 200
         assert accepted(http.get(f"{api}/nodes/n7"))["node"]["id"] == "n7"
+
+
+def test_others_are_answered_while_an_import_arrives(http: httpx.Client, api: str) -> None:
+    seen: list[int] = []
+
+    def body() -> Iterator[bytes]:
+        for piece in pieces(lines(5_000), 200_000):
+            yield piece
+            accepted(http.get("/health"))
+            seen.append(http.get(f"{api}/nodes/n0").status_code)
+
+    assert accepted(http.post(f"{api}/import", content=body(), headers=NDJSON))["nodes_created"] == 5_000
+    assert len(seen) > 5
+    assert set(seen) <= {200, 404}  # 404 until the first batch is committed

@@ -102,7 +102,7 @@ function requestOf(operation, form) {
     else if (value !== "") query.set(parameter.name, value);
   }
   const media = operation.requestBody && Object.keys(operation.requestBody.content)[0];
-  return { url: location.origin + path + (query.size ? `?${query}` : ""), method: operation.method.toUpperCase(), media, body: values.body };
+  return { url: location.origin + path + (String(query) && `?${query}`), method: operation.method.toUpperCase(), media, body: values.body };
 }
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
