@@ -89,7 +89,7 @@ class Crash:
     def _kill_in_inject(self, name: str, tally: Tally) -> bool:
         before = self._ledger.acknowledged
         with Writers(self._server.port, self._ledger, name) as writers:
-            time.sleep(self._choice.uniform(0.1, 1.0))
+            time.sleep(self._choice.uniform(0.2, 1.5))
             self._server.kill()
         tally.violations += writers.unexpected
         return self._ledger.acknowledged > before
@@ -99,7 +99,7 @@ class Crash:
         upload = Upload(self._server.port, self._ledger, stream)
         with Writers(self._server.port, self._ledger, name, threads=1) as writers:
             upload.start()
-            time.sleep(self._choice.uniform(0.1, 1.2))
+            time.sleep(self._choice.uniform(0.05, 0.8))
             cut_off = upload.is_alive()
             self._server.kill()
         upload.join()

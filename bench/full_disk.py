@@ -6,14 +6,14 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from bench.ledger import Ledger, State, Unit
-from bench.server import Client, Server
+from bench.server import Client, Server, ServerFailed
 from bench.tally import Tally, consult, export_when_open
 from bench.writers import Writers
 
@@ -22,20 +22,30 @@ DISK_MB = 96
 BALLAST_MB = 32
 FILL_SECONDS = 90.0
 RECOVERY_SECONDS = 30.0
-SETTINGS = {"compact_wal_mb": 8, "journal_segment_mb": 4, "journal_retention_mb": 4, "buffer_pool_mb": 128}
+Fill = Callable[[Server, Ledger, Tally, Path], bool]
+SETTINGS = {"compact_wal_mb": 8, "journal_segment_mb": 4, "journal_retention_mb": 4}
 
 
 def rounds(repetitions: int = 2) -> list[Tally]:
     """Fill a small memory disk and make room again; needs root, and says so where it is not."""
-    tally = Tally("disk full, then room again")
+    return [
+        _rounds("disk filled by the store", _fill, repetitions),
+        _rounds("disk filled by another, while writing", _squeeze, repetitions),
+    ]
+
+
+def _rounds(kind: str, fill: Fill, repetitions: int) -> Tally:
+    tally = Tally(kind)
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory(prefix="kgserve-full-", ignore_cleanup_errors=True) as folder:
             try:
                 with small_disk(Path(folder)):
-                    _round(Path(folder), tally)
+                    _round(Path(folder), tally, fill)
             except PermissionError as reason:
                 tally.remark = f"skipped: {reason}"
-    return [tally]
+            except ServerFailed as failure:
+                tally.violations.append(str(failure))
+    return tally
 
 
 @contextmanager
@@ -53,7 +63,7 @@ def small_disk(folder: Path) -> Generator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
-def _round(folder: Path, tally: Tally) -> None:
+def _round(folder: Path, tally: Tally, fill: Fill) -> None:
     tally.rounds += 1
     data, ledger = folder / "data", Ledger(STORE)
     ballast = folder / "ballast"
@@ -61,7 +71,7 @@ def _round(folder: Path, tally: Tally) -> None:
     with Server(data, SETTINGS) as server, server.client() as client:
         probe = Unit("probe", 100_000, None)
         _write_unit(client, ledger, probe, State(1))
-        tally.reached += _fill(server, ledger, tally)
+        tally.reached += fill(server, ledger, tally, ballast)
         _check_reads(client, probe, tally)
         ballast.unlink()
         tally.remark = f"writes came back after {_writes_again(client, ledger, probe, tally):.1f} s"
@@ -74,11 +84,27 @@ def _round(folder: Path, tally: Tally) -> None:
         tally.violations += ledger.verify(export_when_open(client, STORE))
 
 
-def _fill(server: Server, ledger: Ledger, tally: Tally) -> bool:
+def _fill(server: Server, ledger: Ledger, tally: Tally, _ballast: Path) -> bool:
     """Write until a write is refused, and a while on; whether one was refused."""
     with Writers(server.port, ledger, "fill", threads=2, size=20_000) as writers:
         refused = writers.refused.wait(FILL_SECONDS)
         time.sleep(1.0)
+    return _refused(writers, tally, refused=refused)
+
+
+def _squeeze(server: Server, ledger: Ledger, tally: Tally, ballast: Path) -> bool:
+    """Let the ballast take all that is left in the middle of writes; whether a write was refused."""
+    with Writers(server.port, ledger, "squeeze", threads=4) as writers:
+        time.sleep(0.5)
+        with suppress(OSError), ballast.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        refused = writers.refused.wait(5)
+        time.sleep(1.0)
+    return _refused(writers, tally, refused=refused)
+
+
+def _refused(writers: Writers, tally: Tally, *, refused: bool) -> bool:
     tally.violations += writers.unexpected
     if not refused:
         tally.violations.append("no write was refused although the disk must be full")
@@ -87,10 +113,9 @@ def _fill(server: Server, ledger: Ledger, tally: Tally) -> bool:
 
 def _check_reads(client: Client, probe: Unit, tally: Tally) -> None:
     """Every kind of read, and a write that must be refused with 507."""
-    id_ = probe.id(1)
-    walk = msgspec.json.encode({"start_id": id_, "depth": 3})
+    walk = msgspec.json.encode({"start_id": probe.id(1), "depth": 3})
     for method, path, body in (
-        ("GET", f"/api/memory/{STORE}/nodes/{id_}", None),
+        ("GET", f"/api/memory/{STORE}/{probe.path(1)}", None),
         ("POST", f"/api/memory/{STORE}/traverse", walk),
         ("GET", f"/api/memory/{STORE}/stats", None),
         ("GET", f"/api/memory/{STORE}/export", None),

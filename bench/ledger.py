@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 NODES = 12
 """Nodes of a unit."""
@@ -59,6 +60,10 @@ class Unit:
     def id(self, number: int) -> str:
         """The id of one of its nodes."""
         return f"{self.name}/{number}"
+
+    def path(self, number: int) -> str:
+        """Where a node is below its store in the API; the id holds a slash, which must be escaped."""
+        return f"nodes/{quote(self.id(number), safe='')}"
 
     def content(self, number: int, generation: int) -> str:
         """The content of a node in a generation."""

@@ -50,7 +50,8 @@ class Client:
         """Send an encoded body, or stream one from blocks. Raises OSError or HTTPException when the server is gone."""
         headers = {} if body is None else {"Content-Type": f"application/{media}"}
         if time.monotonic() - self._used > IDLE_SECONDS:
-            self._connection.close()  # the server has closed its end by now, or is about to; the next request reconnects
+            # The server has closed its end by now, or is about to; the next request opens a new one.
+            self._connection.close()
         try:
             self._connection.request(method, path, body, headers)
             answer = self._connection.getresponse()

@@ -12,7 +12,7 @@ import msgspec
 from bench.server import Client, ServerFailed, doctor
 
 OPENING_SECONDS = 60.0
-SHOWN = 10
+SHOWN = 4
 
 
 class Tally(msgspec.Struct):

@@ -105,7 +105,7 @@ def _inject(client: Client, store: str, unit: Unit, state: State) -> Reply:
 
 
 def _delete(client: Client, store: str, unit: Unit) -> Reply:
-    return client.send("DELETE", f"/api/memory/{store}/nodes/{unit.id(0)}")
+    return client.send("DELETE", f"/api/memory/{store}/{unit.path(0)}")
 
 
 class Upload(threading.Thread):

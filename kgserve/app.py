@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -101,6 +102,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> i
         lock.publish(url, secrets.token_urlsafe(32))
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
+    # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
+    gc.set_threshold(100_000, 50, 100)
     with StorePool(settings) as pool:
         server = Server(uvicorn_config(create_app(pool), settings), settings.shutdown_grace, started)
         server.run(sockets=[listener])

@@ -19,7 +19,7 @@ PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20
 
 
-def _as_path(kind: type, text: str) -> Path:
+def _as_path(_kind: type, text: str) -> Path:
     return Path(text)
 
 

@@ -81,11 +81,11 @@ def _snapshot(path: Path) -> str:
 
 def _engine(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
-        before = leased.view.rebuilds
         agreed = leased.check().ok
-        state = leased.state
-        rebuilt = leased.view.rebuilds
+        state, view = leased.state, leased.view
+    if view.found_damaged:
+        raise JournalDamaged(f"{view.found_damaged}; it was built anew from the journal")
     if not agreed:
         raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
-    how = "built anew from the journal; " if max(before, rebuilt) else ""
+    how = "built anew from the journal; " if view.rebuilds else ""
     return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 class EngineView:
     """Holds the engine in service and the store's state.
 
+    ``found_damaged`` says what was wrong with the file of a store that had been closed cleanly.
+
     ``commits`` is to be held by whoever applies a change, heals or replaces: one writer, one at a time.
     """
 
@@ -35,6 +37,7 @@ class EngineView:
         self.journal = journal
         self.options = options
         self.rebuilds = 0
+        self.found_damaged: str | None = None
         self.commits = threading.RLock()
         self._behind: str | None = None
         self._engine, self.state = self._open()
@@ -126,6 +129,8 @@ class EngineView:
                 return self._open_as_left(mark), mark.state
             except KgserveError as error:
                 reason = str(error)
+        if mark is not None:
+            self.found_damaged = reason
         return self._build(reason or "")
 
     def _why_not(self, mark: CloseMark | None) -> str | None:

@@ -23,6 +23,9 @@ from kgserve.store.store import Store
 log = structlog.get_logger()
 
 _TRASH_PREFIX = ".dropped-"
+# Requests that may wait for one store to open, and for how long.
+_MAX_WAITING = 6
+_GATE_SECONDS = 60.0
 
 
 class _Entry:
@@ -67,10 +70,7 @@ class StorePool:
         check_store_name(name)
         entry = self._enter(name)
         try:
-            with entry.gate:
-                if entry.store is None:
-                    entry.store = self._open(name, create=create)
-                store = entry.store
+            store = entry.store or self._open_at_gate(name, entry, create=create)
         except BaseException:
             self._leave(name)
             raise
@@ -95,10 +95,9 @@ class StorePool:
         entry = self._enter(name)
         try:
             with entry.gate:
-                self._wait_for_others(name, entry)
-                if entry.store is not None:
-                    entry.store.close()
-                    entry.store = None
+                store = self._take_out_when_unused(name, entry)
+                if store is not None:
+                    self._close_store(store)
                 self._remove(name)
         finally:
             self._leave(name)
@@ -123,11 +122,11 @@ class StorePool:
             return
         with self._lock:
             self._closed.set()
-            entries = list(self._entries.items())
-        for name, entry in entries:
+            entries = list(self._entries.values())
+        for entry in entries:
             with entry.gate:
                 if entry.store is not None:
-                    self._close_store(name, entry.store)
+                    self._close_store(entry.store)
                     entry.store = None
         self._background.shutdown(wait=True)
         self._checker.join()
@@ -140,6 +139,19 @@ class StorePool:
 
     def _layout(self, name: str) -> Layout:
         return Layout(self.data_dir, name)
+
+    def _open_at_gate(self, name: str, entry: _Entry, *, create: bool) -> Store:
+        """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
+        if entry.leases > _MAX_WAITING:
+            raise Unavailable(f"store {name!r} is being opened; try again shortly", retry_after=2)
+        if not entry.gate.acquire(timeout=_GATE_SECONDS):
+            raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
+        try:
+            if entry.store is None:
+                entry.store = self._open(name, create=create)
+            return entry.store
+        finally:
+            entry.gate.release()
 
     def _enter(self, name: str) -> _Entry:
         with self._lock:
@@ -190,11 +202,9 @@ class StorePool:
             name, entry = idle
             try:
                 with entry.gate:
-                    with self._lock:
-                        unused = entry.leases == 1
-                    if unused and entry.store is not None:
-                        self._close_store(name, entry.store)
-                        entry.store = None
+                    store = self._take_out(entry)
+                    if store is not None:
+                        self._close_store(store)
             finally:
                 self._leave(name)
 
@@ -208,19 +218,28 @@ class StorePool:
                     return name, entry
             return None
 
-    def _close_store(self, name: str, store: Store) -> None:
+    def _take_out(self, entry: _Entry) -> Store | None:
+        """The store of an entry that nobody else has leased, taken out of it so that nobody can any more."""
+        with self._lock:
+            if entry.leases > 1:
+                return None
+            store, entry.store = entry.store, None
+            return store
+
+    def _take_out_when_unused(self, name: str, entry: _Entry, seconds: float = 10.0) -> Store | None:
+        deadline = time.monotonic() + seconds
+        while (store := self._take_out(entry)) is None and entry.store is not None:
+            if time.monotonic() > deadline:
+                raise Conflict(f"store {name!r} is in use; try again when its requests are done")
+            time.sleep(0.01)
+        return store
+
+    def _close_store(self, store: Store) -> None:
         try:
             store.close()
         except (KgserveError, OSError) as error:
             # Without the mark of a clean close it is rebuilt from its journal when it opens again.
-            log.exception("store_close_failed", store=name, error=str(error))
-
-    def _wait_for_others(self, name: str, entry: _Entry, seconds: float = 10.0) -> None:
-        deadline = time.monotonic() + seconds
-        while entry.leases > 1:
-            if time.monotonic() > deadline:
-                raise Conflict(f"store {name!r} is in use; try again when its requests are done")
-            time.sleep(0.01)
+            log.exception("store_close_failed", store=store.name, error=str(error))
 
     def _remove(self, name: str) -> None:
         root = self._layout(name).root

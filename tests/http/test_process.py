@@ -94,7 +94,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_cannot_hold_up_the_stop(tmp_path: Path) -> None:
-    with process(tmp_path, grace=6) as running:
+    with process(tmp_path, grace=8) as running:
         url = url_of(running, tmp_path)
         nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 2_000} for number in range(10_000)]
         accepted(httpx.post(f"{url}/api/memory/demo/inject", json={"nodes": nodes}, timeout=30))

@@ -17,8 +17,7 @@ def blocks(mark: str, language: str) -> list[str]:
 
 def project_files() -> list[Path]:
     """Every file that belongs to the project: tracked, or new and not ignored."""
-    listing = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=TOP, capture_output=True, check=True
-    )
+    command = ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=TOP, capture_output=True, check=True)
     paths = (TOP / line.decode() for line in listing.stdout.splitlines())
     return [path for path in paths if path.is_file()]
