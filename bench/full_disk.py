@@ -75,7 +75,7 @@ def _round(folder: Path, tally: Tally, fill: Fill) -> None:
         _check_reads(client, probe, tally)
         ballast.unlink()
         tally.remark = f"writes came back after {_writes_again(client, ledger, probe, tally):.1f} s"
-        with Writers(server.port, ledger, "after", threads=2) as writers:
+        with Writers(server.port, ledger, "after", threads=2, adopt=False) as writers:
             time.sleep(0.5)
         tally.violations += writers.unexpected + ledger.verify(export_when_open(client, STORE))
     tally.acknowledged += ledger.acknowledged
@@ -86,7 +86,7 @@ def _round(folder: Path, tally: Tally, fill: Fill) -> None:
 
 def _fill(server: Server, ledger: Ledger, tally: Tally, _ballast: Path) -> bool:
     """Write until a write is refused, and a while on; whether one was refused."""
-    with Writers(server.port, ledger, "fill", threads=2, size=20_000) as writers:
+    with Writers(server.port, ledger, "fill", threads=2, size=20_000, adopt=False) as writers:
         refused = writers.refused.wait(FILL_SECONDS)
         time.sleep(1.0)
     return _refused(writers, tally, refused=refused)
@@ -94,7 +94,7 @@ def _fill(server: Server, ledger: Ledger, tally: Tally, _ballast: Path) -> bool:
 
 def _squeeze(server: Server, ledger: Ledger, tally: Tally, ballast: Path) -> bool:
     """Let the ballast take all that is left in the middle of writes; whether a write was refused."""
-    with Writers(server.port, ledger, "squeeze", threads=4) as writers:
+    with Writers(server.port, ledger, "squeeze", adopt=False) as writers:
         time.sleep(0.5)
         with suppress(OSError), ballast.open("ab", buffering=0) as file:
             while True:

@@ -25,13 +25,16 @@ def run(work: Workspace) -> Report:
     """Measure; leaves WordNet loaded in the workspace."""
     report = Report(f"ingest: WordNet, {NODE_COUNT:,} nodes and {EDGE_COUNT:,} edges, over HTTP")
     bare = _best_load(work)
+    with Server(work.folder / "again") as server, server.client() as client:
+        again_seconds, _ = _import(client, work.exchange_file)
     with Server(work.data) as server, server.client() as client:
         first_seconds, first = _import(client, work.exchange_file)
         report.check("everything created", _counts(first), _created(first) == ROWS and first["ok"])
-        _compare_with_bare(report, first_seconds, bare)
-        _compare_with_merge(report, first_seconds, work)
+        best = min(again_seconds, first_seconds)
+        _compare_with_bare(report, best, bare)
+        _compare_with_merge(report, best, work)
         settle_seconds = settle(client, STORE)
-        _second_import(report, client, work.exchange_file, first_seconds)
+        _second_import(report, client, work.exchange_file, best)
         start = time.perf_counter()
         exported = client.export(STORE)
         seconds = time.perf_counter() - start
@@ -99,8 +102,8 @@ def _compare_with_bare(report: Report, seconds: float, bare: dict[str, float]) -
     base = f"bare engine {bare['seconds']:.2f} s, {ROWS / bare['seconds']:,.0f} rows/s"
     report.compare("import, new store", figure, base, seconds / bare["seconds"], ("≤", 3.0))
     report.notes.append(
-        "bare engine: the decoded rows to Arrow tables and into a new database of the same schema in one transaction,"
-        f" a {baseline.POOL_MB} MiB pool, the better of two; of it {bare['transaction']:.2f} s the transaction"
+        "bare engine: the decoded rows to Arrow tables and into a new database of this schema in one transaction,"
+        f" pool {baseline.POOL_MB} MiB, {bare['transaction']:.2f} s of it the transaction; the better of two for both"
     )
 
 
@@ -122,7 +125,7 @@ def _compare_with_merge(report: Report, seconds: float, work: Workspace) -> None
     )
 
 
-def _second_import(report: Report, client: Client, exchange_file: Path, first_seconds: float) -> None:
+def _second_import(report: Report, client: Client, exchange_file: Path, first: float) -> None:
     before = client.call("GET", f"/api/memory/{STORE}/stats")
     seconds, answer = _import(client, exchange_file)
     after = client.call("GET", f"/api/memory/{STORE}/stats")
@@ -132,8 +135,8 @@ def _second_import(report: Report, client: Client, exchange_file: Path, first_se
     report.check(
         "second import: written", ", ".join(f"{k} +{v}" for k, v in written.items()), not any(written.values())
     )
-    figure, base = f"{seconds:.2f} s", f"first import {first_seconds:.2f} s"
-    report.compare("second import", figure, base, seconds / first_seconds, ("≤", 1.0))
+    figure, base = f"{seconds:.2f} s", f"import into a new store {first:.2f} s"
+    report.compare("second import", figure, base, seconds / first, ("≤", 1.0))
 
 
 def _created(answer: dict[str, Any]) -> int:

@@ -22,16 +22,19 @@ KEPT = 50
 class Writers:
     """Some threads, each with a connection of its own, that inject, update and delete units. A context manager.
 
-    `unexpected` are answers that no write should get; `refused` is set at the first 503 or 507.
+    With `adopt` they go on with units of earlier rounds too. `unexpected` are answers that no write should get;
+    `refused` is set at the first 503 or 507.
     """
 
-    def __init__(self, port: int, ledger: Ledger, seed: str, threads: int = 4, size: int = 400) -> None:
+    def __init__(
+        self, port: int, ledger: Ledger, seed: str, threads: int = 4, size: int = 400, *, adopt: bool = True
+    ) -> None:
         self.unexpected: list[str] = []
         self.refused = threading.Event()
         self._port, self._ledger, self._size = port, ledger, size
         self._go, self._over = threading.Event(), threading.Event()
         self._go.set()
-        older = ledger.settled_units()[-KEPT * threads :]
+        older = ledger.settled_units()[-KEPT * threads :] if adopt else []
         self._threads = [
             threading.Thread(target=self._write, args=(f"{seed}-{number}", older[number::threads]), daemon=True)
             for number in range(threads)

@@ -49,6 +49,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     journal_retention_mb: Annotated[int, _doc("Journal kept from before the older snapshot, per store", ge=0)] = 256
     compact_wal_mb: Annotated[int, _doc("Engine log that triggers a compaction once the store is idle", ge=1)] = 64
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
+    indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
+    models_dir: Annotated[Path | None, _doc("Folder of embedding models; by default models in the data folder")] = None
+    embedding_provider: Annotated[
+        Literal["local", "openai", "hashing"],
+        _doc("Where vectors come from: a local model, a service that speaks OpenAI's format, or words alone"),
+    ] = "local"
+    embedding_model: Annotated[str, _doc("Name of the embedding model")] = "sentence-transformers/all-MiniLM-L6-v2"
+    embedding_url: Annotated[str, _doc("Base URL of the embedding service, such as http://host/v1")] = ""
+    embedding_key: Annotated[str, _doc("Key for the embedding service; give it as variable, not as option")] = ""
+    embedding_threads: Annotated[int, _doc("Threads that the local model uses", ge=1, le=64)] = 2
+    embedding_batch: Annotated[int, _doc("Texts embedded at once", ge=1, le=256)] = 16
+    event_queue: Annotated[int, _doc("Events that may wait for one listener before some are dropped", ge=1)] = 1000
+    event_heartbeat: Annotated[float, _doc("Time between signs of life on a silent event stream", gt=0)] = 15.0
+    max_event_streams: Annotated[int, _doc("Event streams open at once", ge=1)] = 64
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from kgserve.errors import Unavailable
 from kgserve.model.change import NetChange
 
 _SCHEMA = """
@@ -86,7 +85,7 @@ class Catalog:
             transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
 
     def page(self, type_: str | None, after: str | None, limit: int) -> list[str]:
-        """The next ids in order, of one type or of all. Raises Unavailable while the catalog is broken."""
+        """The next ids in order, of one type or of all. Raises sqlite3.Error when the file is damaged."""
         typed, started = type_ is not None, after is not None
         rows = self._read(_PAGE[typed, started], {"type": type_, "after": after, "limit": limit})
         return [row[0] for row in rows]
@@ -109,10 +108,7 @@ class Catalog:
 
     def _read(self, query: str, values: dict[str, str | int | None]) -> list[tuple[str, int]]:
         with self._lock:
-            try:
-                return self._connection.execute(query, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
+            return self._connection.execute(query, values).fetchall()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -93,6 +93,10 @@ class Journal:
             return cls(folder, segments, trusted.sequence, segment_bytes)
         least = trusted.sequence if trusted is not None else 0
         last = _verify(segments, after, least)
+        if last < after:
+            # The journal lost what a snapshot has: it goes on behind the snapshot, in a segment of its own.
+            _new_segment(folder, after + 1)
+            last = after
         return cls(folder, list_segments(folder), last, segment_bytes)
 
     @property
@@ -132,13 +136,17 @@ class Journal:
             self.last = changes[-1].sequence
 
     def read(self, after: int) -> Iterator[ChangeSet]:
-        """The durable change sets after a sequence, in order. Raises JournalDamaged."""
+        """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""
         segments = self.segments
+        due = after + 1
         for index, segment in enumerate(segments):
             if index + 1 < len(segments) and segments[index + 1].first <= after + 1:
                 continue
+            if segment.first > due:
+                raise _missing(self.folder, due - 1)
             try:
                 for frame in read_segment(segment, segment.first):
+                    due = frame.last + 1
                     if frame.last > after:
                         yield from (change for change in frame.changes() if change.sequence > after)
             except FrameError as error:
@@ -221,12 +229,13 @@ def _verify(segments: list[Segment], after: int, least: int) -> int:
             for frame in read_segment(segment, segment.first):
                 last = frame.last
         except FrameError as error:
-            if not newest or last < least:
+            if not newest or max(last, after) < least:
                 raise _damaged(segment, error) from error
             _cut_tail(segment, error)
-        if not newest and segments[index + 1].first != last + 1:
-            missing = f"the segment after sequence {last} is missing"
-            raise JournalDamaged(f"{segment.path.parent}: {missing}; run `kgserve doctor --salvage`")
+        if not newest and segments[index + 1].first != last + 1 > after:
+            raise _missing(segment.path.parent, last)
+    if max(last, after) < least:
+        raise _missing(segments[-1].path.parent, last)
     return last
 
 
@@ -240,6 +249,10 @@ def _cut_tail(segment: Segment, error: FrameError) -> None:
 def _truncate(file: BinaryIO, size: int) -> None:
     file.truncate(size)
     os.fsync(file.fileno())
+
+
+def _missing(folder: Path, last: int) -> JournalDamaged:
+    return JournalDamaged(f"{folder}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`")
 
 
 def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:

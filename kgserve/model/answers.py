@@ -113,7 +113,7 @@ class StoreSummary(msgspec.Struct, kw_only=True):
     """A store as the list shows it. Sizes are in bytes, on disk."""
 
     name: str
-    state: Literal["open", "closed"]
+    state: Literal["open", "closed", "damaged"]
     nodes: int
     edges: int
     sequence: int

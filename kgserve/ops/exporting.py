@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from kgserve.engine import read
-from kgserve.errors import KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.model.change import StoreState
@@ -49,8 +48,9 @@ _encode = msgspec.json.Encoder().encode_lines
 class ExportStream:
     """All nodes, then all edges, of one state, as blocks of NDJSON lines; a context manager."""
 
-    def __init__(self, folder: Path, state: StoreState) -> None:
+    def __init__(self, folder: Path, state: StoreState, release: Callable[[], None]) -> None:
         self._folder = folder
+        self._release = release
         self.sequence = state.sequence
 
     def __iter__(self) -> Iterator[bytes]:
@@ -66,26 +66,33 @@ class ExportStream:
         self.close()
 
     def close(self) -> None:
-        """Remove the files that it reads from."""
+        """Remove the files that it reads from, and give the store back."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        release, self._release = self._release, lambda: None
+        release()
 
 
 def export(pool: StorePool, store: str) -> ExportStream:
-    """Take a snapshot of a store to stream. Raises NotFound, StorageFull."""
-    with pool.lease(store) as leased:
-        try:
-            return _snapshot(leased)
-        except OSError as error:
-            raise storage_error(error, "writing a snapshot to export") from error
+    """Take a snapshot of a store to stream; the store is leased until it is closed. Raises NotFound, StorageFull."""
+    leased = pool.acquire(store)
+    try:
+        folder, state = _dump(leased)
+    except OSError as error:
+        pool.release(leased)
+        raise storage_error(error, "writing a snapshot to export") from error
+    except BaseException:
+        pool.release(leased)
+        raise
+    return ExportStream(folder, state, lambda: pool.release(leased))
 
 
-def _snapshot(store: Store) -> ExportStream:
+def _dump(store: Store) -> tuple[Path, StoreState]:
     store.layout.scratch.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="export-", dir=store.layout.scratch))
     try:
         with store.reading(timeout=0) as session:
-            return ExportStream(folder, read.dump(session, folder))
-    except (KgserveError, OSError):
+            return folder, read.dump(session, folder)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 

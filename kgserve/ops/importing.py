@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import msgspec
@@ -24,7 +24,7 @@ BATCHES_IN_FLIGHT = 2
 QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine
-_decoder = msgspec.json.Decoder(_Line)
+_decode = msgspec.json.Decoder(_Line).decode
 
 
 class Importer:
@@ -122,29 +122,20 @@ class Importer:
                 edges.append(put)
         return nodes, edges, numbers
 
-    def _numbered(self, block: bytes) -> Iterable[tuple[int, _Line]]:
+    def _numbered(self, block: bytes) -> Iterator[tuple[int, _Line]]:
+        texts = block.split(b"\n")
+        if not texts[-1]:
+            texts.pop()
         first = self._lines + 1
-        self._lines += block.count(b"\n") + (not block.endswith(b"\n"))
-        self._answer.lines = self._lines
-        try:
-            lines = _decoder.decode_lines(block)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._one_by_one(block, first)
-        if len(lines) != self._lines + 1 - first:
-            # Blank lines are passed over by the decoder, which would shift the numbers.
-            return self._one_by_one(block, first)
-        return enumerate(lines, first)
-
-    def _one_by_one(self, block: bytes, first: int) -> Iterable[tuple[int, _Line]]:
-        for number, text in enumerate(block.split(b"\n"), first):
-            if not text.strip():
-                continue
+        self._answer.lines = self._lines = self._lines + len(texts)
+        for number, text in enumerate(texts, first):
             try:
-                yield number, _decoder.decode(text)
+                yield number, _decode(text)
             except RecursionError:
                 self._note(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                self._note(number, str(error).replace("`$.", "`"))
+                if text.strip():
+                    self._note(number, _in_words(error))
 
     def _land(self) -> None:
         future, numbers = self._flying.popleft()
@@ -166,6 +157,12 @@ class Importer:
         self._answer.error_count += 1
         if len(self._answer.errors) < MAX_NOTED:
             self._answer.errors.append(LineError(line=number, message=message))
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error).replace("`$.", "`")
+    # What the decoder says of half a surrogate pair, too.
+    return "is not whole JSON: cut short, or half a surrogate pair" if text == "Input data was truncated" else text
 
 
 def _line_errors(rows: list[LeftOut], numbers: list[int], room: int) -> list[LineError]:

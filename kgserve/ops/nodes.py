@@ -42,7 +42,7 @@ def list_nodes(pool: StorePool, store: str, type_: str | None, limit: int, curso
         raise InvalidInput(f"limit: {message}", (FieldError("limit", message),))
     after = None if cursor is None else _decode(cursor)
     with pool.lease(store) as leased:
-        ids = leased.catalog.page(type_, after, limit + 1)
+        ids = leased.listing(lambda catalog: catalog.page(type_, after, limit + 1))
         with leased.reading() as session:
             rows = {row.id: row for row in read.find_nodes(session, ids[:limit])}
     nodes = [render.node(rows[node_id]) for node_id in ids[:limit] if node_id in rows]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Literal
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput, JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
 from kgserve.model.answers import DropAnswer, StoreAnswer, StoreList, StoreStats, StoreSummary
+from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
 from kgserve.model.times import format_time
 from kgserve.store.layout import Layout
@@ -61,8 +63,8 @@ def _stats(store: Store) -> StoreStats:
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        types=store.catalog.types(TOP_TYPES),
-        relation_types=store.catalog.relation_types(TOP_TYPES),
+        types=store.listing(lambda catalog: catalog.types(TOP_TYPES)),
+        relation_types=store.listing(lambda catalog: catalog.relation_types(TOP_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
         snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
@@ -79,15 +81,19 @@ def _stats(store: Store) -> StoreStats:
 
 
 def _summary(layout: Layout, store: Store | None) -> StoreSummary:
-    state = store.state if store else closed_state(layout)
+    standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
+    try:
+        state = store.state if store else closed_state(layout)
+    except JournalDamaged:
+        standing, state = "damaged", StoreState()
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
     return StoreSummary(
         name=layout.name,
-        state="open" if store else "closed",
+        state=standing,
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
         journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
         engine_bytes=engine_bytes,
-        created_at=format_time(layout.description().created_at),
+        created_at=format_time(layout.created_at()),
     )

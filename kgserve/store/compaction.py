@@ -173,5 +173,9 @@ class Compactor:
 
     def _drop_old(self) -> None:
         view = self._view
+        with view.commits:
+            self._drop_old_files(view)
+
+    def _drop_old_files(self, view: EngineView) -> None:
         oldest = snapshot.remove_but_newest(view.layout.journal, SNAPSHOTS_KEPT)
         view.journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)

@@ -21,6 +21,8 @@ def gather(session: Session, batches: Iterable[WriteBatch], *, has_edges: bool) 
     ends = ({key[0] for key in keys} | {key[1] for key in keys}) - named
     workspace.nodes = {row.id: row for row in read.find_nodes(session, named)}
     workspace.present = workspace.nodes.keys() | read.find_present(session, ends)
+    # A node that is deleted may be given edges by an earlier batch of the same group.
+    workspace.incident = {node_id: set[EdgeKey]() for node_id in deleted}
     if has_edges:
         _gather_edges(session, workspace, keys, deleted)
     return workspace

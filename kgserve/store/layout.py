@@ -53,16 +53,26 @@ class Layout:
 
     @property
     def exists(self) -> bool:
-        """Whether the store is there: its description is the last thing that creation writes."""
-        return self._store_file.is_file()
+        """Whether the store is there: whether it has a journal. A link is none of ours."""
+        return not self.root.is_symlink() and any(self.journal.glob("*.log"))
 
-    def describe(self, created_at: int) -> None:
-        """Write store.json; from here on the store exists."""
-        write_whole(self._store_file, msgspec.json.encode(StoreFile(FORMAT, created_at)))
+    def describe(self, created_at: int) -> StoreFile:
+        """Write store.json."""
+        description = StoreFile(FORMAT, created_at)
+        write_whole(self._store_file, msgspec.json.encode(description))
+        return description
 
-    def description(self) -> StoreFile:
-        """What store.json says."""
-        return msgspec.json.decode(self._store_file.read_bytes(), type=StoreFile)
+    def description(self) -> StoreFile | None:
+        """What store.json says, if it can be read."""
+        try:
+            return msgspec.json.decode(self._store_file.read_bytes(), type=StoreFile)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def created_at(self) -> int:
+        """When the store was made, in microseconds; as old as its folder if nothing else is known."""
+        description = self.description()
+        return description.created_at if description else self.root.stat().st_mtime_ns // 1000
 
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Self
 
@@ -35,12 +36,10 @@ class DataFolderLock:
         """Take the lock. Raises Conflict naming the process that has it."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(descriptor):
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise Conflict(self._held_by(holder)) from None
+            raise Conflict(self._held_by(holder))
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
@@ -75,7 +74,19 @@ class DataFolderLock:
 def read_server_file(data_dir: Path) -> ServerFile | None:
     """What the server of a data folder says of itself; None when no server has the folder."""
     found = _read(data_dir)
-    return found if found is not None and _is_held(data_dir) else None
+    return found if found is not None and _holder(data_dir) == found.pid else None
+
+
+def _lock(descriptor: int, tries: int = 10) -> bool:
+    """Take the lock. Clients that look whether it is held hold it for a moment themselves."""
+    for _ in range(tries):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 def _read(data_dir: Path) -> ServerFile | None:
@@ -85,15 +96,17 @@ def _read(data_dir: Path) -> ServerFile | None:
         return None
 
 
-def _is_held(data_dir: Path) -> bool:
+def _holder(data_dir: Path) -> int | None:
+    """The process that holds the lock, if one does."""
     try:
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        text = os.read(descriptor, 32).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else None
     finally:
         os.close(descriptor)
-    return False
+    return None

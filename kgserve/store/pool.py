@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 import structlog
@@ -23,6 +24,7 @@ from kgserve.store.store import Store
 log = structlog.get_logger()
 
 _TRASH_PREFIX = ".dropped-"
+_UNUSABLE = "'\"\\*?[]"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
@@ -42,10 +44,11 @@ class StorePool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.data_dir = settings.data_dir.resolve()
+        self.data_dir = _usable(settings.data_dir.resolve())
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
+        self._creating = threading.Lock()
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
@@ -188,7 +191,9 @@ class StorePool:
             return Store(layout, self.settings, self._later)
         if not create:
             raise NotFound(f"there is no store {layout.name!r}")
-        self._refuse_twin(layout.name)
+        with self._creating:
+            self._refuse_twin(layout.name)
+            layout.root.mkdir(exist_ok=True)
         return Store.create(layout, self.settings, self._later)
 
     def _refuse_twin(self, name: str) -> None:
@@ -269,6 +274,14 @@ class StorePool:
                 store.check()
         except (KgserveError, OSError) as error:
             log.exception("check_not_done", store=name, error=str(error))
+
+
+def _usable(data_dir: Path) -> Path:
+    """A data folder whose path the engine can be told: it takes paths as text, and as patterns."""
+    text = str(data_dir)
+    if not text.isprintable() or any(sign in text for sign in _UNUSABLE):
+        raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
+    return data_dir
 
 
 def _is_name(name: str) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -17,7 +18,7 @@ from kgserve.catalog.catalog import Catalog
 from kgserve.engine import read
 from kgserve.engine.database import EngineOptions
 from kgserve.engine.session import Session
-from kgserve.errors import InvalidInput, KgserveError, StorageFull
+from kgserve.errors import InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
 from kgserve.model.batch import WriteBatch
@@ -38,6 +39,7 @@ log = structlog.get_logger()
 ROOM_BYTES = 4 * MEBIBYTE
 ROOM_FACTOR = 6
 
+_Listed = TypeVar("_Listed")
 Background = Callable[[Callable[[], None]], None]
 
 
@@ -56,17 +58,20 @@ class Store:
         self.name = layout.name
         self.layout = layout
         self.settings = settings
-        self.description = layout.description()
+        self.description = layout.description() or layout.describe(layout.created_at())
         self.last_check: CheckResult | None = None
-        self._catalog_rebuilt_at = 0
+        self._catalog_sequence = -1
+        shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
             undo.callback(self.journal.close)
             self.view = EngineView(layout, self.journal, _engine_options(settings))
             undo.callback(self.view.close)
-            self.catalog = Catalog(layout.catalog)
-            undo.callback(self.catalog.close)
-            self._refresh_catalog()
+            self._catalog = Catalog(layout.catalog)
+            undo.callback(self._catalog.close)
+            self._catalog_sequence = self._catalog.sequence
+            if self._catalog_sequence != self.state.sequence or self.view.rebuilds:
+                self._fill_catalog()
             layout.mark_open()
             undo.pop_all()
         self.compactor = Compactor(self.view, settings, background)
@@ -102,6 +107,20 @@ class Store:
         """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""
         return self.view.reading(timeout)
 
+    def listing(self, look: Callable[[Catalog], _Listed]) -> _Listed:
+        """What ``look`` finds in the catalog, which is built anew if it turns out to be damaged. Raises Unavailable."""
+        catalog = self._catalog
+        with contextlib.suppress(sqlite3.Error):
+            return look(catalog)
+        with self.view.commits:
+            if self._catalog is catalog:
+                log.error("catalog_damaged", store=self.name)
+                self._renew_catalog()
+        try:
+            return look(self._catalog)
+        except sqlite3.Error as error:
+            raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
+
     def check(self) -> CheckResult:
         """Compare the engine's rows with the digest, and build the engine anew if they differ. Blocks."""
         rows = fresh_folder(self.layout.scratch / "check")
@@ -127,7 +146,7 @@ class Store:
         files = self.view.close()
         end = self.journal.end
         self.journal.close()
-        self.catalog.close()
+        self._catalog.close()
         if files is not None:
             self.layout.mark_closed(CloseMark(self.state, end, *files))
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=files is not None)
@@ -138,6 +157,8 @@ class Store:
         self.compactor.hold_back()
         with self.view.commits:
             self.view.recover()
+            if self._catalog_sequence != self.state.sequence:
+                self._renew_catalog()
             changes, reports = self._plan(writes)
             if changes:
                 self._require_room(sum(write.batch.cost for write in writes))
@@ -172,34 +193,34 @@ class Store:
         batches = [write.batch for write in writes]
         try:
             return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
-        except KgserveError as error:
+        except (KgserveError, TypeError, ValueError) as error:
+            # Rows that cannot be decoded are damage, too.
             self.view.heal(f"reading before a write failed: {error}")
             return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
 
     def _feed_catalog(self, net: NetChange, sequence: int) -> None:
         try:
-            self.catalog.apply(net, sequence)
-        except sqlite3.Error as error:
+            self._catalog.apply(net, sequence)
+        except sqlite3.Error:
             # A view never fails a write; it is built anew.
-            log.exception("catalog_failed", store=self.name, error=str(error))
+            log.exception("catalog_failed", store=self.name)
             self._renew_catalog()
+        else:
+            self._catalog_sequence = sequence
 
     def _renew_catalog(self) -> None:
-        self.catalog.close()
+        self._catalog.close()
         self.layout.catalog.unlink(missing_ok=True)
         try:
-            self.catalog = Catalog(self.layout.catalog)
-            self._refresh_catalog()
-        except (sqlite3.Error, KgserveError) as error:
-            log.exception("catalog_not_rebuilt", store=self.name, error=str(error))
+            self._catalog = Catalog(self.layout.catalog)
+            self._fill_catalog()
+        except (sqlite3.Error, KgserveError):
+            log.exception("catalog_not_rebuilt", store=self.name)
 
-    def _refresh_catalog(self) -> None:
-        """Fill the catalog from the engine unless it has seen all that the engine has."""
-        if self.catalog.sequence == self.state.sequence and self.view.rebuilds == self._catalog_rebuilt_at:
-            return
+    def _fill_catalog(self) -> None:
         with self.reading(timeout=0) as session:
-            self.catalog.rebuild(read.node_types(session), read.relation_type_counts(session), self.state.sequence)
-        self._catalog_rebuilt_at = self.view.rebuilds
+            self._catalog.rebuild(read.node_types(session), read.relation_type_counts(session), self.state.sequence)
+        self._catalog_sequence = self.state.sequence
 
     def _require_room(self, size: int) -> None:
         free = shutil.disk_usage(self.layout.root).free

@@ -1,0 +1,104 @@
+"""Short ways to write into a store, and to treat its files as a crash or a failing disk would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kgserve.journal.frame import Frame
+from kgserve.journal.journal import list_segments, read_segment
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.plan import Report
+from kgserve.model.rows import EdgeKey
+from kgserve.settings import Settings
+from kgserve.store.layout import Layout
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+
+PATIENCE = 30
+NAME = "s"
+
+
+def settings(data: Path, **options: Any) -> Settings:
+    """Settings for a data folder, with a small page cache and no background checks."""
+    return Settings(**{"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, **options})
+
+
+@contextmanager
+def opened(data: Path, name: str = NAME, **options: Any) -> Generator[Store]:
+    """A store in a pool of its own; both are closed at the end."""
+    with StorePool(settings(data, **options)) as pool, pool.lease(name, create=True) as store:
+        yield store
+
+
+def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, **fields: Any) -> WriteBatch:
+    """An upsert of nodes of one type, and of edges."""
+    nodes = [NodePut(index, node_id, "t", content) for index, node_id in enumerate(ids)]
+    return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
+
+
+def write(store: Store, *batches: WriteBatch) -> list[Report]:
+    """Write batches one after the other."""
+    return [store.submit(each).result(PATIENCE) for each in batches]
+
+
+def write_together(store: Store, *batches: WriteBatch) -> list[Future[Report]]:
+    """Write batches as one group: the writer is held back until all of them wait."""
+    with store.view.commits:
+        first = store.submit(batch("first of the group"))
+        until(lambda: store.queued == 0)
+        rest = [store.submit(each) for each in batches]
+    first.result(PATIENCE)
+    return rest
+
+
+def until(condition: Any, patience: float = PATIENCE) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def layout(data: Path, name: str = NAME) -> Layout:
+    return Layout(data, name)
+
+
+def forget_close(data: Path, name: str = NAME) -> None:
+    """Leave the store as if it had never been closed cleanly."""
+    layout(data, name).mark_open()
+
+
+def frames(data: Path, name: str = NAME) -> list[Frame]:
+    """All frames of a store's journal."""
+    segments = list_segments(layout(data, name).journal)
+    return [frame for segment in segments for frame in read_segment(segment, None)]
+
+
+def newest_segment(data: Path, name: str = NAME) -> Path:
+    return list_segments(layout(data, name).journal)[-1].path
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+def ids(store: Store) -> list[str]:
+    """The ids in the catalog, in order."""
+    return store.listing(lambda catalog: catalog.page(None, None, 1_000_000))
+
+
+def assert_whole(store: Store) -> None:
+    """The engine, the journal's digest and the catalog agree."""
+    rebuilds = store.view.rebuilds
+    assert store.check().ok
+    assert store.view.rebuilds == rebuilds
+    assert store.listing(lambda catalog: catalog.sequence) == store.state.sequence
+    assert len(ids(store)) == store.state.nodes
