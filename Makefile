@@ -11,6 +11,10 @@ pip  := $(bin)/python -m pip --quiet --disable-pip-version-check
 run  := $(venv)/.ready-to-run
 dev  := $(venv)/.ready-to-develop
 
+models := $(abspath $(or $(KGSERVE_MODELS_DIR),kgserve-data/models))
+model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
+export KGSERVE_MODELS_DIR := $(models)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check fmt bench demo crash coverage docs constraints clean
 MAKEFLAGS += --no-print-directory
@@ -18,12 +22,12 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-setup: $(dev) ## Create .venv and install everything, tools included
+setup: $(dev) $(model) ## Create .venv, install everything, tools included, and prepare the embedding model
 
-serve: $(run) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
+serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
 	@$(bin)/kgserve serve $(ARGS)
 
-test: $(dev) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
+test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
 	@$(bin)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
@@ -38,7 +42,7 @@ fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) ## Measure on WordNet against the stated baselines
+bench: $(dev) $(model) ## Measure on WordNet against the stated baselines
 	@$(bin)/python -m bench $(ARGS)
 
 demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
@@ -47,7 +51,7 @@ demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
 crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, fill its disk
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
 
-coverage: $(dev) ## Run the tests and show what they do not reach
+coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage erase
 	@$(bin)/coverage run -m pytest -q -p no:xdist $(ARGS)
 	@$(bin)/coverage combine --quiet
@@ -69,10 +73,15 @@ $(bin)/python:
 
 $(run): pyproject.toml constraints.txt | $(bin)/python
 	@echo "Installing into $(venv) …" >&2
-	@$(pip) install --constraint constraints.txt --editable .
+	@$(pip) install --constraint constraints.txt --editable '.[prepare]'
 	@touch $@
 
 $(dev): pyproject.toml constraints.txt | $(bin)/python
 	@echo "Installing into $(venv) …" >&2
-	@$(pip) install --constraint constraints.txt --editable '.[dev]'
+	@$(pip) install --constraint constraints.txt --editable '.[dev,prepare]'
 	@touch $(run) $@
+
+# Without it search goes by words alone, so nothing else has to wait for it.
+$(model): | $(run)
+	@echo "Preparing the embedding model …" >&2
+	@$(bin)/kgserve model prepare || echo "Going on without the model; search will be by words alone." >&2

@@ -49,12 +49,12 @@ def empty(path: Path, _choice: random.Random) -> None:
 KINDS: tuple[Damage, ...] = (delete, truncate, flip, empty)
 
 
-def rounds(seed: int, repetitions: int = 3) -> list[Tally]:
+def rounds(seed: int, repetitions: int = 3, kinds: tuple[Damage, ...] = KINDS) -> list[Tally]:
     """Each kind of damage to each file, several times; then silent damage, which only the doctor can see."""
     choice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="kgserve-damage-", ignore_cleanup_errors=True) as folder:
         data = Path(folder)
-        tallies = [_rounds(data, kind, file, choice, repetitions) for file in FILES for kind in KINDS]
+        tallies = [_rounds(data, kind, file, choice, repetitions) for file in FILES for kind in kinds]
         return [*tallies, _silent(data, choice, repetitions)]
 
 

@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from typing import TYPE_CHECKING, cast
 
 import structlog
 import uvicorn
@@ -29,6 +29,8 @@ from kgserve.http.routes import ROUTES
 from kgserve.http.service import Service
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
+from kgserve.views.embed import load_embedder
+from kgserve.views.indexer import Indexer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 
-def create_app(pool: StorePool) -> Litestar:
-    """The REST application over ``pool``; its lifespan closes the pool."""
+def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
+    """The REST application over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None]:
@@ -53,7 +55,7 @@ def create_app(pool: StorePool) -> Litestar:
     app = Litestar(
         route_handlers=ROUTES,
         lifespan=[lifespan],
-        state=State({"service": Service(pool, pool.settings)}),
+        state=State({"service": Service(pool, pool.settings, indexer)}),
         exception_handlers={Exception: handle},
         openapi_config=None,
         logging_config=None,
@@ -104,8 +106,13 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> i
 
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
     gc.set_threshold(100_000, 50, 100)
-    with StorePool(settings) as pool:
-        server = Server(uvicorn_config(create_app(pool), settings), settings.shutdown_grace, started)
+    with ExitStack() as stack:
+        # Built first and closed last: closing a store saves its indexes.
+        indexer = stack.enter_context(closing(Indexer(load_embedder(settings)))) if settings.indexes else None
+        pool = stack.enter_context(StorePool(settings))
+        if indexer is not None:
+            pool.companions.append(indexer)
+        server = Server(uvicorn_config(create_app(pool, indexer), settings), settings.shutdown_grace, started)
         server.run(sockets=[listener])
     return 0
 
@@ -148,7 +155,8 @@ class Server(uvicorn.Server):
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; then cuts the connections of clients that did not read to the end in time."""
+        """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time."""
+        cast("Litestar", self.config.app).state["service"].streams.stop()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()

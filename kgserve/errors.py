@@ -7,6 +7,7 @@ KgserveError
  +-- NotFound              not_found         no such store, node or page
  +-- TimedOut              timeout           the query ran into its time limit
  +-- Conflict              conflict          the state does not allow it now
+ +-- Gone                  gone              was there once; the journal no longer holds it
  +-- TooLarge              too_large         over a documented limit
  +-- Unsupported           unsupported       media type or encoding
  +-- Limited               limited           too many requests
@@ -81,6 +82,16 @@ class Conflict(KgserveError):
     """The present state does not allow it."""
 
     code = "conflict"
+
+
+class Gone(KgserveError):
+    """What was asked for is no longer in the journal; ``oldest`` is the first sequence that is."""
+
+    code = "gone"
+
+    def __init__(self, message: str, oldest: int) -> None:
+        super().__init__(message)
+        self.oldest = oldest
 
 
 class TooLarge(KgserveError):

@@ -33,7 +33,7 @@ def _settings() -> str:
         (
             f"`{option_names(field.name)[0]}`",
             f"`{variable_name(field.name)}`",
-            f"`{field.default}`",
+            f"`{field.default}`" if field.default not in {"", None} else "",
             description(field),
         )
         for field in msgspec.structs.fields(Settings)
@@ -46,14 +46,22 @@ def _commands() -> str:
 
 
 def _command_rows() -> Iterator[tuple[str, ...]]:
-    for name, command in kgserve.commands.items():
+    for name, command in _commands_of(kgserve, "kgserve"):
         arguments = [
             each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
         ]
-        yield f"`{' '.join(['kgserve', name, *arguments])}`", "", _first_sentence(command)
+        yield f"`{' '.join([name, *arguments])}`", "", _first_sentence(command)
         options = [each for each in command.params if isinstance(each, click.Option)]
         yield from _own_options(options)
         yield from _setting_options(options)
+
+
+def _commands_of(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _commands_of(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
 
 
 def _own_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from kgserve.settings import PREFIX, Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NAMES = {"data_dir": ("--data", "--data-dir")}
+NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not simply called like their setting."""
 
 

@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.doctor import doctor
+from kgserve.cli.model import model
 from kgserve.cli.serve import serve
 from kgserve.cli.stores import stores
 from kgserve.cli.transfer import export, import_
@@ -28,7 +29,7 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (serve, import_, export, stores, doctor, version):
+for _command in (serve, import_, export, stores, model, doctor, version):
     kgserve.add_command(_command)
 
 

@@ -25,6 +25,9 @@ _Item = TypeVar("_Item")
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
 SCAN_ROWS = 50_000
+_VECTOR_ROWS = 2048
+_KEPT_PER_VECTOR = 190_000
+_KEPT_PER_EDGE = 6_000
 
 CREATE_NODE = """
 CREATE (e:Entity {id: $i, type: $t, content: $c, attributes: $a, version: $v, sequence: $s, created_at: $m,
@@ -57,14 +60,6 @@ LOAD FROM $rows MATCH (x:Entity {id: f}) WITH x, o, r, w, a, v, s MATCH (y:Entit
 CREATE (x)-[k:RELATES_TO {relation_type: r, weight: w, attributes: a, version: v, sequence: s}]->(y)
 RETURN count(*)
 """
-UPDATE_EDGE = """
-MATCH (x:Entity {id: $f})-[k:RELATES_TO {relation_type: $r}]->(y:Entity {id: $o})
-SET k.weight = $w, k.attributes = $a, k.version = $v, k.sequence = $s RETURN count(*)
-"""
-UPDATE_EDGES = """
-LOAD FROM $rows MATCH (x:Entity {id: f})-[k:RELATES_TO {relation_type: r}]->(y:Entity {id: o})
-SET k.weight = w, k.attributes = a, k.version = v, k.sequence = s RETURN count(*)
-"""
 DELETE_EDGE = """
 MATCH (x:Entity {id: $f})-[k:RELATES_TO {relation_type: $r}]->(y:Entity {id: $o}) DELETE k RETURN count(*)
 """
@@ -72,8 +67,8 @@ DELETE_EDGES = """
 LOAD FROM $rows MATCH (x:Entity {id: f})-[k:RELATES_TO {relation_type: r}]->(y:Entity {id: o}) DELETE k RETURN count(*)
 """
 COMMITTED = """
-MATCH (c:StoreCommit {id: 0})
-SET c.sequence = $sequence, c.time = $time, c.digest = $digest, c.nodes = $nodes, c.edges = $edges RETURN count(*)
+CREATE (c:StoreCommit {sequence: $sequence, time: $time, digest: $digest, nodes: $nodes, edges: $edges})
+RETURN count(*)
 """
 
 
@@ -83,14 +78,24 @@ def apply(session: Session, net: NetChange, state: StoreState) -> None:
     Raises an error of `kgserve.errors`; the database must then be dropped, for no rollback is relied on.
     """
     session.run("BEGIN TRANSACTION")
-    _edges_deleted(session, net.edges_deleted)
+    # An edge that changes is deleted and made again: SET keeps 60 kB of memory for every column until the file is replaced.
+    _edges_deleted(session, [*net.edges_deleted, *net.edges_updated])
     _change(session, net.nodes_deleted, 20, DELETE_NODE, lambda i: {"i": i}, DELETE_NODES, ids_table)
     _change(session, net.nodes_created.values(), 10, CREATE_NODE, _node, CREATE_NODES, nodes_table)
     _change(session, net.nodes_updated.values(), 40, UPDATE_NODE, _node, UPDATE_NODES, nodes_table)
-    _change(session, net.edges_created.values(), 40, CREATE_EDGE, _edge, CREATE_EDGES, edges_table)
-    _change(session, net.edges_updated.values(), 200, UPDATE_EDGE, _edge, UPDATE_EDGES, edges_table)
+    edges = (*net.edges_created.values(), *net.edges_updated.values())
+    _change(session, edges, 40, CREATE_EDGE, _edge, CREATE_EDGES, edges_table)
     record(session, state)
     session.run("COMMIT")
+
+
+def kept_versions(net: NetChange, state: StoreState) -> int:
+    """About the bytes that the engine keeps for a change until its file is replaced, beside those in its log.
+
+    Every SET keeps the former values of 2,048 rows: 27 kB a column, measured, whether one of those rows changed or all.
+    """
+    vectors = min(len(net.nodes_updated), state.nodes // _VECTOR_ROWS + 1)
+    return vectors * _KEPT_PER_VECTOR + len(net.edges_updated) * _KEPT_PER_EDGE
 
 
 def record(session: Session, state: StoreState) -> None:
@@ -99,7 +104,7 @@ def record(session: Session, state: StoreState) -> None:
     _expect(1, session.rows(COMMITTED, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
-def _edges_deleted(session: Session, keys: set[EdgeKey]) -> None:
+def _edges_deleted(session: Session, keys: list[EdgeKey]) -> None:
     _change(session, keys, 200, DELETE_EDGE, lambda k: {"f": k[0], "o": k[1], "r": k[2]}, DELETE_EDGES, keys_table)
 
 

@@ -12,7 +12,7 @@ import kuzu
 import msgspec
 
 from kgserve.engine import read, schema
-from kgserve.engine.apply import apply, record
+from kgserve.engine.apply import apply, kept_versions, record
 from kgserve.engine.failures import translate
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed, Unavailable
@@ -47,6 +47,8 @@ class Engine:
         for _ in range(options.readers):
             self._readers.put(None)
         self._leases = 0
+        # Memory that the engine gives back only when this file is replaced, about.
+        self.kept_bytes = 0
         self._retired = False
         self._lock = threading.Lock()
         try:
@@ -65,6 +67,7 @@ class Engine:
     def apply(self, net: NetChange, state: StoreState) -> None:
         """Apply a change in one transaction. After an error the engine must be retired."""
         apply(self.writer, net, state)
+        self.kept_bytes += kept_versions(net, state)
 
     @contextmanager
     def reader(self, timeout: float | None = None) -> Generator[Session]:

@@ -17,7 +17,7 @@ from kgserve.model.digest import from_text
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 # Above these numbers one scan is cheaper than a look-up (0.12 ms) for each key, measured at 130,000 nodes.
-LOOKUP_NODES = 100
+LOOKUP_NODES = 250
 LOOKUP_EDGES = 300
 
 _NODE = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
@@ -39,12 +39,17 @@ INCOMING: LiteralString = f"MATCH (y:Entity {{id: $i}})<-[k:RELATES_TO]-(x:Entit
 # A limit must be a literal; one more than is shown tells whether there are more.
 MAX_SHOWN = 1000
 SHOWN = " LIMIT 1001"
-STATE = "MATCH (c:StoreCommit {id: 0}) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges"
+STATE = """
+MATCH (c:StoreCommit) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges ORDER BY c.sequence DESC LIMIT 1
+"""
 
 
 def state(session: Session) -> StoreState:
-    """The state of the last commit in the engine."""
-    sequence, time, digest, nodes, edges = session.rows(STATE)[0]
+    """The state of the last commit in the engine. Looks at every commit since the file was made."""
+    rows = session.rows(STATE)
+    if not rows:
+        return StoreState()
+    sequence, time, digest, nodes, edges = rows[0]
     return StoreState(sequence, time, from_text(digest), nodes, edges)
 
 
@@ -95,6 +100,26 @@ def relation_type_counts(session: Session) -> list[tuple[str, int]]:
     return [(name, count) for name, count in rows]
 
 
+NEIGHBOURS_OUT = "MATCH (x:Entity {id: $i})-[k:RELATES_TO]->(y:Entity) RETURN y.id, k.weight LIMIT 33"
+NEIGHBOURS_IN = "MATCH (y:Entity {id: $i})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, k.weight LIMIT 33"
+
+
+def neighbours(session: Session, ids: Collection[str]) -> dict[str, list[tuple[str, float]]]:
+    """The other ends of each entity's edges with their weights, at most 33 in each direction."""
+    return {
+        node_id: [*_ends(session, NEIGHBOURS_OUT, node_id), *_ends(session, NEIGHBOURS_IN, node_id)] for node_id in ids
+    }
+
+
+def _ends(session: Session, query: LiteralString, node_id: str) -> Iterator[tuple[str, float]]:
+    return ((end, weight) for end, weight in session.rows(query, {"i": node_id}))
+
+
+def some_outgoing(session: Session, node_id: str) -> list[EdgeRow]:
+    """Edges that start at a node, at most 1,001."""
+    return [edge_row(values) for values in session.rows(OUTGOING + SHOWN, {"i": node_id})]
+
+
 class NodeView(msgspec.Struct, frozen=True):
     """A node with up to 1,000 edges in each direction; ``truncated`` when there are more."""
 
@@ -124,6 +149,15 @@ def dump(session: Session, folder: Path) -> StoreState:
     session.run(_copy(f"COPY (MATCH (e:Entity) RETURN {_NODE})", folder / "nodes.parquet"))
     edges = f"COPY (MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id, {_EDGE})"
     session.run(_copy(edges, folder / "edges.parquet"))
+    session.run("COMMIT")
+    return found
+
+
+def dump_nodes(session: Session, folder: Path) -> StoreState:
+    """Write all nodes to nodes.parquet in a folder; the state they are of."""
+    session.run("BEGIN TRANSACTION READ ONLY")
+    found = state(session)
+    session.run(_copy(f"COPY (MATCH (e:Entity) RETURN {_NODE})", folder / "nodes.parquet"))
     session.run("COMMIT")
     return found
 

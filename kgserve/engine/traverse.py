@@ -18,7 +18,6 @@ import msgspec
 from kgserve.engine import read
 from kgserve.engine.columns import edge_rows, ids_table, node_row
 from kgserve.engine.session import Session
-from kgserve.model.change import StoreState
 from kgserve.model.requests import MAX_DEPTH, MAX_TRAVERSED_NODES, Direction
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
@@ -26,6 +25,8 @@ MAX_EDGES = 100_000
 _FIRST_DEPTH = 3
 _SHORT_LIST = 1000
 _LOOKUP_LAST_LEVEL = 1500
+# Asking each of a few nodes for its edges (0.3 ms) costs less than the search around the start.
+_LOOKUP_ALL = 10
 
 _NODE = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
 _EDGE = "k.relation_type, k.weight, k.attributes, k.version, k.sequence"
@@ -68,30 +69,28 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """What a walk found: nodes with their depth, nearest first; the edges between them; the state it saw."""
+    """What a walk found: nodes with their depth, nearest first, and the edges between them."""
 
     nodes: list[tuple[NodeRow, int]]
     edges: list[EdgeRow]
     truncated: bool
-    state: StoreState
 
 
 def walk(session: Session, request: Walk) -> Reached:
     """Walk in one snapshot. An unknown start reaches nothing."""
     session.run("BEGIN TRANSACTION READ ONLY")
-    state = read.state(session)
     start = session.rows(_START, {"i": request.start})
     if not start:
-        found = Reached([], [], truncated=False, state=state)
+        found = Reached([], [], truncated=False)
     elif request.filtered:
-        found = _by_levels(session, request, node_row(start[0][1:]), state)
+        found = _by_levels(session, request, node_row(start[0][1:]))
     else:
-        found = _by_shortest(session, request, start[0], state)
+        found = _by_shortest(session, request, start[0])
     session.run("COMMIT")
     return found
 
 
-def _by_shortest(session: Session, request: Walk, start: list[Any], state: StoreState) -> Reached:
+def _by_shortest(session: Session, request: Walk, start: list[Any]) -> Reached:
     reached = [[*start, 0]]
     if request.depth > 0:
         reached += _ball(session, request)
@@ -100,7 +99,7 @@ def _by_shortest(session: Session, request: Walk, start: list[Any], state: Store
     ids = {cast("int", values[0]): cast("str", values[1]) for values in kept}
     edges, cut = _between(session, request, kept, ids, truncated=truncated)
     nodes = [(node_row(values[1:9]), cast("int", values[9])) for values in kept]
-    return Reached(nodes, edges, truncated or cut, state)
+    return Reached(nodes, edges, truncated or cut)
 
 
 def _ball(session: Session, request: Walk) -> list[list[Any]]:
@@ -124,20 +123,25 @@ def _between(
     """Edges between the nodes kept, and whether there were more than may be returned."""
     radius: int = kept[-1][9]
     last = [values[1] for values in kept if values[9] == radius]
+    if len(kept) <= _LOOKUP_ALL:
+        return list(_inside(ids, [_edges_of(session, list(ids.values()))])), False
     parts: list[Iterable[list[Any]]] = [_edges_of(session, [request.start])]
     if truncated and len(last) <= _LOOKUP_LAST_LEVEL:
         # The last level is cut: only its nodes that are kept are asked, for the whole level may be huge.
         parts += [_edges_around(session, request, radius - 1), _edges_of(session, last if radius else [])]
     else:
         parts.append(_edges_around(session, request, radius))
-    inside = (
+    edges = list(islice(_inside(ids, parts), MAX_EDGES + 1))
+    return edges[:MAX_EDGES], len(edges) > MAX_EDGES
+
+
+def _inside(ids: dict[int, str], parts: Iterable[Iterable[list[Any]]]) -> Iterator[EdgeRow]:
+    return (
         EdgeRow(ids[source], ids[target], *rest)
         for part in parts
         for source, target, *rest in part
         if source in ids and target in ids
     )
-    edges = list(islice(inside, MAX_EDGES + 1))
-    return edges[:MAX_EDGES], len(edges) > MAX_EDGES
 
 
 def _edges_of(session: Session, ids: list[str]) -> Iterator[list[Any]]:
@@ -151,6 +155,13 @@ def _edges_around(session: Session, request: Walk, radius: int) -> list[list[Any
 @cache
 def _nodes_query(radius: int, direction: Direction, limit: int) -> LiteralString:
     left, right = _ARROWS[direction]
+    if radius == 1:
+        # A plain pattern takes two thirds of the time of a search.
+        return cast(
+            "LiteralString",
+            f"MATCH (s:Entity {{id: $i}}){left}[:RELATES_TO]{right}(e:Entity) WHERE e.id <> $i "
+            f"RETURN DISTINCT offset(id(e)), {_NODE}, 1 AS d ORDER BY e.id LIMIT {limit}",
+        )
     return cast(
         "LiteralString",
         f"MATCH (s:Entity {{id: $i}}){left}[p:RELATES_TO* SHORTEST 1..{radius}]{right}(e:Entity) "
@@ -168,7 +179,7 @@ def _edges_query(radius: int, direction: Direction) -> LiteralString:
     )
 
 
-def _by_levels(session: Session, request: Walk, start: NodeRow, state: StoreState) -> Reached:
+def _by_levels(session: Session, request: Walk, start: NodeRow) -> Reached:
     depths = {start.id: 0}
     edges: dict[EdgeKey, EdgeRow] = {}
     frontier = [start.id]
@@ -189,7 +200,7 @@ def _by_levels(session: Session, request: Walk, start: NodeRow, state: StoreStat
     inside = [edge for edge in edges.values() if edge.source in depths and edge.target in depths]
     rows = {row.id: row for row in read.find_nodes(session, list(depths))}
     nodes = [(rows[node_id], depth) for node_id, depth in depths.items()]
-    return Reached(nodes, inside[:MAX_EDGES], truncated or len(inside) > MAX_EDGES, state)
+    return Reached(nodes, inside[:MAX_EDGES], truncated or len(inside) > MAX_EDGES)
 
 
 def _followed(session: Session, request: Walk, ids: Collection[str]) -> Iterator[EdgeRow]:

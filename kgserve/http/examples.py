@@ -8,18 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.model.answers import (
+    BatchHit,
+    BatchSearchAnswer,
+    ContextAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DropAnswer,
     Edge,
     Health,
     ImportAnswer,
+    IndexStatus,
     InjectAnswer,
     Node,
     NodeAnswer,
     NodePage,
     ReachedNode,
     Ready,
+    ReindexAnswer,
+    SearchAnswer,
+    SearchHit,
     StoreAnswer,
     StoreList,
     StoreStats,
@@ -43,6 +50,18 @@ NDJSON_LINES = (
     '{"kind":"node","id":"req-001","type":"requirement","content":"User must log in"}\n'
     '{"kind":"node","id":"feat-jwt","type":"code_symbol"}\n'
     '{"kind":"edge","from":"req-001","to":"feat-jwt","relation_type":"IMPLEMENTED_BY","weight":1.0}\n'
+)
+EVENTS = (
+    "retry: 1000\nid: 0\n\n"
+    'id: 1-0\nevent: node_created\ndata: {"store":"project","time":"2025-07-15T12:00:00.000000Z","sequence":1,'
+    '"id":"feat-jwt","type":"code_symbol","content":"JWT handler","attributes":{},"version":1,'
+    '"created_at":"2025-07-15T12:00:00.000000Z","updated_at":"2025-07-15T12:00:00.000000Z"}\n\n'
+    ": heartbeat\nid: 1\n\n"
+)
+ALL_EVENTS = (
+    "retry: 1000\nid: project:1,*:0\n\n"
+    "id: notes:0-0,project:1,*:0\nevent: store_created\n"
+    'data: {"store":"notes","time":"2025-07-15T12:00:00.000000Z","sequence":0}\n\n'
 )
 
 _ATTRIBUTES = {"priority": "high", "sprint": 3}
@@ -145,10 +164,53 @@ STATS = StoreStats(
     engine_rebuilds=0,
     compactions=0,
     queued_writes=0,
+    indexes=[
+        IndexStatus(
+            name="vector",
+            sequence=1,
+            lag=0,
+            entities=2,
+            pending=0,
+            bytes=3_072,
+            model="sentence-transformers/all-MiniLM-L6-v2",
+            degraded=False,
+            error=None,
+        )
+    ],
     last_check=None,
     last_check_ok=None,
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
     created_at=_TIME,
+)
+REINDEXING = ReindexAnswer(name="project", sequence=1)
+SEARCH: dict[str, Any] = {"query": "how do users sign in?", "limit": 5, "types": ["requirement"], "at_least": 1}
+FOUND = SearchAnswer(
+    hits=[SearchHit(node=_NODE, score=0.61, keyword_score=1.86, semantic_score=0.48, hops=0)],
+    degraded=False,
+    index_sequence=1,
+    took_ms=6.2,
+)
+BATCH_SEARCH: dict[str, Any] = {
+    "queries": [{"query": "how do users sign in?"}, {"query": "login", "mode": "keyword", "limit": 10}],
+    "limit": 5,
+}
+BATCH_FOUND = BatchSearchAnswer(
+    hits=[BatchHit(node=_NODE, score=0.0328, queries_matched=[0, 1])],
+    query_count=2,
+    unique_hits=1,
+    per_query_hits=[1, 1],
+    degraded=False,
+    index_sequence=1,
+    took_ms=9.8,
+)
+CONTEXT: dict[str, Any] = {"query": "how do users sign in?", "budget": 500}
+CONTEXT_FOUND = ContextAnswer(
+    text=f"- [req-001] (requirement) {_LOGIN}",
+    tokens=20,
+    ids=["req-001"],
+    truncated=False,
+    degraded=False,
+    index_sequence=1,
 )
 IMPORTED = ImportAnswer(
     ok=True,

@@ -26,17 +26,21 @@ def path_text(request: Request[Any, Any, Any], name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
-def query(request: Request[Any, Any, Any], into: type[T]) -> T:
-    """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name."""
+def query(request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] = frozenset()) -> T:
+    """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
+
+    Those in ``lists`` may be repeated: their values are joined with commas.
+    """
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         raise InvalidInput("the query is not percent-encoded UTF-8") from None
     except ValueError:
         raise InvalidInput("the query has too many fields") from None
-    _once(name for name, _ in pairs)
+    _once(name for name, _ in pairs if name not in lists)
+    joined = {name: ",".join(value for each, value in pairs if each == name) for name in lists & {n for n, _ in pairs}}
     try:
-        return msgspec.convert(dict(pairs), into, strict=False)
+        return msgspec.convert({**dict(pairs), **joined}, into, strict=False)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None

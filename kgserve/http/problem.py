@@ -13,7 +13,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from kgserve.errors import Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
+from kgserve.errors import Gone, Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
 from kgserve.model.answers import Problem
 
 log = structlog.get_logger()
@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "method_not_allowed": Kind(405, "Method not allowed"),
     "timeout": Kind(408, "Time limit reached"),
     "conflict": Kind(409, "Conflict with the present state"),
+    "gone": Kind(410, "No longer there"),
     "too_large": Kind(413, "Too large"),
     "unsupported": Kind(415, "Unsupported media type"),
     "misdirected": Kind(421, "Not the host you asked for"),
@@ -90,6 +91,7 @@ def render(error: Exception, request_id: str) -> Rendered:
         detail=detail,
         instance=f"urn:kgserve:request:{request_id}",
         errors=_places(known),
+        oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
     )
     return Rendered(kind.status, _headers(known), msgspec.json.encode(problem))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import docs, edges, health, inject, nodes, stores, transfer, traverse
+from kgserve.http import docs, edges, events, health, inject, nodes, search, stores, transfer, traverse
 
 _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     inject.inject,
@@ -18,8 +18,14 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     stores.store_stats,
     nodes.list_nodes,
     nodes.get_node,
+    stores.reindex,
+    search.search,
+    search.search_batch,
+    search.context,
     transfer.import_store,
     transfer.export_store,
+    events.store_events,
+    events.events,
     health.health,
     health.ready,
     docs.openapi,

@@ -11,12 +11,15 @@ import msgspec
 from anyio import CapacityLimiter
 from litestar import Request, Response
 
+from kgserve.http.sse import Streams
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from kgserve.settings import Settings
     from kgserve.store.pool import StorePool
+    from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,9 +36,11 @@ class Service:
     Reads, writes and transfers have threads of their own, so that none of them takes the places of another.
     """
 
-    def __init__(self, pool: StorePool, settings: Settings) -> None:
+    def __init__(self, pool: StorePool, settings: Settings, indexer: Indexer | None) -> None:
         self.pool = pool
+        self.indexer = indexer
         self.settings = settings
+        self.streams = Streams(settings.max_event_streams)
         self._calls = CapacityLimiter(CALL_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)

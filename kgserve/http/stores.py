@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, delete, get, put
+from litestar import Request, Response, delete, get, post, put
 
 from kgserve.http import examples
 from kgserve.http.operation import ALWAYS, READ, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
-from kgserve.model.answers import DropAnswer, StoreAnswer, StoreList, StoreStats
+from kgserve.model.answers import DropAnswer, ReindexAnswer, StoreAnswer, StoreList, StoreStats
 from kgserve.ops import stores as ops
 
 
@@ -52,6 +52,15 @@ _STATS = Operation(
 )
 
 
+_REINDEX = Operation(
+    id="reindex",
+    tag="search",
+    summary="Make the indexes of a store anew",
+    answer=Body(ReindexAnswer, examples.REINDEXING),
+    errors=READ,
+)
+
+
 @get("/api/memory", opt=described(_LIST))
 async def list_stores(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Stores are listed by name. Listing opens none of them."""
@@ -82,4 +91,15 @@ async def drop_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def store_stats(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Counts by type, sizes on disk, and the state of the store's journal and engine."""
     service = service_of(request)
-    return await service.read(ops.stats, service.pool, path_text(request, "store"))
+    return await service.read(ops.stats, service.pool, path_text(request, "store"), service.indexer)
+
+
+@post("/api/memory/{store:str}/reindex", status_code=202, opt=described(_REINDEX))
+async def reindex(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
+
+    `stats` shows how far it is.
+    """
+    service = service_of(request)
+    begun = await service.call(ops.reindex, service.pool, path_text(request, "store"), service.indexer)
+    return answer(msgspec.json.encode(begun), 202)

@@ -8,6 +8,7 @@ bad one with nothing good behind it is a write that a crash cut short.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import BinaryIO
 
@@ -76,6 +77,22 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
     if _checksum(header, payload) != checksum:
         raise FrameError(offset, "a frame whose checksum does not fit")
     return Frame(offset, offset + HEADER_BYTES + length, first, count, payload)
+
+
+def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
+    """Offset of the first frame from ``offset`` on that goes up to ``sequence`` at least; or ``end``.
+
+    Only headers before it are looked at. Raises FrameError.
+    """
+    with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
+        while end - offset >= HEADER_BYTES:
+            magic, length, first, count, _time = _HEADER.unpack_from(data, offset)
+            if magic != MAGIC:
+                raise FrameError(offset, "no frame")
+            if first + count > sequence:
+                return offset
+            offset += HEADER_BYTES + length
+    return end
 
 
 def find_frame(file: BinaryIO, offset: int, end: int) -> int | None:

@@ -90,7 +90,7 @@ class TraverseAnswer(msgspec.Struct, kw_only=True):
     edges: list[Edge]
     count: int
     truncated: Annotated[bool, msgspec.Meta(description="More nodes or edges were in reach than are returned")]
-    sequence: int
+    sequence: Annotated[int, msgspec.Meta(description="A commit that the walk has seen, at least")]
 
 
 class NodeAnswer(msgspec.Struct, kw_only=True):
@@ -145,6 +145,20 @@ class DropAnswer(msgspec.Struct, kw_only=True):
     dropped: str
 
 
+class IndexStatus(msgspec.Struct, kw_only=True):
+    """How one index of a store stands. Sizes are in bytes."""
+
+    name: Literal["keyword", "vector"]
+    sequence: int
+    lag: Annotated[int, msgspec.Meta(description="Commits that it has not seen yet")]
+    entities: int
+    pending: Annotated[int, msgspec.Meta(description="Entities of the present step that are still to come")]
+    bytes: int
+    model: str
+    degraded: bool
+    error: str | None
+
+
 class StoreStats(msgspec.Struct, kw_only=True):
     """What one store holds and how it is doing. Sizes are in bytes."""
 
@@ -162,6 +176,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     engine_rebuilds: Annotated[int, msgspec.Meta(description="Since the store was opened")]
     compactions: Annotated[int, msgspec.Meta(description="Since the store was opened")]
     queued_writes: int
+    indexes: list[IndexStatus]
     last_check: str | None
     last_check_ok: bool | None
     digest: Annotated[str, msgspec.Meta(description="Order-independent digest of all rows, 32 hex digits")]
@@ -211,7 +226,10 @@ class Ready(msgspec.Struct, kw_only=True):
 
 
 class Problem(msgspec.Struct, kw_only=True):
-    """An error, RFC 9457. ``instance`` is the request's id; ``errors`` names every place of an invalid input."""
+    """An error, RFC 9457. ``instance`` is the request's id; ``errors`` names every place of an invalid input.
+
+    ``oldest``, with `gone`, is the first sequence that can still be read.
+    """
 
     type: str
     title: str
@@ -219,3 +237,63 @@ class Problem(msgspec.Struct, kw_only=True):
     detail: str
     instance: str
     errors: list[dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
+    oldest: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A node that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode."""
+
+    node: Node
+    score: float
+    keyword_score: Annotated[float | None, msgspec.Meta(description="BM25")] = None
+    semantic_score: Annotated[float | None, msgspec.Meta(description="Cosine similarity, -1 to 1")] = None
+    hops: Annotated[int | None, msgspec.Meta(description="Distance from the start or from the best hits")] = None
+    why: Annotated[str | None, msgspec.Meta(description="How the score came about, when asked to explain")] = None
+
+
+class SearchAnswer(msgspec.Struct, kw_only=True):
+    """Hits, best first. ``degraded``: without an embedding model, meaning is judged by words and letters alone."""
+
+    hits: list[SearchHit]
+    degraded: bool
+    index_sequence: Annotated[int, msgspec.Meta(description="The commit that the indexes have seen")]
+    took_ms: float
+
+
+class BatchHit(msgspec.Struct, kw_only=True):
+    """A node that at least one variant found; ``queries_matched`` are the places of those variants, from 0."""
+
+    node: Node
+    score: Annotated[float, msgspec.Meta(description="Sum of 1 / (60 + rank) over the variants that found it")]
+    queries_matched: list[int]
+
+
+class BatchSearchAnswer(msgspec.Struct, kw_only=True):
+    """The hits of all variants, joined. ``unique_hits`` counts the nodes found before the limit."""
+
+    hits: list[BatchHit]
+    query_count: int
+    unique_hits: int
+    per_query_hits: list[int]
+    degraded: bool
+    index_sequence: int
+    took_ms: float
+
+
+class ContextAnswer(msgspec.Struct, kw_only=True):
+    """The text to give to a language model, and the ids of the nodes that are in it."""
+
+    text: str
+    tokens: Annotated[int, msgspec.Meta(description="Of the text, counted so as to err high; never over the budget")]
+    ids: list[str]
+    truncated: Annotated[bool, msgspec.Meta(description="There was more than the budget allowed")]
+    degraded: bool
+    index_sequence: int
+
+
+class ReindexAnswer(msgspec.Struct, kw_only=True):
+    """Both indexes are being made anew; `stats` shows how far they are."""
+
+    ok: Literal[True] = True
+    name: str
+    sequence: int

@@ -80,6 +80,68 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = 1000
 
 
+SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
+Fusion = Literal["weighted", "rrf"]
+
+_Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+
+
+class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to look for, how, and among what."""
+
+    query: _Query
+    mode: SearchMode = "hybrid"
+    limit: Annotated[int, msgspec.Meta(description="Most hits; below 1 is 1, above 100 is 100")] = 20
+    offset: Annotated[int, msgspec.Meta(ge=0, le=10_000, description="Hits to pass over")] = 0
+    types: Annotated[list[_Label], msgspec.Meta(max_length=100, description="Only nodes of these types")] | None = None
+    id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
+    min_similarity: Annotated[
+        float | None, msgspec.Meta(description="Semantic hits below this cosine are left out")
+    ] = None
+    alpha: Annotated[float, msgspec.Meta(ge=0, le=1, description="Weight of words against meaning, if weighted")] = 0.4
+    fusion: Annotated[Fusion, msgspec.Meta(description="How the scores of words and meaning are joined")] = "weighted"
+    start_id: _Id | None = None
+    depth: Annotated[int, msgspec.Meta(description="Hops in graph mode; below 1 is 1, above 10 is 10")] = 2
+    at_least: (
+        Annotated[int, msgspec.Meta(ge=0, description="Wait for the indexes to see this sequence, up to 10 s")] | None
+    ) = None
+    explain: Annotated[bool, msgspec.Meta(description="Say of each hit why it is one")] = False
+    neighbours: Annotated[bool, msgspec.Meta(description="Let hits lift what is related to them, in hybrid mode")] = (
+        True
+    )
+    syntax: Annotated[bool, msgspec.Meta(description="The query is in tantivy's query language")] = False
+
+
+class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One of several ways to ask the same."""
+
+    query: _Query
+    mode: SearchMode = "hybrid"
+    limit: Annotated[int, msgspec.Meta(description="Below 1 is 20, above 50 is 50")] = 20
+    types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
+    id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)] = ""
+    min_similarity: float | None = None
+
+
+class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Variants of a question, whose answers are joined by reciprocal ranks."""
+
+    queries: Annotated[list[SearchVariant], msgspec.Meta(min_length=1, max_length=8)]
+    limit: Annotated[int, msgspec.Meta(description="Hits in all; below 1 is 20, above 100 is 100")] = 20
+    at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A question, and how much text may answer it."""
+
+    query: _Query
+    budget: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Tokens, counted so as to err high")] = 2000
+    format: Annotated[Literal["markdown", "json"], msgspec.Meta(description="Shape of the text")] = "markdown"
+    limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
+    types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
+    at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class NodeLine(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """A node as a line of the exchange format. The last three fields restore an export; leave them out otherwise."""
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import Literal
 
-from kgserve.errors import FieldError, InvalidInput, JournalDamaged
+from kgserve.errors import FieldError, InvalidInput, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
-from kgserve.model.answers import DropAnswer, StoreAnswer, StoreList, StoreStats, StoreSummary
+from kgserve.model.answers import (
+    DropAnswer,
+    IndexStatus,
+    ReindexAnswer,
+    StoreAnswer,
+    StoreList,
+    StoreStats,
+    StoreSummary,
+)
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
 from kgserve.model.times import format_time
@@ -16,6 +24,7 @@ from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.store.summary import closed_state
+from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100
 
@@ -47,13 +56,41 @@ def drop_store(pool: StorePool, store: str, confirm: str | None) -> DropAnswer:
     return DropAnswer(dropped=store)
 
 
-def stats(pool: StorePool, store: str) -> StoreStats:
+def stats(pool: StorePool, store: str, indexer: Indexer | None = None) -> StoreStats:
     """What a store holds and how it is doing."""
     with pool.lease(store) as leased:
-        return _stats(leased)
+        return _stats(leased, _index_states(leased, indexer) if indexer else [])
 
 
-def _stats(store: Store) -> StoreStats:
+def reindex(pool: StorePool, store: str, indexer: Indexer | None) -> ReindexAnswer:
+    """Begin to make both indexes of a store anew, with the present model. Raises Unavailable without indexes."""
+    with pool.lease(store) as leased:
+        if indexer is None:
+            raise Unavailable("indexes are turned off on this server", retry_after=3600)
+        indexer.reindex(leased)
+        return ReindexAnswer(name=store, sequence=leased.state.sequence)
+
+
+def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
+    indexes = indexer.of(store)
+    last = store.state.sequence
+    return [
+        IndexStatus(
+            name=state.name,
+            sequence=state.sequence,
+            lag=max(last - state.sequence, 0),
+            entities=state.entities,
+            pending=max(state.pending, 0),
+            bytes=state.bytes,
+            model=state.model,
+            degraded=state.name == "vector" and indexer.embedder.degraded,
+            error=state.error,
+        )
+        for state in (indexes.keyword.state(), indexes.vector.state())
+    ]
+
+
+def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
     state = store.state
     engine_bytes, engine_log_bytes = store.view.bytes()
     snapshots = snapshot.list_snapshots(store.layout.journal)
@@ -73,6 +110,7 @@ def _stats(store: Store) -> StoreStats:
         engine_rebuilds=store.view.rebuilds,
         compactions=store.compactor.done,
         queued_writes=store.queued,
+        indexes=indexes,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
         digest=to_text(state.digest),

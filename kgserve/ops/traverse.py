@@ -23,9 +23,9 @@ def traverse(pool: StorePool, store: str, request: TraverseRequest) -> TraverseA
         request.start_id, clamp(request.depth), request.direction, types, request.min_weight, request.max_nodes
     )
     with pool.lease(store) as leased, leased.reading() as session:
+        # Read before the walk begins: what it sees is this commit, or one that came meanwhile.
+        sequence = leased.state.sequence
         found = walk(session, wanted)
     nodes = [render.reached(row, depth) for row, depth in found.nodes]
     edges = [render.edge(row) for row in found.edges]
-    return TraverseAnswer(
-        nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=found.state.sequence
-    )
+    return TraverseAnswer(nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=sequence)

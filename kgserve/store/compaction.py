@@ -3,7 +3,8 @@
 The engine never writes its log into its file while in service, so the log grows until a new file takes over. That is
 begun when the log has outgrown 64 MiB (a setting) or half of the file, whichever is more: once no write has come for a
 second, or at once when it is three times as much. At five times as much writes wait for it, for what is in the log
-stays in the page cache.
+stays in the page cache. The memory that the engine keeps for updated rows counts likewise: it is not in the page cache,
+nobody bounds it, and only another file frees it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ HOLD_BACK = 5
 _HOLD_BACK_SECONDS = 30.0
 _RETRY_SECONDS = 60.0
 _GROUP_ROWS = 50_000
+# Memory that the engine may keep for updates: compacting a small store is cheap, so it may keep less.
+_LEAST_KEPT = 16 * MEBIBYTE
+_MOST_KEPT = 128 * MEBIBYTE
 # A swap keeps writes waiting while it applies what is left; more than this many commits are caught up with before.
 _SWAP_COMMITS = 50
 
@@ -51,10 +55,10 @@ class Compactor:
 
     def wanted(self) -> bool:
         """Whether to compact once the store is idle; begins at once when it cannot wait that long."""
-        size, threshold = self._log_size()
-        if size < threshold or not self._finished.is_set() or time.monotonic() < self._not_before:
+        pressure = self._pressure()
+        if pressure < 1 or not self._finished.is_set() or time.monotonic() < self._not_before:
             return False
-        if size < AT_ONCE * threshold:
+        if pressure < AT_ONCE:
             return True
         self.start()
         return False
@@ -66,9 +70,9 @@ class Compactor:
 
     def hold_back(self) -> None:
         """Block while the log is far too long and a compaction is under way."""
-        size, threshold = self._log_size()
-        if size >= HOLD_BACK * threshold and not self._finished.is_set():
-            log.warning("writes_held_back", store=self._view.layout.name, engine_log_bytes=size)
+        pressure = self._pressure()
+        if pressure >= HOLD_BACK and not self._finished.is_set():
+            log.warning("writes_held_back", store=self._view.layout.name, pressure=round(pressure, 1))
             self._finished.wait(_HOLD_BACK_SECONDS)
 
     def start(self) -> None:
@@ -98,9 +102,12 @@ class Compactor:
         finally:
             self._finished.set()
 
-    def _log_size(self) -> tuple[int, int]:
+    def _pressure(self) -> float:
+        """How far the engine's log, or the memory that it keeps, has outgrown its threshold; 1 is there."""
         file_bytes, log_bytes = self._view.bytes()
-        return log_bytes, max(self._settings.compact_wal_mb * MEBIBYTE, file_bytes // 2)
+        log_room = max(self._settings.compact_wal_mb * MEBIBYTE, file_bytes // 2)
+        kept_room = min(max(2 * file_bytes, _LEAST_KEPT), _MOST_KEPT)
+        return max(log_bytes / log_room, self._view.kept_bytes / kept_room)
 
     def _compact(self) -> StoreState:
         view = self._view

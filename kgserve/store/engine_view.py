@@ -15,6 +15,7 @@ from kgserve.engine import database, schema
 from kgserve.engine.database import Engine, EngineOptions, Retired
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed, KgserveError, Unavailable
+from kgserve.journal.files import reserve, storage_error
 from kgserve.journal.journal import Journal
 from kgserve.model.change import NetChange, StoreState
 from kgserve.store.layout import CloseMark, FileMark, Layout, file_mark
@@ -50,6 +51,9 @@ class EngineView:
     @contextmanager
     def reading(self, timeout: float | None = None) -> Generator[Session]:
         """A reading session on the engine in service; ``timeout`` in seconds, 0 for none."""
+        if self._behind is not None:
+            # After a commit that failed, this engine has been seen to answer as if it were empty.
+            raise Unavailable("the engine is being rebuilt from the journal; try again shortly", retry_after=2)
         with contextlib.ExitStack() as lease:
             yield self._lease(lease, timeout)
 
@@ -57,6 +61,11 @@ class EngineView:
         while True:
             with contextlib.suppress(Retired):
                 return lease.enter_context(self._engine.reader(timeout))
+
+    @property
+    def kept_bytes(self) -> int:
+        """About the memory that only replacing the engine gives back."""
+        return self._engine.kept_bytes
 
     def bytes(self) -> tuple[int, int]:
         """Size of the engine's file and of its log."""
@@ -73,13 +82,20 @@ class EngineView:
             self.heal(f"applying {len(net)} rows failed: {error}")
         self.state = state
 
+    def reserve(self, size: int) -> None:
+        """Set room aside for the engine's log to take a change of about this size. Raises StorageFull."""
+        try:
+            reserve(database.wal_path(self._engine.path), size)
+        except OSError as error:
+            raise storage_error(error, "making room for a write") from error
+
     def recover(self) -> None:
         """Try again what `apply` could not do; nothing when it could."""
         if self._behind is not None:
             self.heal(self._behind)
 
     def heal(self, reason: str) -> None:
-        """Build the engine anew from the journal and put it in service; reads go on with the old one meanwhile."""
+        """Build the engine anew from the journal and put it in service; reads wait for it."""
         self._behind = reason
         path = self.next_path()
         try:
@@ -87,7 +103,7 @@ class EngineView:
             engine = Engine(path, self.options)
         except OSError as error:
             database.remove(path)
-            raise Unavailable(f"the engine could not be rebuilt: {error.strerror}", retry_after=5) from error
+            raise storage_error(error, "rebuilding the engine") from error
         except BaseException:
             database.remove(path)
             raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import structlog
 
@@ -18,6 +18,7 @@ from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unava
 from kgserve.journal.files import storage_error
 from kgserve.model.names import check_store_name
 from kgserve.settings import Settings
+from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
 from kgserve.store.store import Store
 
@@ -28,6 +29,16 @@ _UNUSABLE = "'\"\\*?[]"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
+
+
+class Companion(Protocol):
+    """Somebody who follows the stores of a pool while they are open."""
+
+    def opened(self, store: Store) -> None:
+        """A store is open now."""
+
+    def closing(self, store: Store) -> None:
+        """A store is about to close; blocks until whatever follows it has let go."""
 
 
 class _Entry:
@@ -49,6 +60,8 @@ class StorePool:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._creating = threading.Lock()
+        self.companions: list[Companion] = []
+        self.feeds = Feeds(self._layout)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
@@ -131,6 +144,7 @@ class StorePool:
                 if entry.store is not None:
                     self._close_store(entry.store)
                     entry.store = None
+        self.feeds.close()
         self._background.shutdown(wait=True)
         self._checker.join()
 
@@ -184,17 +198,21 @@ class StorePool:
             raise storage_error(error, f"opening store {name!r}") from error
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
+        for companion in self.companions:
+            companion.opened(store)
         return store
 
     def _open_or_create(self, layout: Layout, *, create: bool) -> Store:
         if layout.exists:
-            return Store(layout, self.settings, self._later)
+            return Store(layout, self.settings, self._later, self.feeds.of(layout.name))
         if not create:
             raise NotFound(f"there is no store {layout.name!r}")
         with self._creating:
             self._refuse_twin(layout.name)
             layout.root.mkdir(exist_ok=True)
-        return Store.create(layout, self.settings, self._later)
+        store = Store.create(layout, self.settings, self._later, self.feeds.of(layout.name))
+        self.feeds.created()
+        return store
 
     def _refuse_twin(self, name: str) -> None:
         """Names that differ in case alone would be one folder where file systems fold case."""
@@ -241,6 +259,8 @@ class StorePool:
 
     def _close_store(self, store: Store) -> None:
         try:
+            for companion in reversed(self.companions):
+                companion.closing(store)
             store.close()
         except (KgserveError, OSError) as error:
             # Without the mark of a clean close it is rebuilt from its journal when it opens again.
@@ -250,6 +270,7 @@ class StorePool:
         root = self._layout(name).root
         trash = self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
         root.rename(trash)
+        self.feeds.dropped(name)
         shutil.rmtree(trash, ignore_errors=True)
         log.info("store_dropped", store=name)
 

@@ -27,6 +27,7 @@ from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView
+from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import CloseMark, Layout
 from kgserve.store.rebuild import fresh_folder
@@ -38,6 +39,8 @@ log = structlog.get_logger()
 # must all hold it, for once the journal has it there is no way back.
 ROOM_BYTES = 4 * MEBIBYTE
 ROOM_FACTOR = 6
+LOG_BYTES = MEBIBYTE
+LOG_FACTOR = 2
 
 _Listed = TypeVar("_Listed")
 Background = Callable[[Callable[[], None]], None]
@@ -53,14 +56,17 @@ class CheckResult(msgspec.Struct, frozen=True):
 class Store:
     """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
 
-    def __init__(self, layout: Layout, settings: Settings, background: Background) -> None:
+    def __init__(self, layout: Layout, settings: Settings, background: Background, feed: Feed | None = None) -> None:
         """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
         self.name = layout.name
+        self.feed = feed or Feed(layout)
         self.layout = layout
         self.settings = settings
         self.description = layout.description() or layout.describe(layout.created_at())
         self.last_check: CheckResult | None = None
         self._catalog_sequence = -1
+        # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
+        self.after_commit: list[Callable[[], None]] = [self.feed.wake]
         shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
@@ -74,16 +80,17 @@ class Store:
                 self._fill_catalog()
             layout.mark_open()
             undo.pop_all()
+        self.feed.opened(self.state.sequence)
         self.compactor = Compactor(self.view, settings, background)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue)
 
     @classmethod
-    def create(cls, layout: Layout, settings: Settings, background: Background) -> Store:
+    def create(cls, layout: Layout, settings: Settings, background: Background, feed: Feed | None = None) -> Store:
         """Make a new, empty store and open it."""
         layout.root.mkdir(parents=True, exist_ok=True)
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
         layout.describe(_now())
-        return cls(layout, settings, background)
+        return cls(layout, settings, background, feed)
 
     @property
     def state(self) -> StoreState:
@@ -166,8 +173,12 @@ class Store:
                 net = NetChange(changes)
                 self.view.apply(net, changes[-1].state)
                 self._feed_catalog(net, changes[-1].sequence)
+        self.feed.record(changes, self.state.sequence)
         for write, report in reports:
             write.future.set_result(report)
+        if changes:
+            for wake in self.after_commit:
+                wake()
         if changes and self.compactor.wanted():
             self._writer.wake_when_idle()
 
@@ -226,6 +237,8 @@ class Store:
         free = shutil.disk_usage(self.layout.root).free
         if free < ROOM_BYTES + ROOM_FACTOR * size:
             raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
+        # Somebody else may fill the disk in the next moment: what the engine needs is set aside before the journal has it.
+        self.view.reserve(LOG_BYTES + LOG_FACTOR * size)
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:

@@ -29,7 +29,8 @@ def test_every_code_has_a_status_and_none_is_left_over() -> None:
 def test_statuses_are_as_designed() -> None:
     designed = {
         "invalid": 400, "unauthenticated": 401, "forbidden": 403, "not_found": 404, "timeout": 408, "conflict": 409,
-        "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503, "storage_full": 507,
+        "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
+        "storage_full": 507,
     }  # fmt: skip
     own = {MethodNotAllowed.code: 405, Misdirected.code: 421}
     assert {code: kind.status for code, kind in KINDS.items()} == designed | own

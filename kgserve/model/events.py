@@ -1,0 +1,232 @@
+"""What listeners are told: one event per row that a write changed, in an order that a copy can be kept by.
+
+An event's place is the sequence of its write and its index there. Places name events whatever filter is set, so that a
+listener may come back with another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.change import ChangeSet
+from kgserve.model.names import check_store_name
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.times import format_time
+
+EventKind = Literal[
+    "node_created",
+    "node_updated",
+    "node_deleted",
+    "edge_created",
+    "edge_updated",
+    "edge_deleted",
+    "bulk_changed",
+    "store_created",
+    "store_dropped",
+    "index_ready",
+]
+KINDS: frozenset[str] = frozenset(get_args(EventKind))
+BULK_ROWS = 1_000
+"""A write that changes more rows than this is told of in one event with counts."""
+REST = "*"
+"""Among positions, it stands for every store that is not named."""
+
+Subject = NodeRow | EdgeRow | str | EdgeKey | dict[str, Any]
+"""What an event is about: a row, the id or key of what is gone, or further fields by name."""
+
+_PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """A listener's place: the first event that it has not seen."""
+
+    sequence: int
+    index: int = 0
+
+    @classmethod
+    def after(cls, sequence: int) -> Position:
+        """The place behind everything up to a sequence."""
+        return cls(sequence + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The place behind the event ``12-3``, or behind all of write ``12``. Raises ValueError."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
+        sequence, index = found.groups()
+        if index is None or int(sequence) == 0:  # 0-0 is the making of a store; no write has that number
+            return cls(int(sequence) + 1)
+        return cls(int(sequence), int(index) + 1)
+
+    def __str__(self) -> str:
+        """The inverse of `parse`: the id of the last event seen, or the last write seen whole."""
+        return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened in a store. ``index`` is -1 for what is not in the journal; ``time`` is in microseconds.
+
+    ``subject`` depends on the kind: the row as it is now, of what is gone the id or key, else further fields by name.
+    """
+
+    kind: EventKind
+    store: str
+    sequence: int
+    index: int
+    time: int
+    subject: Subject
+
+    @property
+    def type(self) -> str | None:
+        """Type of the node or relation, where it is known: of a deleted node it is not."""
+        match self.subject:
+            case NodeRow():
+                return self.subject.type
+            case EdgeRow():
+                return self.subject.relation_type
+            case tuple():
+                return self.subject[2]
+            case _:
+                return None
+
+    @property
+    def cost(self) -> int:
+        """About how many bytes its text takes."""
+        match self.subject:
+            case NodeRow():
+                return 100 + len(self.subject.content) + len(self.subject.attributes)
+            case EdgeRow():
+                return 100 + len(self.subject.attributes)
+            case _:
+                return 100
+
+    def json(self) -> bytes:
+        """The event's data as one line of JSON."""
+        return _encode({"store": self.store, "time": format_time(self.time), **_fields(self)})
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What a listener wants to hear of; None is everything. Events without a type pass any choice of types."""
+
+    kinds: frozenset[str] | None = None
+    types: frozenset[str] | None = None
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is wanted."""
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        return self.types is None or (kind := event.type) is None or kind in self.types
+
+
+def expand(store: str, change: ChangeSet) -> list[Event]:
+    """The events of a change set in order: a row comes after the rows that it needs, and goes before them."""
+    if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
+        return [Event("bulk_changed", store, change.sequence, 0, change.time, counts)]
+    rows = islice(_rows(change), BULK_ROWS)
+    return [Event(kind, store, change.sequence, at, change.time, row) for at, (kind, row) in enumerate(rows)]
+
+
+def counted(change: ChangeSet) -> dict[str, Any]:
+    """Rows of a change set that make events, by what happened to them."""
+    return {
+        "nodes_created": len(change.nodes_created),
+        "nodes_updated": len(change.nodes_updated),
+        "nodes_deleted": len(change.nodes_deleted),
+        "edges_created": len(change.edges_created),
+        "edges_updated": len(change.edges_updated),
+        "edges_deleted": len(change.edges_deleted),
+    }
+
+
+def size(change: ChangeSet) -> int:
+    """Events of a change set."""
+    rows = sum(counted(change).values())
+    return 1 if rows > BULK_ROWS else rows
+
+
+def parse_positions(text: str, path: str) -> dict[str, Position]:
+    """Places by store from ``a:12-3,b:4``; ``*:0`` is every other store from its beginning. Raises InvalidInput."""
+    return dict(_parse_one(part.strip(), path) for part in text.split(",") if part.strip())
+
+
+def parse_position(text: str, path: str) -> Position:
+    """One place. Raises InvalidInput."""
+    try:
+        return Position.parse(text.strip())
+    except ValueError as error:
+        raise InvalidInput(f"{path}: {error}", (FieldError(path, str(error)),)) from None
+
+
+def format_positions(positions: Mapping[str, Position]) -> str:
+    """The inverse of `parse_positions`."""
+    return ",".join(f"{store}:{position}" for store, position in positions.items())
+
+
+def parse_kinds(names: Iterable[str]) -> frozenset[str]:
+    """Kinds of events by name. Raises InvalidInput naming those that are none."""
+    given = frozenset(names)
+    if unknown := sorted(given - KINDS):
+        message = f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(KINDS))}"
+        raise InvalidInput(f"kinds: {message}", (FieldError("kinds", message),))
+    return given
+
+
+def _parse_one(part: str, path: str) -> tuple[str, Position]:
+    store, colon, place = part.partition(":")
+    if not colon:
+        message = "expected store:id, such as project:12-3"
+        raise InvalidInput(f"{path}: {message}", (FieldError(path, message),))
+    return store if store == REST else check_store_name(store), parse_position(place, path)
+
+
+def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+    return chain(
+        (("edge_deleted", key) for key in change.edges_deleted),
+        (("node_deleted", node_id) for node_id in change.nodes_deleted),
+        (("node_created", row) for row in change.nodes_created),
+        (("node_updated", row) for row in change.nodes_updated),
+        (("edge_created", row) for row in change.edges_created),
+        (("edge_updated", row) for row in change.edges_updated),
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    match event.subject:
+        case NodeRow() as row:
+            fields = {
+                "id": row.id,
+                "type": row.type,
+                "content": row.content,
+                "attributes": msgspec.Raw(row.attributes.encode()),
+                "version": row.version,
+                "created_at": format_time(row.created_at),
+                "updated_at": format_time(row.updated_at),
+            }
+        case EdgeRow() as row:
+            fields = {
+                **_key(row.key),
+                "weight": row.weight,
+                "attributes": msgspec.Raw(row.attributes.encode()),
+                "version": row.version,
+            }
+        case str() as node_id:
+            fields = {"id": node_id}
+        case tuple() as key:
+            fields = _key(key)
+        case further:
+            fields = further
+    return {"sequence": event.sequence, **fields}
+
+
+def _key(key: EdgeKey) -> dict[str, Any]:
+    return {"from": key[0], "to": key[1], "relation_type": key[2]}

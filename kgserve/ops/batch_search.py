@@ -1,0 +1,63 @@
+"""Several ways to ask the same, their answers joined by reciprocal rank fusion."""
+
+from __future__ import annotations
+
+import time
+
+from kgserve.model import fusion
+from kgserve.model.answers import BatchHit, BatchSearchAnswer, Node
+from kgserve.model.requests import BatchSearchRequest, SearchRequest, SearchVariant
+from kgserve.ops.search import Finder, await_sequence, opened
+from kgserve.store.pool import StorePool
+from kgserve.views.indexer import Indexer
+
+DEFAULT_LIMIT = 20
+MAX_PER_QUERY = 50
+MAX_TOTAL = 100
+
+
+def batch_search(
+    pool: StorePool, indexer: Indexer | None, store: str, request: BatchSearchRequest
+) -> BatchSearchAnswer:
+    """Join the hits of 1 to 8 variants. Raises what `search` raises; an error of one variant is the answer of all."""
+    started = time.perf_counter()
+    with pool.lease(store) as leased:
+        indexes = opened(indexer).of(leased)
+        await_sequence(indexes, request.at_least)
+        nodes: dict[str, Node] = {}
+        rankings: list[list[str]] = []
+        with leased.reading() as session:
+            for variant in request.queries:
+                hits = Finder(session, indexes, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+                nodes.update((hit.node.id, hit.node) for hit in hits)
+                rankings.append([hit.node.id for hit in hits])
+        sequence, degraded = indexes.sequence, indexes.embedder.degraded
+    scores = fusion.reciprocal(rankings)
+    best = list(scores)[: _clamped(request.limit, MAX_TOTAL)]
+    return BatchSearchAnswer(
+        hits=[BatchHit(node=nodes[key], score=scores[key], queries_matched=_matched(key, rankings)) for key in best],
+        query_count=len(rankings),
+        unique_hits=len(scores),
+        per_query_hits=[len(ranking) for ranking in rankings],
+        degraded=degraded,
+        index_sequence=sequence,
+        took_ms=round((time.perf_counter() - started) * 1000, 3),
+    )
+
+
+def _alone(variant: SearchVariant) -> SearchRequest:
+    return SearchRequest(
+        query=variant.query,
+        mode=variant.mode,
+        types=variant.types,
+        id_prefix=variant.id_prefix,
+        min_similarity=variant.min_similarity,
+    )
+
+
+def _clamped(limit: int, most: int) -> int:
+    return DEFAULT_LIMIT if limit <= 0 else min(limit, most)
+
+
+def _matched(key: str, rankings: list[list[str]]) -> list[int]:
+    return [place for place, ranking in enumerate(rankings) if key in ranking]

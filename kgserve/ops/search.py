@@ -1,0 +1,202 @@
+"""Finding nodes by words, by meaning, by both together, and by what they are related to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.engine import read
+from kgserve.engine.session import Session
+from kgserve.engine.traverse import Walk, clamp, walk
+from kgserve.errors import FieldError, InvalidInput, Unavailable
+from kgserve.model import fusion
+from kgserve.model.answers import SearchAnswer, SearchHit
+from kgserve.model.fusion import Match, Ranked
+from kgserve.model.requests import SearchRequest
+from kgserve.model.rows import NodeRow
+from kgserve.ops import render
+from kgserve.store.pool import StorePool
+from kgserve.views.filters import Filter
+from kgserve.views.indexer import Indexer
+from kgserve.views.indexes import Indexes
+
+MAX_LIMIT = 100
+AT_LEAST_SECONDS = 10.0
+GRAPH_STARTS = 5
+GRAPH_NODES = 1000
+
+Vector = NDArray[np.float32]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A ranked entity with the scores of the two lists as they were, before they were made comparable."""
+
+    ranked: Ranked
+    keyword: float | None
+    semantic: float | None
+
+
+def search(pool: StorePool, indexer: Indexer | None, store: str, request: SearchRequest) -> SearchAnswer:
+    """The best nodes for a query, best first.
+
+    Raises NotFound, InvalidInput, Unavailable while an index is being opened or does not come to ``at_least`` in time,
+    and Conflict when the store's vectors are of another model.
+    """
+    started = time.perf_counter()
+    with pool.lease(store) as leased:
+        indexes = opened(indexer).of(leased)
+        await_sequence(indexes, request.at_least)
+        with leased.reading() as session:
+            finder = Finder(session, indexes, request)
+            hits = finder.page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
+        sequence = indexes.sequence
+    took = round((time.perf_counter() - started) * 1000, 3)
+    degraded = opened(indexer).embedder.degraded
+    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=took)
+
+
+def opened(indexer: Indexer | None) -> Indexer:
+    """The indexer. Raises Unavailable when indexes are turned off."""
+    if indexer is None:
+        raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
+    return indexer
+
+
+def await_sequence(indexes: Indexes, sequence: int | None) -> None:
+    """Wait until both indexes have seen a commit. Raises Unavailable after ten seconds."""
+    if sequence is None:
+        # The first search of a store that was just opened waits for its indexes to be there at all.
+        indexes.wait(0, AT_LEAST_SECONDS)
+    elif not indexes.wait(sequence, AT_LEAST_SECONDS):
+        raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {indexes.sequence}", retry_after=2)
+
+
+class Finder:
+    """One search of one store."""
+
+    def __init__(self, session: Session, indexes: Indexes, request: SearchRequest) -> None:
+        self._session = session
+        self._indexes = indexes
+        self._request = request
+        types = None if request.types is None else frozenset(request.types)
+        self._only = Filter(types, request.id_prefix)
+        self._vector: Vector | None = None
+
+    def page(self, limit: int, offset: int) -> list[SearchHit]:
+        """Some hits, as callers see them."""
+        ranked = self._rank(max(fusion.POOL, limit + offset))
+        rows = self._passing(ranked)
+        return [self._hit(found, row) for found, row in islice(rows, offset, offset + limit)]
+
+    def _rank(self, pool: int) -> list[Found]:
+        match self._request.mode:
+            case "keyword":
+                return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(pool).items()]
+            case "semantic":
+                return [_single(Match(s, semantic=s), key, None, s) for key, s in self._meaning(pool).items()]
+            case "hybrid":
+                return self._hybrid(pool)
+            case "graph":
+                return self._graph(pool)
+
+    def _words(self, pool: int) -> dict[str, float]:
+        request = self._request
+        hits = self._indexes.keyword.search(request.query, pool, self._only, syntax=request.syntax)
+        return {hit.id: hit.score for hit in hits}
+
+    def _meaning(self, pool: int) -> dict[str, float]:
+        least = self._request.min_similarity
+        hits = self._indexes.vector.search(self._embedded(), pool, self._only)
+        return {hit.id: hit.similarity for hit in hits if least is None or hit.similarity >= least}
+
+    def _embedded(self) -> Vector:
+        vector = self._vector
+        if vector is None:
+            vector = self._vector = self._indexes.embedder.embed([self._request.query])[0]
+        return vector
+
+    def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
+        vectors = self._indexes.vector.vectors_of(list(ids))
+        return {key: float(vector @ self._embedded()) for key, vector in vectors.items()}
+
+    def _hybrid(self, pool: int) -> list[Found]:
+        words, meaning = self._words(pool), self._meaning(pool)
+        # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
+        meaning |= self._similarities(key for key in words if key not in meaning)
+        matches = (
+            fusion.weighted(words, meaning, self._request.alpha)
+            if self._request.fusion == "weighted"
+            else fusion.reciprocal_matches(words, meaning)
+        )
+        nearby = None
+        if self._request.neighbours:
+            scores = {key: match.score for key, match in matches.items()}
+            nearby = fusion.spread(scores, fusion.look_around(scores, self._look_up))
+        return [Found(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
+
+    def _look_up(self, ids: Sequence[str]) -> fusion.Neighbours:
+        return read.neighbours(self._session, ids)
+
+    def _graph(self, pool: int) -> list[Found]:
+        starts = self._starts(pool)
+        reached: dict[str, list[tuple[str, float]]] = {}
+        for start in starts:
+            for one, other, weight in self._edges_around(start):
+                reached.setdefault(one, []).append((other, weight))
+                reached.setdefault(other, []).append((one, weight))
+        ways = fusion.paths(starts, reached)
+        similar = self._similarities(ways)
+        found = [
+            Found(_by_way(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
+            for key, (strength, hops) in ways.items()
+        ]
+        return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
+
+    def _starts(self, pool: int) -> dict[str, float]:
+        if self._request.start_id is not None:
+            if not read.find_present(self._session, [self._request.start_id]):
+                message = f"there is no node {self._request.start_id!r}"
+                raise InvalidInput(f"start_id: {message}", (FieldError("start_id", message),))
+            return {self._request.start_id: 1.0}
+        return {hit.ranked.id: hit.ranked.score for hit in self._hybrid(pool)[:GRAPH_STARTS]}
+
+    def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
+        depth = max(1, clamp(self._request.depth))
+        found = walk(self._session, Walk(start, depth, "both", None, None, GRAPH_NODES))
+        return [(edge.source, edge.target, edge.weight) for edge in found.edges]
+
+    def _passing(self, ranked: Sequence[Found]) -> Iterable[tuple[Found, NodeRow]]:
+        """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
+        for first in range(0, len(ranked), MAX_LIMIT // 2):
+            some = ranked[first : first + MAX_LIMIT // 2]
+            rows = {row.id: row for row in read.find_nodes(self._session, [found.ranked.id for found in some])}
+            for found in some:
+                row = rows.get(found.ranked.id)
+                if row is not None and self._only.passes(row.id, row.type):
+                    yield found, row
+
+    def _hit(self, found: Found, row: NodeRow) -> SearchHit:
+        explained = self._request.mode in {"graph", "hybrid"}
+        return SearchHit(
+            node=render.node(row),
+            score=found.ranked.score,
+            keyword_score=found.keyword,
+            semantic_score=found.semantic,
+            hops=found.ranked.hops if explained else None,
+            why=found.ranked.why if self._request.explain else None,
+        )
+
+
+def _single(match: Match, key: str, keyword: float | None, semantic: float | None) -> Found:
+    return Found(Ranked(key, match.score, match), keyword, semantic)
+
+
+def _by_way(key: str, score: float, hops: int) -> Ranked:
+    if hops == 0:
+        return Ranked(key, score, Match(score))
+    return Ranked(key, score, None, (fusion.Nearby(score, "the start", hops),))

@@ -1,0 +1,301 @@
+"""What tells listeners of a store's writes: after the commit, in order, from the journal.
+
+A feed belongs to a store's name, not to the open store: it outlives eviction, so that no listener holds a store open.
+It knows the newest sequence and whom to wake. Listeners pull, each at its own speed: the newest commits from memory,
+where they are kept while anybody listens, and older ones from the journal's files. So a slow listener costs no memory,
+and there is no moment between catching up and being live.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import structlog
+
+from kgserve.errors import Gone, KgserveError, NotFound
+from kgserve.journal.tail import Tail, oldest_sequence
+from kgserve.model.change import ChangeSet
+from kgserve.model.events import Event, EventKind, Position, Selection
+from kgserve.store.commits import Commit, Entry, Ring
+from kgserve.store.layout import Layout
+from kgserve.store.summary import closed_state
+
+log = structlog.get_logger()
+
+Wake = Callable[[], None]
+Handler = Callable[[list[Event]], None]
+
+PAGE_EVENTS = 1_000
+PAGE_BYTES = 256 << 10
+PAGE_SCANNED = 10_000
+"""Events looked at for one page: a strict selection must not keep a thread for long."""
+PAGE_COMMITS = 1_000
+_KEPT_MARKERS = 64
+_EVERYTHING = Selection()
+_CLOSE_SECONDS = 5.0
+
+
+@contextmanager
+def _gone_as_not_found(store: str) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFound(f"there is no store {store!r}") from None
+
+
+class Feed:
+    """The events of one store. All of it may be used by any thread."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.store = layout.name
+        self.layout = layout
+        self.closed = False
+        self.dropped = False
+        self.recorded = 0
+        self._lock = threading.RLock()
+        self._latest: int | None = None
+        self._wakes: dict[int, Wake] = {}
+        self._ring = Ring()
+        self._markers: deque[tuple[int, Event]] = deque(maxlen=_KEPT_MARKERS)
+        self._numbers = count(1)
+        self._subscriptions: list[Subscription] = []
+
+    @property
+    def latest(self) -> int:
+        """The newest sequence. Raises NotFound when the store is gone."""
+        with self._lock:
+            if self._latest is None:
+                # Nobody has the store open: who opens it says so (`opened`), and waits for this lock before any write.
+                with _gone_as_not_found(self.store):
+                    self._latest = closed_state(self.layout).sequence
+            return self._latest
+
+    @property
+    def oldest(self) -> int:
+        """The first sequence that the journal still holds. Raises NotFound when the store is gone."""
+        with _gone_as_not_found(self.store):
+            return oldest_sequence(self.layout.journal)
+
+    def subscribe(self, handler: Handler, selection: Selection = _EVERYTHING) -> Callable[[], None]:
+        """Call ``handler`` with the events of all writes from now on, in a thread of its own; what ends it again.
+
+        What the handler raises is logged and stops nothing.
+        """
+        subscription = Subscription(self, handler, selection)
+        with self._lock:
+            self._subscriptions.append(subscription)
+        return subscription.stop
+
+    def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
+        """Tell those who listen now of something that no journal holds, such as ``index_ready``; any thread."""
+        with self._lock:
+            if not self._wakes:
+                return
+            event = Event(kind, self.store, self.latest, -1, time.time_ns() // 1000, dict(fields))
+            self._markers.append((next(self._numbers), event))
+        self.wake()
+
+    def listen(self, wake: Wake) -> Callable[[], None]:
+        """Have ``wake`` called, by any thread, when there is news; what ends it. It must neither block nor raise."""
+        with self._lock:
+            number = next(self._numbers)
+            self._wakes[number] = wake
+        return lambda: self._unlisten(number)
+
+    def recent(self, position: Position, most: int = PAGE_COMMITS) -> list[Commit] | None:
+        """Commits from memory; none when there is no newer one, None when they are to be read from the files."""
+        with self._lock:
+            if position.sequence > self.latest:
+                return []
+            return self._ring.since(position, most)
+
+    def markers(self, after: int) -> list[tuple[int, Event]]:
+        """The markers with a number above ``after``."""
+        return [each for each in tuple(self._markers) if each[0] > after]
+
+    def number(self) -> int:
+        """A number above those of all markers so far."""
+        with self._lock:
+            return next(self._numbers)
+
+    # For the store and the pool
+
+    def opened(self, latest: int) -> None:
+        """The store is open, at this sequence."""
+        self.record((), latest)
+        self.wake()
+
+    def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
+        """Take in what the journal has and readers see; `wake` is to follow once the callers have been answered."""
+        commits = [Commit(self.store, change) for change in changes] if self._wakes else []
+        with self._lock:
+            self._latest = latest
+            for commit in commits:
+                self._ring.append(commit)
+                self.recorded += len(commit.events)
+
+    def wake(self) -> None:
+        """Wake everybody who listens."""
+        with self._lock:
+            wakes = list(self._wakes.values())
+        for wake in wakes:
+            wake()
+
+    def close(self, *, dropped: bool = False) -> None:
+        """The pool closes, or the store is gone: listeners take what there is and end. Blocks for handlers a while."""
+        self.dropped = dropped
+        self.closed = True
+        self.wake()
+        with self._lock:
+            subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            subscription.join()
+
+    def _unlisten(self, number: int) -> None:
+        with self._lock:
+            self._wakes.pop(number, None)
+            if not self._wakes:
+                self._ring.clear()
+                self._markers.clear()
+
+
+class Reader:
+    """One listener's way through a feed. For one thread at a time."""
+
+    def __init__(self, feed: Feed, position: Position | None, wake: Wake) -> None:
+        """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
+        self.feed = feed
+        self._unlisten = feed.listen(wake)
+        try:
+            self._marked = feed.number()
+            latest = feed.latest  # also when it is not asked for: from here on it is known, and nothing blocks for it
+            self.position = position or Position.after(latest)
+        except BaseException:
+            self._unlisten()
+            raise
+        self._tail = Tail(feed.layout.journal)
+        self._consumed: int | None = None
+
+    @property
+    def behind(self) -> int:
+        """Events that wait for it, once it has caught up for the first time; before that, 0."""
+        return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
+
+    def take(self, selection: Selection, *, may_block: bool = True) -> list[Entry] | None:
+        """The next page of events, with ``position`` moved behind it. An empty page moves on too, unless all is read.
+
+        None when it would have to block and may not. Raises Gone when the journal begins later by now,
+        FileNotFoundError when the store is gone, JournalDamaged.
+        """
+        recorded = self.feed.recorded
+        commits = self.feed.recent(self.position)
+        if commits == []:
+            self._consumed = recorded
+            return self._take_markers(selection)
+        if may_block:
+            return self._fill(commits if commits is not None else self._from_files(), selection)
+        quick = next((at for at, each in enumerate(commits or ()) if not each.quick), len(commits or ()))
+        return self._fill((commits or [])[:quick], selection) if quick else None
+
+    def caught_up(self) -> bool:
+        """Whether there is nothing more to take at this moment."""
+        return self.position.sequence > self.feed.latest
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._unlisten()
+
+    def _from_files(self) -> Iterator[Commit]:
+        for change in self._tail.read(self.position.sequence, self.feed.latest):
+            yield Commit(self.feed.store, change)
+
+    def _fill(self, commits: Iterable[Commit], selection: Selection) -> list[Entry]:
+        page: list[Entry] = []
+        size = scanned = 0
+        for commit in commits:
+            for index in range(self.position.index, len(commit.events)):
+                if len(page) >= PAGE_EVENTS or size >= PAGE_BYTES:
+                    return page
+                if selection.takes(commit.events[index]):
+                    page.append(commit.entry(index))
+                    size += len(page[-1].data)
+                self.position = Position(commit.sequence, index + 1)
+            self.position = Position.after(commit.sequence)
+            scanned += len(commit.events) + 1
+            if self._consumed is not None:
+                self._consumed += len(commit.events)
+            if scanned >= PAGE_SCANNED:
+                break
+        return page
+
+    def _take_markers(self, selection: Selection) -> list[Entry]:
+        found = self.feed.markers(self._marked)
+        if found:
+            self._marked = found[-1][0]
+        return [Entry(event, event.json()) for _, event in found if selection.takes(event)]
+
+
+class Subscription(threading.Thread):
+    """A handler, and the thread that calls it."""
+
+    def __init__(self, feed: Feed, handler: Handler, selection: Selection) -> None:
+        super().__init__(name=f"events-{feed.store}", daemon=True)
+        self._handler = handler
+        self._selection = selection
+        self._news = threading.Event()
+        self._stopped = False
+        self._reader = Reader(feed, None, self._news.set)
+        self.start()
+
+    def run(self) -> None:
+        """Until stopped, or until the feed has closed and everything is told."""
+        feed = self._reader.feed
+        while not self._stopped:
+            self._news.clear()
+            closed = feed.closed
+            self._tell_all()
+            if closed:
+                break
+            self._news.wait()
+        self._reader.close()
+
+    def stop(self) -> None:
+        """Call the handler no more; a call that is under way may still end."""
+        self._stopped = True
+        self._news.set()
+
+    def join(self, timeout: float | None = _CLOSE_SECONDS) -> None:
+        """As a thread's; a handler may be the one who asks."""
+        if threading.current_thread() is not self:
+            super().join(timeout)
+
+    def _tell_all(self) -> None:
+        while not self._stopped and (page := self._take()) is not None:
+            if page:
+                self._tell([entry.event for entry in page])
+
+    def _take(self) -> list[Entry] | None:
+        """A page; None when there is no more, or it cannot be read now."""
+        store = self._reader.feed.store
+        try:
+            page = self._reader.take(self._selection)
+            return page if page or not self._reader.caught_up() else None
+        except Gone as error:
+            log.error("events_lost", store=store, oldest=error.oldest, reason="the handler was too slow")
+            self._reader.position = Position(error.oldest)
+            return []
+        except (KgserveError, OSError) as error:
+            log.error("events_not_read", store=store, error=str(error))
+            return None
+
+    def _tell(self, events: list[Event]) -> None:
+        try:
+            self._handler(events)
+        except Exception:
+            log.exception("event_handler_failed", store=self._reader.feed.store)

@@ -1,0 +1,79 @@
+"""Texts to vectors: what every embedder offers, and which one the settings mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from kgserve.errors import Unavailable
+from kgserve.settings import Settings
+from kgserve.views.hashing import HashingEmbedder
+from kgserve.views.local_model import LocalEmbedder
+from kgserve.views.model_files import checked_manifest, model_folder
+from kgserve.views.openai_model import OpenAIEmbedder
+
+log = structlog.get_logger()
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors; safe to share between threads."""
+
+    @property
+    def model_id(self) -> str:
+        """Identifies vectors: two embedders with the same id give the same vectors."""
+        ...
+
+    @property
+    def dimensions(self) -> int:
+        """Length of every vector. A service may have to be asked once: then this blocks, and raises Unavailable."""
+        ...
+
+    @property
+    def degraded(self) -> bool:
+        """True when vectors stand for letters and words, not for meaning."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of length 1, one row per text, shape (len(texts), dimensions).
+
+        Blocks; any number of texts, split inside. Raises Unavailable when the model or service cannot answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory, threads and connections; what is being embedded ends properly."""
+        ...
+
+
+def load_embedder(settings: Settings) -> Embedder:
+    """The embedder that ``settings`` mean, in well under a second and without asking any network.
+
+    A local model that is missing or damaged is replaced by the hashing embedder with one warning. Raises InvalidInput
+    when an embedding service is asked for without a usable address.
+    """
+    match settings.embedding_provider:
+        case "openai":
+            return OpenAIEmbedder(
+                settings.embedding_url,
+                settings.embedding_model,
+                settings.embedding_key,
+                batch=settings.embedding_batch,
+            )
+        case "local":
+            return _local(settings)
+        case "hashing":
+            return HashingEmbedder()
+
+
+def _local(settings: Settings) -> Embedder:
+    folder = model_folder(settings, settings.embedding_model)
+    try:
+        manifest = checked_manifest(folder, settings.embedding_model)
+    except Unavailable as fault:
+        log.warning("embedding_degraded", reason=fault.message, instead=HashingEmbedder.model_id)
+        return HashingEmbedder()
+    return LocalEmbedder(folder, manifest, threads=settings.embedding_threads, batch=settings.embedding_batch)

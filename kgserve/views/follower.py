@@ -1,0 +1,154 @@
+"""An index as a view of the journal: it pulls changes after its own cursor, applies them, then moves the cursor."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import structlog
+
+from kgserve.engine import read
+from kgserve.journal import snapshot
+from kgserve.journal.tail import Tail
+from kgserve.store.rebuild import fresh_folder
+from kgserve.store.store import Store
+from kgserve.views.following import Step, next_step
+from kgserve.views.keyword import Text
+
+log = structlog.get_logger()
+
+IndexName = Literal["keyword", "vector"]
+
+
+class IndexState(msgspec.Struct, frozen=True):
+    """How an index stands: the last commit that it has seen, and what is still to come of the present step.
+
+    ``entities`` are those in it, ``pending`` those to come, ``bytes`` its size on disk, ``error`` the last failure that
+    is not overcome yet.
+    """
+
+    name: IndexName
+    sequence: int
+    entities: int
+    pending: int
+    bytes: int
+    model: str
+    error: str | None
+
+
+class Stopped(Exception):
+    """The index is closing: the step in progress was left where it was."""
+
+
+class Follower(ABC):
+    """One index of one open store. One thread calls `step`; any thread searches and waits."""
+
+    name: IndexName
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.sequence = -1
+        self.pending = 0
+        self.error: str | None = None
+        self.refill_wanted = False
+        self._tail = Tail(store.layout.journal)
+        self._moved = threading.Condition()
+        self._stopping = threading.Event()
+
+    def step(self) -> bool:
+        """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
+        self._continue()
+        if self.sequence < 0:
+            self._move(self._open())
+        if self.refill_wanted or self._out_of_reach():
+            self._refill()
+        else:
+            step = next_step(self._tail, self.sequence, self.store.journal.last)
+            if step is not None:
+                self._follow(step)
+                self._move(step.sequence)
+        self.error = None
+        return self.sequence < self.store.state.sequence
+
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """Block until the index has seen a commit; whether it has."""
+        with self._moved:
+            return self._moved.wait_for(lambda: self.sequence >= sequence, seconds)
+
+    def stop(self) -> None:
+        """Let a step in progress end soon."""
+        self._stopping.set()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Save what is worth saving and release what is open; no step is in progress."""
+
+    @abstractmethod
+    def state(self) -> IndexState:
+        """How it stands."""
+
+    @abstractmethod
+    def _open(self) -> int:
+        """Open what is on disk; the commit that it has seen, 0 for none."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        """Take in everything there is, after `_clear`."""
+
+    @abstractmethod
+    def _follow(self, step: Step) -> None:
+        """Take in some changes. Doing it twice must come to the same."""
+
+    def _continue(self) -> None:
+        """Raise Stopped when the index is closing."""
+        if self._stopping.is_set():
+            raise Stopped
+
+    def _move(self, sequence: int) -> None:
+        with self._moved:
+            self.sequence = sequence
+            self._moved.notify_all()
+
+    def _out_of_reach(self) -> bool:
+        """Whether the journal cannot take it from its cursor to the present."""
+        journal = self.store.journal
+        return self.sequence < journal.oldest - 1 or self.sequence > journal.last
+
+    def _refill(self) -> None:
+        name, started = self.store.name, time.perf_counter()
+        rows = fresh_folder(self.store.layout.scratch / f"refill-{self.name}")
+        log.info("index_refill_started", store=name, index=self.name)
+        try:
+            with self.store.reading(timeout=0) as session:
+                state = read.dump_nodes(session, rows)
+            self.pending = state.nodes
+            self._clear()
+            self._move(0)
+            self._fill(_texts(rows), state.sequence)
+        finally:
+            self.pending = 0
+            shutil.rmtree(rows, ignore_errors=True)
+        self.refill_wanted = False
+        self._move(state.sequence)
+        seconds = round(time.perf_counter() - started, 3)
+        log.info("index_refill_done", store=name, index=self.name, sequence=state.sequence, seconds=seconds)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of the files of a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else 0
+
+
+def _texts(rows: Path) -> Iterator[Text]:
+    for batch in snapshot.read_rows(rows / snapshot.NODES):
+        yield from (Text(row[0], row[1], row[2]) for row in batch if row[2])

@@ -1,0 +1,178 @@
+"""The threads that keep the indexes of all open stores in step: one for keywords, one for vectors.
+
+A thread takes the stores that have something to do in turn, a step each, so that one import never starves another
+store. A step that fails is tried again, a second later at first and up to a minute later after that; the graph is not
+concerned.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import structlog
+
+from kgserve.errors import KgserveError, Unavailable
+from kgserve.store.store import Store
+from kgserve.views.embed import Embedder
+from kgserve.views.follower import Follower, Stopped
+from kgserve.views.indexes import Indexes
+
+log = structlog.get_logger()
+
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 60.0
+
+
+class _Turns:
+    """Who is to be served when, and who is being served; woken followers come once each."""
+
+    def __init__(self) -> None:
+        self._due: dict[Follower, float] = {}
+        self._served: Follower | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def wake(self, follower: Follower, seconds: float = 0.0) -> None:
+        with self._changed:
+            at = time.monotonic() + seconds
+            self._due[follower] = min(at, self._due.get(follower, at))
+            self._changed.notify_all()
+
+    def take(self) -> Follower | None:
+        """The next that is due; blocks; None at the end."""
+        with self._changed:
+            while not self._closed:
+                now = time.monotonic()
+                due = next((follower for follower, at in self._due.items() if at <= now), None)
+                if due is not None:
+                    del self._due[due]
+                    self._served = due
+                    return due
+                self._changed.wait(min(self._due.values()) - now if self._due else None)
+            return None
+
+    def done(self) -> None:
+        with self._changed:
+            self._served = None
+            self._changed.notify_all()
+
+    def forget(self, follower: Follower) -> None:
+        """Serve a follower no more; blocks while it is being served."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._served is not follower)
+            self._due.pop(follower, None)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class _Worker:
+    """One thread and its turns."""
+
+    def __init__(self, name: str) -> None:
+        self.turns = _Turns()
+        self._failures: dict[Follower, int] = {}
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.turns.close()
+        self._thread.join()
+
+    def forget(self, follower: Follower) -> None:
+        follower.stop()
+        self.turns.forget(follower)
+        self._failures.pop(follower, None)
+
+    def _run(self) -> None:
+        while (follower := self.turns.take()) is not None:
+            try:
+                self._serve(follower)
+            finally:
+                self.turns.done()
+
+    def _serve(self, follower: Follower) -> None:
+        try:
+            more = follower.step()
+        except Stopped:
+            return
+        except Exception as error:  # noqa: BLE001  # an index may fail in any way; it must not end the thread
+            self._put_off(follower, error)
+            return
+        self._failures.pop(follower, None)
+        if more:
+            self.turns.wake(follower)
+
+    def _put_off(self, follower: Follower, error: Exception) -> None:
+        failures = self._failures[follower] = self._failures.get(follower, 0) + 1
+        seconds = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
+        follower.error = error.message if isinstance(error, KgserveError) else "internal error; see the log"
+        log.warning(
+            "index_step_failed",
+            store=follower.store.name,
+            index=follower.name,
+            retry_in=seconds,
+            error=str(error),
+            exc_info=not isinstance(error, KgserveError),
+        )
+        self.turns.wake(follower, seconds)
+
+
+class Indexer:
+    """A companion of the pool: indexes every store while it is open."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self._open: dict[str, Indexes] = {}
+        self._lock = threading.Lock()
+        self._keyword = _Worker("keyword-indexer")
+        self._vector = _Worker("vector-indexer")
+
+    def opened(self, store: Store) -> None:
+        """Begin to follow a store."""
+        indexes = Indexes(store, self.embedder)
+        with self._lock:
+            self._open[store.name] = indexes
+        store.after_commit.append(lambda: self._wake(indexes))
+        self._wake(indexes)
+
+    def closing(self, store: Store) -> None:
+        """Stop following a store, and save its vectors."""
+        with self._lock:
+            indexes = self._open.pop(store.name, None)
+        if indexes is None:
+            return
+        for worker, follower in ((self._keyword, indexes.keyword), (self._vector, indexes.vector)):
+            worker.forget(follower)
+            try:
+                follower.close()
+            except (KgserveError, OSError):
+                log.exception("index_close_failed", store=store.name, index=follower.name)
+
+    def of(self, store: Store) -> Indexes:
+        """The indexes of an open store. Raises Unavailable when it has none."""
+        with self._lock:
+            found = self._open.get(store.name)
+        if found is None:
+            raise Unavailable("this store is not indexed: indexes are turned off, or it is just closing")
+        return found
+
+    def reindex(self, store: Store) -> None:
+        """Make both indexes anew, with the present model."""
+        indexes = self.of(store)
+        indexes.keyword.refill_wanted = True
+        indexes.vector.change_model()
+        self._wake(indexes)
+
+    def close(self) -> None:
+        """End the threads; the stores are closed already."""
+        self._keyword.close()
+        self._vector.close()
+        self.embedder.close()
+
+    def _wake(self, indexes: Indexes) -> None:
+        self._keyword.turns.wake(indexes.keyword)
+        self._vector.turns.wake(indexes.vector)

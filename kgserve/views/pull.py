@@ -1,0 +1,136 @@
+"""Fetches other models from the hub that fastembed knows, by explicit command only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastembed import TextEmbedding
+from huggingface_hub import constants as hub
+
+from kgserve.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.settings import Settings
+from kgserve.views.local_model import LocalEmbedder
+from kgserve.views.model_files import (
+    FileSum,
+    Manifest,
+    checked_manifest,
+    model_folder,
+    replacing,
+    sums,
+    write_manifest,
+)
+
+REACH_SECONDS = 5.0
+"""Time for the hub's first answer: without the question a hub out of reach takes more than half a minute to fail."""
+USUAL_TOKENS = 512
+MOST_TOKENS = 1 << 16
+
+
+def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> Manifest:
+    """Have the model ``name`` in the models folder, downloaded from the hub if it is not there.
+
+    Raises InvalidInput for a model that fastembed does not know, Unavailable when the hub does not give it.
+    """
+    known = _description(name)
+    folder = model_folder(settings, known["model"])
+    try:
+        return checked_manifest(folder, known["model"])
+    except Unavailable:
+        _check_hub(known["sources"]["hf"])
+    with replacing(folder) as new:
+        tell(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
+        _download(known, new)
+        manifest = _manifest(known, new)
+        write_manifest(new, manifest)
+        tell("trying it on a sentence")
+        _try(new, manifest)
+    return manifest
+
+
+def known_models() -> Iterable[str]:
+    """Names of the models that can be pulled."""
+    return sorted(model["model"] for model in TextEmbedding.list_supported_models() if _is_usable(model))
+
+
+def _description(name: str) -> dict[str, Any]:
+    for model in TextEmbedding.list_supported_models():
+        if model["model"].lower() == name.lower() and _is_usable(model):
+            return model
+    raise InvalidInput(f"fastembed knows no model {name!r}; those it knows: {', '.join(known_models())}")
+
+
+def _is_usable(model: dict[str, Any]) -> bool:
+    return bool(model["sources"].get("hf")) and str(model["model_file"]).endswith(".onnx")
+
+
+def _check_hub(repository: str) -> None:
+    if hub.HF_HUB_OFFLINE:
+        raise Unavailable("HF_HUB_OFFLINE forbids to ask the model hub")
+    try:
+        answer = httpx.get(f"{hub.ENDPOINT}/api/models/{repository}", timeout=REACH_SECONDS, follow_redirects=True)
+        answer.raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Unavailable(
+            f"the model hub {hub.ENDPOINT} does not give {repository} ({reason}); "
+            "`kgserve model prepare` makes the default model without it"
+        ) from None
+
+
+def _download(known: dict[str, Any], folder: Path) -> None:
+    cache = folder.parent / "hub"
+    files = [known["model_file"], *known["additional_files"]]
+    try:
+        found = TextEmbedding.download_files_from_huggingface(known["sources"]["hf"], str(cache), extra_patterns=files)
+        shutil.copytree(found, folder, dirs_exist_ok=True)  # the cache holds links into its own store
+    except Exception as error:  # of several libraries, without a class in common
+        raise Unavailable(f"{known['sources']['hf']} could not be fetched: {error}") from error
+    shutil.rmtree(cache)
+
+
+def _manifest(known: dict[str, Any], folder: Path) -> Manifest:
+    files = sums(folder)
+    weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
+    if not weights:
+        raise Unavailable(f"{known['sources']['hf']} holds no {known['model_file']}")
+    return Manifest(
+        name=known["model"],
+        dimensions=known["dim"],
+        max_tokens=_max_tokens(folder),
+        weights_sha256=_one_sum(weights),
+        source=f"{hub.ENDPOINT}/{known['sources']['hf']}",
+        files=files,
+    )
+
+
+def _one_sum(weights: list[FileSum]) -> str:
+    if len(weights) == 1:
+        return weights[0].sha256
+    return hashlib.sha256("".join(each.sha256 for each in weights).encode()).hexdigest()
+
+
+def _max_tokens(folder: Path) -> int:
+    """Tokens that the model reads; some models' files say nothing, or 1e30."""
+    try:
+        given = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
+    except (OSError, ValueError):
+        given = None
+    return given if isinstance(given, int) and 0 < given <= MOST_TOKENS else USUAL_TOKENS
+
+
+def _try(folder: Path, manifest: Manifest) -> None:
+    embedder = LocalEmbedder(folder, manifest, threads=1, batch=1)
+    try:
+        embedder.embed(["A sentence."])
+    except KgserveError:
+        raise
+    except Exception as error:
+        raise Unavailable(f"{manifest.name} was fetched, but does not work: {error}") from error
+    finally:
+        embedder.close()

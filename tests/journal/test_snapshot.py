@@ -1,0 +1,115 @@
+"""Snapshots, and folding change sets into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.errors import JournalDamaged
+from kgserve.journal import snapshot
+from kgserve.journal.fold import fold
+from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.change import StoreState
+from kgserve.model.rows import EdgeRow, NodeRow
+from tests.journal.history import History, mixed
+
+
+def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None, after: int = 0) -> Path:
+    """The snapshot of a history after so many change sets."""
+    rows = tmp_path / f"rows-{upto}-{after}"
+    rows.mkdir()
+    state = fold(base, history.changes[after:upto], rows)
+    return snapshot.install(rows, tmp_path, state)
+
+
+def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
+    nodes = {NodeRow(*row) for rows in snapshot.read_rows(folder / snapshot.NODES) for row in rows}
+    edges = {EdgeRow(*row) for rows in snapshot.read_rows(folder / snapshot.EDGES) for row in rows}
+    return nodes, edges
+
+
+def test_folding_gives_the_rows_of_the_plan(tmp_path: Path) -> None:
+    history = mixed()
+    nodes, edges = held(folded(tmp_path, history, len(history.changes)))
+    assert nodes == set(history.workspace.nodes.values())
+    assert edges == {row for row in history.workspace.edges.values() if row is not None}
+
+
+@pytest.mark.parametrize("middle", range(7))
+def test_folding_from_a_snapshot_gives_the_same(tmp_path: Path, middle: int) -> None:
+    history = mixed()
+    end = len(history.changes)
+    base = folded(tmp_path, history, middle)
+    assert snapshot.verify(base).state == (history.changes[middle - 1].state if middle else StoreState())
+    again = folded(tmp_path, history, end, base, middle)
+    assert held(again) == (
+        set(history.workspace.nodes.values()),
+        {row for row in history.workspace.edges.values() if row is not None},
+    )
+    assert snapshot.measure(again) == (history.state.digest, history.state.nodes, history.state.edges)
+    assert snapshot.verify(again).state == history.state
+
+
+def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
+    history = History()
+    count = 2 * snapshot.BATCH_ROWS + 5
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t") for i in range(count)]))
+    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
+    base = folded(tmp_path, history, 1)
+    assert held(folded(tmp_path, history, 2, base, 1))[0] == set(history.workspace.nodes.values())
+
+
+def test_rows_that_do_not_come_to_the_digest_are_damage(tmp_path: Path) -> None:
+    history = mixed()
+    with pytest.raises(JournalDamaged):
+        fold(None, history.changes[1:], tmp_path)
+    base = folded(tmp_path, history, 2)
+    with pytest.raises(JournalDamaged):
+        fold(base, history.changes[3:], tmp_path)
+
+
+@pytest.mark.parametrize("name", [snapshot.NODES, snapshot.EDGES])
+@pytest.mark.parametrize("kind", ["flipped", "cut", "gone", "longer"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    path = folded(tmp_path, mixed(), 6) / name
+    data = path.read_bytes()
+    changed = {"flipped": data[:9] + bytes([data[9] ^ 1]) + data[10:], "cut": data[:-1], "longer": data + b"\0"}
+    path.unlink() if kind == "gone" else path.write_bytes(changed[kind])
+    with pytest.raises(JournalDamaged, match=name):
+        snapshot.verify(path.parent)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}", b"[]", None])
+def test_a_damaged_manifest_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = folded(tmp_path, mixed(), 6) / snapshot.MANIFEST
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(JournalDamaged, match=snapshot.MANIFEST):
+        snapshot.verify(path.parent)
+
+
+def test_a_snapshot_under_another_name_is_none(tmp_path: Path) -> None:
+    path = folded(tmp_path, mixed(), 6)
+    other = path.rename(tmp_path / "snapshot.5")
+    with pytest.raises(JournalDamaged):
+        snapshot.verify(other)
+
+
+def test_snapshots_are_listed_newest_first_and_old_ones_removed(tmp_path: Path) -> None:
+    history = mixed()
+    for upto in (2, 6, 4):
+        folded(tmp_path, history, upto)
+    (tmp_path / "snapshot.7.new").mkdir()
+    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
+    assert snapshot.remove_but_newest(tmp_path, 2) == 4
+    assert [snapshot.sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
+
+
+def test_the_same_snapshot_may_be_installed_again(tmp_path: Path) -> None:
+    history = mixed()
+    first = folded(tmp_path, history, 6)
+    again = tmp_path / "again"
+    again.mkdir()
+    fold(None, history.changes, again)
+    assert snapshot.install(again, tmp_path, history.state) == first
+    snapshot.verify(first)

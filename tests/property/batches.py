@@ -1,0 +1,145 @@
+"""Random batches: of every kind of write, small ones and such as cross the sizes where the engine is fed otherwise."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+from kgserve.engine.traverse import Walk
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.requests import Direction
+from kgserve.model.rows import EdgeKey
+from tests.property.graph import Graph
+
+Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]
+KINDS: tuple[Kind, ...] = ("inject", "update", "import", "delete nodes", "delete edges", "mixed")
+SIZES = (1, 3, 12, 25, 45, 120, 250, 450)
+
+_ODD = [
+    "it's",
+    'say "hi"',
+    "back`tick",
+    "nul\0end",
+    "two\nlines",
+    "back\\slash",
+    "Ünïcödé",
+    "日本",
+    "😀",
+    " ",
+    "a/b",
+    "{}",
+    "$i",
+]
+_TYPES = ("person", "place", "thing")
+_RELATIONS = ("knows", "is in", "made'of")
+_ATTRIBUTES = (None, None, "{}", '{"a":1}', '{"a":1,"b":[null,{"c":"ü"}]}')
+_MOMENTS = ("2020-02-29T12:00:00Z", "2021-01-01T00:00:00.250000+02:00")
+_DIRECTIONS: tuple[Direction, ...] = ("outgoing", "incoming", "both")
+
+
+class Batches:
+    """Makes batches about a bounded number of ids; the same seed makes the same ones against the same graph."""
+
+    def __init__(self, seed: int, ids: int) -> None:
+        self.random = random.Random(seed)
+        self._ids = ids
+
+    def batch(self, graph: Graph, kind: Kind, size: int) -> WriteBatch:
+        """A batch of one kind with about so many rows."""
+        touch = self.random.random() < 0.6
+        match kind:
+            case "inject":
+                edges = self._new_edges(size)
+                return WriteBatch(nodes=self._nodes(max(1, size // 2)), edges=edges, touch=touch)
+            case "update":
+                return WriteBatch(
+                    nodes=self._stored_nodes(graph, size), edges=self._stored_edges(graph, size), touch=touch
+                )
+            case "import":
+                return self._import(graph, size)
+            case "delete nodes":
+                return WriteBatch(delete_nodes=[self.some_id() for _ in range(min(size, self._ids // 4 + 1))])
+            case "delete edges":
+                return WriteBatch(delete_edges=self._stored_keys(graph, size))
+            case "mixed":
+                return self._mixed(graph, size, touch=touch)
+
+    def any_batch(self, graph: Graph) -> WriteBatch:
+        """A batch of any kind and size; deletions are rarer than additions."""
+        kind = self.random.choices(KINDS, (6, 4, 3, 1, 2, 3))[0]
+        return self.batch(graph, kind, self.random.choice(SIZES))
+
+    def some_id(self) -> str:
+        """One of the ids, whether it is there or not."""
+        number = self.random.randrange(self._ids)
+        return _ODD[number] if number < len(_ODD) else f"n{number}"
+
+    def walk(self) -> Walk:
+        """Something to walk."""
+        choice = self.random.choice
+        types = choice((None, None, frozenset(_RELATIONS[:1]), frozenset(_RELATIONS[1:])))
+        weight, nodes = choice((None, None, 0.5)), choice((1, 2, 7, 1000, 5000))
+        return Walk(self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes)
+
+    def _mixed(self, graph: Graph, size: int, *, touch: bool) -> WriteBatch:
+        nodes, edges = self._nodes(size // 3 + 1), self._new_edges(size)
+        doomed = [put.id for put in nodes if self.random.random() < 0.3][:20]
+        again = [put.key for put in edges if self.random.random() < 0.3]
+        deleted = [*doomed, *(self.some_id() for _ in range(2))]
+        keys = [*again, *self._stored_keys(graph, size // 4)]
+        return WriteBatch(nodes=nodes, edges=edges, delete_nodes=deleted, delete_edges=keys, touch=touch)
+
+    def _import(self, graph: Graph, size: int) -> WriteBatch:
+        choice = self.random.choice
+        nodes = [
+            NodePut(
+                put.index, put.id, choice((put.type, None)), put.content, put.attributes,
+                choice((None, 7)), choice((None, 0, 1_600_000_000_000_000)), choice((None, 1_700_000_000_000_001)),
+            )
+            for put in self._nodes(size // 2 + 1)
+        ]  # fmt: skip
+        edges = [self._line(put) for put in (*self._new_edges(size), *self._stored_edges(graph, size // 3))]
+        return WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True)
+
+    def _line(self, put: EdgePut) -> EdgePut:
+        # Its times are among its attributes: they come with some or not at all.
+        created, updated = (self.random.choice((None, *_MOMENTS)) if put.own else None for _ in range(2))
+        return EdgePut(put.index, put.key, put.weight, put.own, created, updated, self.random.choice((None, 5)))
+
+    def _nodes(self, count: int) -> list[NodePut]:
+        return [self._node(index, self.some_id()) for index in range(count)]
+
+    def _stored_nodes(self, graph: Graph, count: int) -> list[NodePut]:
+        stored = list(graph.nodes)
+        found = [self.random.choice(stored) for _ in range(count)] if stored else []
+        return [NodePut(i, node_id, None, self._text()) for i, node_id in enumerate(found)]
+
+    def _node(self, index: int, node_id: str) -> NodePut:
+        choice = self.random.choice
+        # Now and then without a type: fine for a node that is there, a reason to refuse the batch otherwise.
+        node_type = None if self.random.random() < 0.002 else choice(_TYPES)
+        return NodePut(index, node_id, node_type, choice((None, "", self._text())), choice(_ATTRIBUTES))
+
+    def _text(self) -> str:
+        return choice_text(self.random)
+
+    def _new_edges(self, count: int) -> list[EdgePut]:
+        choice = self.random.choice
+        keys = [(self.some_id(), self.some_id(), choice(_RELATIONS)) for _ in range(count)]
+        return [self._edge(index, key) for index, key in enumerate(keys)]
+
+    def _stored_edges(self, graph: Graph, count: int) -> list[EdgePut]:
+        return [self._edge(index, key) for index, key in enumerate(self._stored_keys(graph, count))]
+
+    def _edge(self, index: int, key: EdgeKey) -> EdgePut:
+        choice = self.random.choice
+        return EdgePut(index, key, choice((None, 0.0, 0.25, 0.75, self.random.random())), choice(_ATTRIBUTES))
+
+    def _stored_keys(self, graph: Graph, count: int) -> list[EdgeKey]:
+        stored = list(graph.edges)
+        return self.random.sample(stored, min(count, len(stored)))
+
+
+def choice_text(source: random.Random) -> str:
+    """A text that is rarely the same twice, and long now and then."""
+    return f"text {source.randrange(10_000)} 'ü' 😀" * source.choice((1, 1, 1, 40))

@@ -1,0 +1,354 @@
+"""A store and what it should hold, side by side: each step is done to both, then they are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal, LiteralString, Self, get_args
+
+import msgspec
+
+from kgserve.engine import read
+from kgserve.engine.columns import edge_rows, ids_table, node_rows
+from kgserve.engine.session import Session
+from kgserve.engine.traverse import Walk, walk
+from kgserve.errors import InvalidInput, NotFound
+from kgserve.journal import snapshot
+from kgserve.journal.frame import read_frame
+from kgserve.journal.journal import list_segments
+from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.change import StoreState
+from kgserve.model.plan import Report
+from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.ops import render
+from kgserve.ops.nodes import get_node, list_nodes
+from kgserve.settings import Settings
+from kgserve.store.layout import Layout
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+from tests.property.graph import Graph, Outcome, Refused
+
+NAME = "s"
+PATIENCE = 120
+Damage = Literal["engine gone", "engine cut", "engine flipped", "catalog gone", "description gone", "snapshot flipped"]
+DAMAGES: tuple[Damage, ...] = get_args(Damage)
+
+_NODES = """
+MATCH (e:Entity) RETURN e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at
+"""
+_OUT: LiteralString = """
+LOAD FROM $rows MATCH (x:Entity {id: i})-[k:RELATES_TO]->(y:Entity)
+RETURN x.id, y.id, k.relation_type, k.weight, k.attributes, k.version, k.sequence
+"""
+_IN: LiteralString = """
+LOAD FROM $rows MATCH (y:Entity {id: i})<-[k:RELATES_TO]-(x:Entity)
+RETURN x.id, y.id, k.relation_type, k.weight, k.attributes, k.version, k.sequence
+"""
+_ONE_BY_ONE = 100
+_FIRST = WriteBatch(nodes=[NodePut(0, "first of a group", "t")])
+
+
+class Contents(msgspec.Struct):
+    """All rows of an engine, relations read from both of their ends."""
+
+    state: StoreState
+    nodes: list[NodeRow]
+    outgoing: list[EdgeRow]
+    incoming: list[EdgeRow]
+
+
+class Driver:
+    """One store in a folder of its own, through restarts and crashes; ``root`` is emptied by `end`."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.root = root
+        self.graph = Graph()
+        self._options = {"buffer_pool_mb": 64, "check_interval": 0, "journal_segment_mb": 1, **options}
+        self._life = 0
+        self._open()
+
+    def end(self) -> None:
+        """Close the store and remove its files."""
+        self._close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # Writing
+
+    def write(self, *batches: WriteBatch) -> None:
+        """Queue batches, wait for all of them, compare their reports."""
+        self._settle(batches, [self.store.submit(batch, wait=PATIENCE) for batch in batches])
+
+    def write_group(self, *batches: WriteBatch) -> None:
+        """The same as one group: the writer is held back until all of them wait."""
+        with self.store.view.commits:
+            first = self.store.submit(_FIRST)
+            while self.store.queued:
+                threading.Event().wait(0.001)
+            rest = [self.store.submit(batch, wait=PATIENCE) for batch in batches]
+        self._settle([_FIRST, *batches], [first, *rest])
+
+    def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
+        """Do the same to the graph; how it was after each batch, from before the first on."""
+        for future in futures:
+            future.exception(PATIENCE)
+        times = {change.sequence: change.time for change in self.store.journal.read(self.graph.sequence)}
+        stages = [self.graph]
+        for batch, future in zip(batches, futures, strict=True):
+            self.graph = self.graph.copy()
+            stages.append(self.graph)
+            try:
+                expected = self.graph.write(batch, times.get(self.graph.sequence + 1, 0))
+            except Refused:
+                assert isinstance(future.exception(), InvalidInput), future
+            else:
+                found = _counts(future.result())
+                assert found == expected, f"{found} where {expected} was due"
+        assert self.store.state.sequence == self.graph.sequence
+        assert self.store.view.rebuilds == self._rebuilds, "the engine failed at a write and was built anew"
+        return stages
+
+    # Lives
+
+    def restart(self, damage: Damage | None = None) -> None:
+        """Close cleanly, perhaps damage something that can be made again, and open."""
+        self._close()
+        if damage is not None:
+            _damage(self._layout(), damage)
+        self._open()
+        if damage is None:
+            assert self.store.view.rebuilds == 0
+        self.compare()
+
+    def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
+        """Go on with a copy of the files as they are now, while batches are under way.
+
+        ``torn`` bytes of a frame that was never finished are left at the journal's end.
+        """
+        acknowledged = self.graph.sequence
+        futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
+        copy = self.root / f"{self._life + 1}"
+        subprocess.run(["cp", "-r", str(self._data), str(copy)], check=True)
+        stages = self._settle(under_way, futures)
+        self._close()
+        shutil.rmtree(self._data)
+        self._life += 1
+        self._tear(torn)
+        self._open()
+        found = self.store.state.sequence
+        assert acknowledged <= found <= stages[-1].sequence
+        self.graph = next(stage for stage in stages if stage.sequence == found)
+        self.compare()
+
+    def compact(self, *under_way: WriteBatch) -> None:
+        """Compact, with batches under way, while a reader looks again and again."""
+        done, stop = self.store.compactor.done, threading.Event()
+        with Beside(self.store.compactor.run) as compacting, Beside(lambda: self._read_on(stop)) as reading:
+            futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
+            try:
+                self._settle(under_way, futures)
+            finally:
+                compacting.join(PATIENCE)
+                stop.set()
+        for error in (*compacting.errors, *reading.errors):
+            raise error
+        assert self.store.compactor.done == done + 1, "the compaction failed"
+        assert len(list(self._layout().root.glob("graph*.kuzu"))) == 1
+        self.compare()
+
+    def check(self) -> None:
+        """The store's own comparison must agree."""
+        assert self.store.check().ok
+        assert self.store.view.rebuilds == self._rebuilds
+
+    # Looking
+
+    def look(self, request: Walk) -> None:
+        """Walk from a node, get it, and list all in pages of a few."""
+        self._look_around(request)
+        self._look_at(request.start)
+        self._list(request.depth + 3)
+
+    def _look_around(self, request: Walk) -> None:
+        with self.store.reading() as session:
+            found = walk(session, request)
+        depths, edges, more = self.graph.walk(request)
+        assert {row.id: depth for row, depth in found.nodes} == depths
+        assert [row for row, _ in found.nodes] == [self.graph.nodes[node_id] for node_id in depths]
+        assert {row.key for row in found.edges} == edges
+        assert {row.key: row for row in found.edges} == {key: self.graph.edges[key] for key in edges}
+        assert (len(found.edges), found.truncated) == (len(edges), more), request
+
+    def _look_at(self, node_id: str) -> None:
+        if node_id not in self.graph.nodes:
+            with contextlib.suppress(NotFound):
+                raise AssertionError(get_node(self.pool, NAME, node_id))
+            return
+        found = get_node(self.pool, NAME, node_id)
+        outgoing, incoming = (
+            {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
+        )
+        assert found.node == render.node(self.graph.nodes[node_id])
+        if not found.edges_truncated:
+            assert outgoing == {key for key in self.graph.edges if key[0] == node_id}
+            assert incoming == {key for key in self.graph.edges if key[1] == node_id}
+
+    def _list(self, pages: int) -> None:
+        wanted = sorted(self.graph.nodes)
+        limit = min(1000, len(wanted) // pages + 1)
+        cursor: str | None = None
+        for start in range(0, pages * limit, limit):
+            page = list_nodes(self.pool, NAME, None, limit, cursor)
+            assert page.nodes == [render.node(self.graph.nodes[node_id]) for node_id in wanted[start : start + limit]]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+
+    def compare(self) -> None:
+        """All contents, in both directions, and what is kept beside them."""
+        found, graph = self._contents(), self.graph
+        differ(found.nodes, graph.nodes, [row.id for row in found.nodes])
+        differ(found.outgoing, graph.edges, [row.key for row in found.outgoing])
+        differ(found.incoming, graph.edges, [row.key for row in found.incoming])
+        state = found.state
+        assert state == self.store.state
+        assert (state.sequence, state.nodes, state.edges) == (graph.sequence, len(graph.nodes), len(graph.edges))
+        assert state.digest == graph.digest
+        self._compare_catalog()
+
+    def _compare_catalog(self) -> None:
+        ids, types, relations = self.store.listing(
+            lambda c: (c.page(None, None, 1 << 40), c.types(99), c.relation_types(99))
+        )
+        assert ids == sorted(self.graph.nodes)
+        assert types == _tally(row.type for row in self.graph.nodes.values())
+        assert relations == _tally(key[2] for key in self.graph.edges)
+
+    def _contents(self) -> Contents:
+        with self.store.reading(timeout=0) as session:
+            session.run("BEGIN TRANSACTION READ ONLY")
+            state, nodes = read.state(session), list(node_rows(session.arrow(_NODES)))
+            ids = [row.id for row in nodes]
+            found = Contents(
+                state, nodes, _edges(session, ids, read.outgoing, _OUT), _edges(session, ids, read.incoming, _IN)
+            )
+            session.run("COMMIT")
+        return found
+
+    def _read_on(self, stop: threading.Event) -> None:
+        folder = self.root / "reader"
+        folder.mkdir(exist_ok=True)
+        while not stop.is_set():
+            with self.store.reading(timeout=0) as session:
+                state = read.dump(session, folder)
+            assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges), "a reader saw half a write"
+
+    # Files
+
+    @property
+    def _data(self) -> Path:
+        return self.root / f"{self._life}"
+
+    def _layout(self) -> Layout:
+        return Layout(self._data, NAME)
+
+    def _open(self) -> None:
+        self.pool = StorePool(Settings(**{"data_dir": self._data, **self._options}))
+        self.store: Store = self.pool.acquire(NAME, create=True)
+        self._rebuilds = self.store.view.rebuilds
+
+    def _close(self) -> None:
+        self.pool.release(self.store)
+        self.pool.close()
+
+    def _tear(self, size: int) -> None:
+        """Leave the beginning of a frame, never the whole of one, at the journal's end."""
+        newest = list_segments(self._layout().journal)[-1]
+        if not size or not newest.size:
+            return
+        with newest.path.open("r+b") as file:
+            frame = read_frame(file, 0, newest.size)
+            file.seek(0)
+            part = file.read(min(size, frame.end - 1))
+            file.seek(newest.size)
+            file.write(part)
+
+
+def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Sequence[Any]) -> None:
+    """Fail, naming some rows, when those found are not those wanted, each once."""
+    assert len(set(keys)) == len(keys), "the engine holds a key twice"
+    held = dict(zip(keys, found, strict=True))
+    if held != wanted:
+        lost, extra = list(wanted.keys() - held.keys())[:3], list(held.keys() - wanted.keys())[:3]
+        other = [(held[k], wanted[k]) for k in held.keys() & wanted.keys() if held[k] != wanted[k]][:2]
+        raise AssertionError(f"lost {lost}, extra {extra}, other {other}; {len(held)} rows, {len(wanted)} wanted")
+
+
+def _counts(report: Report) -> Outcome:
+    return msgspec.convert(report, Outcome, from_attributes=True)
+
+
+def _edges(
+    session: Session, ids: list[str], one: Callable[[Session, str], list[EdgeRow]], many: LiteralString
+) -> list[EdgeRow]:
+    if len(ids) <= _ONE_BY_ONE:
+        return [row for node_id in ids for row in one(session, node_id)]
+    return list(edge_rows(session.arrow(many, {"rows": ids_table(ids)})))
+
+
+class Beside(threading.Thread):
+    """Runs something beside a block, which it joins at its end; ``errors`` holds what it raised."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self.errors: list[Exception] = []
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001  # it belongs to the block
+            self.errors.append(error)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.join(PATIENCE)
+
+
+def _tally(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names))
+
+
+def _damage(layout: Layout, damage: Damage) -> None:
+    match damage:
+        case "engine gone":
+            layout.engine.unlink()
+        case "engine cut":
+            with layout.engine.open("r+b") as file:
+                file.truncate(layout.engine.stat().st_size // 2)
+        case "engine flipped":
+            _flip(layout.engine)
+        case "catalog gone":
+            layout.catalog.unlink()
+        case "description gone":
+            (layout.root / "store.json").unlink()
+        case "snapshot flipped":
+            # While the journal is there from the beginning: otherwise the last copy could be the one that is hit.
+            if list_segments(layout.journal)[0].first == 1:
+                for path in snapshot.list_snapshots(layout.journal)[:1]:
+                    _flip(path / snapshot.NODES)
+            layout.engine.unlink()
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)

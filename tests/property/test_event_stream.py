@@ -1,0 +1,74 @@
+"""However a listener comes and goes, whether from memory or from files: each event once, and in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kgserve.model.events import BULK_ROWS, Position, Selection
+from kgserve.store.feed import Reader
+from kgserve.store.store import Store
+from tests.store.writing import batch, opened, write
+
+EVERYTHING = Selection()
+
+# Sizes of writes, how many pages a listener takes after each, and whether it leaves and comes back by its last id.
+STEPS = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2, 7, BULK_ROWS + 1]), st.integers(0, 3), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@contextmanager
+def fresh() -> Generator[Store]:
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder) / "data", journal_segment_mb=1) as store:
+        yield store
+
+
+class Visitor:
+    """A listener that keeps nothing but what it saw."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = self._enter(Position(1))
+        self.seen: list[str] = []
+
+    def take(self, pages: int, *, may_block: bool) -> None:
+        for _ in range(pages):
+            for entry in self._reader.take(EVERYTHING, may_block=may_block) or ():
+                self.seen.append(f"{entry.event.sequence}-{entry.event.index}")
+
+    def leave_and_return(self) -> None:
+        self._reader.close()
+        self._reader = self._enter(Position.parse(self.seen[-1]) if self.seen else Position(1))
+
+    def finish(self) -> list[str]:
+        while not self._reader.caught_up():
+            self.take(1, may_block=True)
+        self._reader.close()
+        return self.seen
+
+    def _enter(self, position: Position) -> Reader:
+        return Reader(self._store.feed, position, lambda: None)
+
+
+@given(STEPS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_event_once_and_in_order(steps: list[tuple[int, int, bool, bool]]) -> None:
+    expected: list[str] = []
+    with fresh() as store:
+        visitor = Visitor(store)
+        for number, (rows, pages, leaves, may_block) in enumerate(steps):
+            (report,) = write(store, batch(*(f"{number}/{n}" for n in range(rows))))
+            if rows:
+                expected += [f"{report.sequence}-{n}" for n in range(rows if rows <= BULK_ROWS else 1)]
+            visitor.take(pages, may_block=may_block)
+            if leaves:
+                visitor.leave_and_return()
+        assert visitor.finish() == expected

@@ -1,0 +1,129 @@
+"""Compaction replaces the engine's file and nobody notices."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from kgserve.engine import read
+from kgserve.journal import snapshot
+from kgserve.settings import MEBIBYTE
+from kgserve.store.store import Store
+from tests.store.writing import (
+    assert_whole,
+    batch,
+    ids,
+    layout,
+    opened,
+    until,
+    write,
+)
+
+
+def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*"abc", edges=[("a", "b", "r"), ("b", "c", "r")]))
+        digest, old = store.state.digest, store.view._engine
+        store.compactor.run()
+        assert store.compactor.done == 1
+        assert store.state.digest == digest
+        assert old.closed
+        assert not old.path.exists()
+        assert store.view.bytes()[1] < 100_000
+        assert [snapshot.verify(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [1]
+        write(store, batch("d", edges=[("c", "d", "r")]))
+        assert_whole(store)
+    assert {path.name for path in layout(tmp_path).root.glob("graph*")} == {"graph.kuzu", "graph.kuzu.wal"}
+    with opened(tmp_path) as store:
+        assert store.view.rebuilds == 0
+        assert ids(store) == list("abcd")
+
+
+def test_an_empty_store_can_be_compacted(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.compactor.run()
+        assert store.compactor.done == 1
+        write(store, batch("a"))
+        assert_whole(store)
+
+
+def test_old_snapshots_and_segments_go(tmp_path: Path) -> None:
+    with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
+        for number in range(4):
+            write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
+            store.compactor.run()
+        kept = [snapshot.sequence_of(path) for path in snapshot.list_snapshots(store.layout.journal)]
+        assert kept == [8, 6]
+        assert 1 < store.journal.oldest <= 7
+        assert list(store.layout.scratch.iterdir()) == []
+
+
+def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*(f"n{i}" for i in range(300))))
+        with store.reading() as session:
+            before = read.state(session)
+            session.run("BEGIN TRANSACTION READ ONLY")
+            store.compactor.run()
+            write(store, batch("later"))
+            assert read.state(session) == before
+            assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[300]]
+            session.run("COMMIT")
+        until(lambda: len(list(store.layout.root.glob("graph*.kuzu"))) == 1)
+        with store.reading() as session:
+            assert read.state(session) == store.state
+
+
+def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch(*(f"n{i}" for i in range(500))))
+        stop = threading.Event()
+        writers = [threading.Thread(target=keep_writing, args=(store, f"w{n}-", stop)) for n in range(3)]
+        for thread in writers:
+            thread.start()
+        for _ in range(3):
+            store.compactor.run()
+        stop.set()
+        for thread in writers:
+            thread.join()
+        assert store.compactor.done == 3
+        assert store.view.rebuilds == 0
+        assert_whole(store)
+
+
+def keep_writing(store: Store, prefix: str, stop: threading.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        write(store, batch(f"{prefix}{number}", edges=[(f"{prefix}{number}", "n1", "r")]))
+        number += 1
+
+
+def test_a_compaction_that_finds_the_engine_altered_heals_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b", content="true"))
+        with store.view.commits:
+            store.view.writer.run("MATCH (e:Entity {id: 'a'}) SET e.content = 'false'")
+        store.compactor.run()
+        assert (store.compactor.done, store.view.rebuilds) == (0, 1)
+        assert snapshot.list_snapshots(store.layout.journal) == []
+        assert_whole(store)
+
+
+def test_a_log_that_has_outgrown_its_limit_starts_a_compaction_when_idle(tmp_path: Path) -> None:
+    with opened(tmp_path, compact_wal_mb=1) as store:
+        write(store, *(batch(f"n{i}", content="x" * 400_000) for i in range(4)))
+        until(lambda: store.compactor.done == 1)
+        assert store.view.bytes()[1] < MEBIBYTE
+        assert_whole(store)
+
+
+def test_a_change_that_deletes_makes_and_changes_edges_fits_the_file_just_built(tmp_path: Path) -> None:
+    """Within a transaction kuzu misreads edges of nodes that have lost some that are on disk and got new ones."""
+    stored = [("j", end, "k") for end in "cfb"] + [("j", end, "m") for end in "efbg"]
+    made = [("i", "f", "k"), ("j", "i", "m"), ("j", "j", "k"), ("j", "k", "m"), ("j", "l", "k"), ("j", "i", "k")]
+    with opened(tmp_path) as store:
+        write(store, batch(*"bcefgijkl", edges=stored))
+        store.compactor.run()
+        write(store, batch(edges=[*made, ("j", "f", "k")], delete_edges=[("j", "f", "m")]))
+        assert store.view.rebuilds == 0
+        assert_whole(store)

@@ -1,0 +1,22 @@
+"""The real embedding model, for tests of meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve import settings
+from kgserve.errors import Unavailable
+from kgserve.settings import Settings
+from kgserve.views.model_files import PREPARED_MODEL, checked_manifest, model_folder
+
+
+def model_settings() -> Settings:
+    """Settings with which the prepared model is used; skips the test where `make setup` could not prepare it."""
+    found = settings.load({"models_dir": settings.load().models_dir or Path("kgserve-data/models").absolute()})
+    try:
+        checked_manifest(model_folder(found, PREPARED_MODEL), PREPARED_MODEL)
+    except Unavailable as reason:
+        pytest.skip(reason.message)
+    return found

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kgserve.errors import Unavailable
+from kgserve.views.embeddings import EmbeddingCache, embed_cached
+from kgserve.views.hashing import HashingEmbedder
+
+MODEL = "a model"
+
+
+class CountingEmbedder(HashingEmbedder):
+    """Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked += texts
+        return super().embed(texts)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "views" / "embeddings.sqlite"
+
+
+@pytest.fixture
+def cache(path: Path) -> Iterator[EmbeddingCache]:
+    opened = EmbeddingCache(path)
+    yield opened
+    opened.close()
+
+
+def vectors_of(count: int, seed: int = 1) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((count, 384)).astype(np.float32)
+
+
+def texts_of(count: int) -> list[str]:
+    return [f"text {number}" for number in range(count)]
+
+
+def test_what_is_put_is_got_again_also_after_reopening(path: Path) -> None:
+    texts, vectors = texts_of(1234), vectors_of(1234)
+    for first in (True, False):
+        cache = EmbeddingCache(path)
+        if first:
+            cache.put_many(MODEL, texts, vectors)
+        got = cache.get_many(MODEL, [*texts, "unknown"])
+        assert got.pop() is None
+        assert (np.stack([row for row in got if row is not None]) == vectors).all()
+        assert len(cache) == 1234
+        cache.close()
+
+
+def test_models_do_not_see_each_others_vectors(cache: EmbeddingCache) -> None:
+    one, other = vectors_of(1, 1), vectors_of(1, 2)
+    cache.put_many("one", ["text"], one)
+    assert cache.get_many("other", ["text"]) == [None]
+    cache.put_many("other", ["text"], other)
+    (got,) = cache.get_many("one", ["text"])
+    assert got is not None
+    assert (got == one[0]).all()
+
+
+def test_the_last_vector_put_counts(cache: EmbeddingCache) -> None:
+    for seed in (1, 2):
+        cache.put_many(MODEL, ["text"], vectors_of(1, seed))
+    (got,) = cache.get_many(MODEL, ["text"])
+    assert got is not None
+    assert (got == vectors_of(1, 2)[0]).all()
+    assert len(cache) == 1
+
+
+@pytest.mark.parametrize("text", ["", "\0", "\ud800", "字🙂", "x" * 1_000_000])
+def test_any_text_is_a_key(cache: EmbeddingCache, text: str) -> None:
+    cache.put_many(MODEL, [text], vectors_of(1))
+    assert cache.get_many(MODEL, [text])[0] is not None
+    assert cache.get_many(MODEL, [text + "."]) == [None]
+
+
+def test_each_text_is_embedded_once(cache: EmbeddingCache) -> None:
+    embedder = CountingEmbedder()
+    texts = ["one", "two", "one", "three", "two"]
+    for _ in range(2):
+        assert (embed_cached(embedder, cache, texts) == HashingEmbedder().embed(texts)).all()
+    assert embedder.asked == ["one", "two", "three"]
+    embed_cached(embedder, cache, ["three", "four"])
+    assert embedder.asked == ["one", "two", "three", "four"]
+    assert embed_cached(embedder, cache, []).shape == (0, 384)
+
+
+def test_vectors_of_another_width_are_computed_again(cache: EmbeddingCache) -> None:
+    cache.put_many(HashingEmbedder.model_id, ["text"], np.ones((1, 8), dtype=np.float32))
+    assert embed_cached(HashingEmbedder(), cache, ["text"]).shape == (1, 384)
+    assert len(cache) == 1
+
+
+def test_the_oldest_go_when_there_are_too_many(path: Path) -> None:
+    cache = EmbeddingCache(path, max_vectors=1000)
+    texts = texts_of(2500)
+    cache.put_many(MODEL, texts, vectors_of(2500))
+    kept = [row is not None for row in cache.get_many(MODEL, texts)]
+    assert kept == [False] * 1500 + [True] * 1000
+    cache.close()
+
+
+def test_threads_and_processes_share_a_file(path: Path, cache: EmbeddingCache) -> None:
+    program = f"""
+import sys, numpy as np
+from pathlib import Path
+from kgserve.views.embeddings import EmbeddingCache
+cache = EmbeddingCache(Path(sys.argv[1]))
+for number in range(300):
+    cache.put_many({MODEL!r}, [f"process {{number}}"], np.full((1, 384), number, dtype=np.float32))
+cache.close()
+"""
+    vectors = vectors_of(300)
+    with subprocess.Popen([sys.executable, "-c", program, str(path)]) as other, ThreadPoolExecutor(4) as pool:
+        list(
+            pool.map(
+                lambda number: cache.put_many(MODEL, [f"thread {number}"], vectors[number : number + 1]), range(300)
+            )
+        )
+    assert other.returncode == 0
+    assert len(cache) == 600
+    got = cache.get_many(MODEL, [f"thread {number}" for number in range(300)])
+    assert (np.stack([row for row in got if row is not None]) == vectors).all()
+
+
+def test_after_close_it_says_so(path: Path) -> None:
+    cache = EmbeddingCache(path)
+    cache.put_many(MODEL, ["text"], vectors_of(1))
+    cache.close()
+    cache.close()
+    with pytest.raises(Unavailable, match="closed"):
+        cache.get_many(MODEL, ["text"])
+    assert not path.with_name(path.name + "-wal").exists()
+
+
+def test_nothing_stays_open(path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        cache = EmbeddingCache(path)
+        cache.put_many(MODEL, ["text"], vectors_of(1))
+        cache.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    "harm", ["garbage", "empty", "cut", "cut to the header", "another database", "a table of another shape"]
+)
+def test_a_damaged_file_is_replaced(path: Path, harm: str) -> None:
+    fill(path, 600)
+    data = path.read_bytes()
+    match harm:
+        case "garbage":
+            path.write_bytes(random.Random(1).randbytes(len(data)))
+        case "empty":
+            path.write_bytes(b"")
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "cut to the header":
+            path.write_bytes(data[:100])
+        case _:
+            path.unlink()
+            table = "vectors (something)" if "table" in harm else "another (thing)"
+            with sqlite3.connect(path) as connection:
+                connection.execute(f"CREATE TABLE {table}")
+            connection.close()
+    still_right_and_useful(path, 600)
+
+
+def test_flipped_bits_never_give_a_wrong_vector(path: Path) -> None:
+    chance = random.Random(5)
+    for _ in range(25):
+        fill(path, 60)
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 10, 1000])):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        still_right_and_useful(path, 60)
+
+
+def test_a_file_that_vanishes_while_it_is_in_use(path: Path, cache: EmbeddingCache) -> None:
+    cache.put_many(MODEL, ["text"], vectors_of(1))
+    for file in path.parent.iterdir():
+        file.unlink()
+    cache.put_many(MODEL, ["more"], vectors_of(1))
+    assert len(cache.get_many(MODEL, ["text", "more"])) == 2
+
+
+def test_a_place_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    (tmp_path / "views").write_text("a file where the folder should be")
+    cache = EmbeddingCache(tmp_path / "views" / "embeddings.sqlite")
+    embedder = CountingEmbedder()
+    for _ in range(2):
+        assert embed_cached(embedder, cache, ["text"]).shape == (1, 384)
+    assert embedder.asked == ["text", "text"]
+    cache.close()
+
+
+def test_killed_while_writing_it_opens_again(path: Path) -> None:
+    program = f"""
+import sys, numpy as np
+from pathlib import Path
+from kgserve.views.embeddings import EmbeddingCache
+cache = EmbeddingCache(Path(sys.argv[1]))
+for number in range(10**6):
+    cache.put_many({MODEL!r}, [f"text {{number}}"], np.full((1, 384), number, dtype=np.float32))
+    print(number, flush=True)
+"""
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            written = [int(next(writer.stdout)) for _ in range(200)]
+            writer.kill()
+        cache = EmbeddingCache(path)
+        got = cache.get_many(MODEL, texts_of(len(written)))
+        assert all(row is not None and (row == number).all() for number, row in enumerate(got))
+        cache.close()
+
+
+def fill(path: Path, count: int) -> None:
+    cache = EmbeddingCache(path)
+    cache.put_many(MODEL, texts_of(count), vectors_of(count))
+    cache.close()
+
+
+def still_right_and_useful(path: Path, count: int) -> None:
+    """No vector is wrong, and what is put is got again."""
+    cache = EmbeddingCache(path)
+    vectors = vectors_of(count)
+    for row, expected in zip(cache.get_many(MODEL, texts_of(count)), vectors, strict=True):
+        assert row is None or (row == expected).all()
+    for _ in range(2):  # a write may be what finds the damage
+        cache.put_many(MODEL, texts_of(count), vectors)
+    got = cache.get_many(MODEL, texts_of(count))
+    assert (np.stack([row for row in got if row is not None]) == vectors).all()
+    cache.close()

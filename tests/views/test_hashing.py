@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.settings import Settings
+from kgserve.views.embed import load_embedder
+from kgserve.views.hashing import HashingEmbedder
+
+EMBEDDER = HashingEmbedder()
+
+
+def likeness(one: str, other: str) -> float:
+    first, second = EMBEDDER.embed([one, other])
+    return float(first @ second)
+
+
+def test_it_is_what_the_settings_name() -> None:
+    loaded = load_embedder(Settings(embedding_provider="hashing"))
+    assert (loaded.model_id, loaded.dimensions, loaded.degraded) == ("hashing-words-3-4-grams-384-v1", 384, True)
+
+
+@given(st.text())
+def test_every_text_has_a_vector_of_length_one(text: str) -> None:
+    (vector,) = EMBEDDER.embed([text])
+    assert vector.dtype == np.float32
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+
+
+@given(st.lists(st.text(max_size=40), max_size=5))
+def test_a_vector_depends_on_its_text_alone(texts: list[str]) -> None:
+    together = EMBEDDER.embed(texts)
+    assert together.shape == (len(texts), 384)
+    for row, text in zip(together, texts, strict=True):
+        assert (row == EMBEDDER.embed([text])[0]).all()
+
+
+def test_shared_words_and_parts_of_words_bring_texts_together() -> None:
+    assert likeness("login of users", "users log in") > likeness("login of users", "quarterly revenue") + 0.2
+    assert likeness("authentication", "authenticating") > 0.3
+    assert likeness("The Cat!", "the cat") == pytest.approx(1, abs=1e-5)
+    assert likeness("ＣＡＴ", "cat") == pytest.approx(1, abs=1e-5)
+
+
+def test_repeating_a_word_counts_less_each_time() -> None:
+    once = likeness("cat dog", "cat")
+    often = likeness("cat cat cat cat dog", "cat")
+    assert once < often < 0.99
+
+
+def test_vectors_are_the_same_in_every_process() -> None:
+    program = (
+        "from kgserve.views.hashing import HashingEmbedder\n"
+        "print(HashingEmbedder().embed(['the same everywhere'])[0].tobytes().hex())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == EMBEDDER.embed(["the same everywhere"])[0].tobytes().hex()
+
+
+def test_its_vectors_have_not_changed_under_the_same_id() -> None:
+    (vector,) = EMBEDDER.embed(["a fixed sentence"])
+    assert vector[[146, 329, 312, 293, 276]] == pytest.approx(
+        [-0.516398, -0.387298, -0.387298, 0.387298, 0.129099], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "a b c " * 1_000_000, "\ud800" * 1000])
+def test_a_huge_text_takes_a_moment_only(text: str) -> None:
+    started = time.monotonic()
+    EMBEDDER.embed([text])
+    assert time.monotonic() - started < 5  # 0.02 on an idle machine

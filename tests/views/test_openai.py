@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kgserve.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.settings import Settings
+from kgserve.views.embed import load_embedder
+from kgserve.views.openai_model import OpenAIEmbedder
+from tests.views.embedding_service import DIMENSIONS, KEY, LONGEST_TEXT, MODEL, Service, running, vector_of
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def embedder(service: Service) -> Iterator[OpenAIEmbedder]:
+    made = OpenAIEmbedder(service.url, MODEL, KEY, batch=4, backoff=0.01)
+    yield made
+    made.close()
+
+
+def expected(texts: list[str]) -> NDArray[np.float64]:
+    rows = np.array([vector_of(text) for text in texts])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_it_is_what_the_settings_name(service: Service) -> None:
+    settings = Settings(
+        embedding_provider="openai", embedding_url=service.url, embedding_model=MODEL, embedding_key=KEY
+    )
+    loaded = load_embedder(settings)
+    assert service.batches == []
+    assert not loaded.degraded
+    assert loaded.model_id == f"{MODEL}@127.0.0.1:{service.server_port}/v1"
+    assert loaded.dimensions == DIMENSIONS
+    assert np.allclose(loaded.embed(["text"]), expected(["text"]), atol=1e-6)
+    loaded.close()
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_vectors_come_in_order_and_of_length_one(service: Service, slash: str) -> None:
+    embedder = OpenAIEmbedder(service.url + slash, MODEL, KEY, batch=4)
+    texts = [f"text {'x' * (number % 5)} {number}" for number in range(11)]
+    vectors = embedder.embed(texts)
+    assert vectors.dtype == np.float32
+    assert np.allclose(vectors, expected(texts), atol=1e-6)
+    assert embedder.embed([]).shape == (0, DIMENSIONS)
+    assert max(len(batch) for batch in service.batches) == 4
+    embedder.close()
+
+
+def test_the_address_in_the_id_tells_services_apart_and_holds_no_password() -> None:
+    one = OpenAIEmbedder("http://user:password@host/v1", MODEL)
+    assert one.model_id == f"{MODEL}@host/v1"
+    one.close()
+
+
+def test_known_models_need_no_question() -> None:
+    embedder = OpenAIEmbedder("http://127.0.0.1:9/v1", "text-embedding-3-small")
+    assert embedder.dimensions == 1536
+    embedder.close()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_service_that_is_busy_is_asked_again(service: Service, embedder: OpenAIEmbedder, status: int) -> None:
+    service.failures.extend([(status, {})] * 3)
+    assert np.allclose(embedder.embed(["text"]), expected(["text"]), atol=1e-6)
+
+
+def test_it_waits_as_long_as_the_service_says(service: Service, embedder: OpenAIEmbedder) -> None:
+    service.failures.append((429, {"Retry-After": "1"}))
+    started = time.monotonic()
+    embedder.embed(["text"])
+    assert time.monotonic() - started >= 1
+
+
+def test_it_does_not_wait_for_a_date_or_for_an_hour(service: Service, embedder: OpenAIEmbedder) -> None:
+    service.failures.append((429, {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}))
+    embedder.embed(["text"])
+    service.failures.append((429, {"Retry-After": "3600"}))
+    with pytest.raises(Unavailable, match="429"):
+        embedder.embed(["text"])
+
+
+def test_patience_ends(service: Service, embedder: OpenAIEmbedder) -> None:
+    service.failures.extend([(503, {})] * 100)
+    with pytest.raises(Unavailable, match="503"):
+        embedder.embed(["text"])
+    assert len(service.failures) > 90
+
+
+def test_a_service_that_is_not_there() -> None:
+    embedder = OpenAIEmbedder("http://127.0.0.1:9/v1", MODEL, backoff=0.01)
+    with pytest.raises(Unavailable, match="does not answer"):
+        embedder.embed(["text"])
+    embedder.close()
+
+
+def test_texts_that_the_service_refuses_do_not_stop_the_others(service: Service, embedder: OpenAIEmbedder) -> None:
+    long = "long " * 3000
+    texts = ["short", "", long, "also short", " \n"]
+    vectors = embedder.embed(texts)
+    assert np.allclose(vectors[[0, 3]], expected(["short", "also short"]), atol=1e-6)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert max(len(text) for batch in service.batches for text in batch) <= LONGEST_TEXT
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"data": []}, "0 vectors for 1 texts"),
+        ({"data": [{"index": 1, "embedding": [1.0]}]}, "1 vectors for 1 texts"),
+        ({"data": [{"index": 0, "embedding": [0.0] * DIMENSIONS}]}, "no direction"),
+        ({"data": [{"index": 0, "embedding": [1.0]}]}, "not 32"),
+        ({"data": [{"index": 0, "embedding": ["one"]}]}, "cannot be used"),
+        ({"data": [{"index": 0, "embedding": []}]}, "cannot be used"),
+        ({"data": [{"index": 0, "embedding": [1e300] * DIMENSIONS}]}, "no direction"),
+        ({"object": "list"}, "cannot be used"),
+        ([1], "cannot be used"),
+    ],
+)
+def test_answers_that_cannot_be_right(service: Service, embedder: OpenAIEmbedder, answer: Any, reason: str) -> None:
+    assert embedder.dimensions == DIMENSIONS
+    service.answer = answer
+    with pytest.raises(Unavailable, match=reason):
+        embedder.embed(["text"])
+
+
+def test_several_threads_share_it(embedder: OpenAIEmbedder) -> None:
+    texts = [f"text {number}" for number in range(9)]
+    with ThreadPoolExecutor(4) as pool:
+        for vectors in pool.map(embedder.embed, [texts] * 8):
+            assert np.allclose(vectors, expected(texts), atol=1e-6)
+
+
+def test_after_close_it_says_so(embedder: OpenAIEmbedder) -> None:
+    embedder.embed(["text"])
+    embedder.close()
+    embedder.close()
+    with pytest.raises(Unavailable, match="closed"):
+        embedder.embed(["text"])
+
+
+def test_the_key_is_never_shown(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    wrong = KEY[::-1]
+    shown: list[str] = []
+    for key in (KEY, wrong, "broken\nkey " + wrong, "schlüssel " + wrong):
+        try:
+            with closing(OpenAIEmbedder(service.url, MODEL, key)) as embedder:
+                shown.append(repr(vars(embedder)))
+                embedder.embed(["text"])
+        except KgserveError as error:
+            shown += [error.message, repr(error.__cause__), repr(error.__context__)]
+    assert len(shown) >= 8
+    assert not any(secret in line for secret in (KEY, wrong) for line in [*shown, caplog.text])
+
+
+def test_a_wrong_key_is_not_tried_again(service: Service) -> None:
+    with closing(OpenAIEmbedder(service.url, MODEL, "wrong")) as embedder, pytest.raises(Unavailable, match="401"):
+        embedder.embed(["text"])
+    assert service.requests == 1
+
+
+@pytest.mark.parametrize("url", ["", "host/v1", "ftp://host", "http://", "http://[::1", "http://host:port"])
+def test_an_address_that_cannot_be(url: str) -> None:
+    with pytest.raises(InvalidInput, match="embedding_url"):
+        load_embedder(Settings(embedding_provider="openai", embedding_url=url))
