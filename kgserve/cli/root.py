@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.doctor import doctor
+from kgserve.cli.indexes import reindex
 from kgserve.cli.model import model
 from kgserve.cli.serve import serve
 from kgserve.cli.stores import stores
@@ -29,7 +30,7 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (serve, import_, export, stores, model, doctor, version):
+for _command in (serve, import_, export, stores, reindex, model, doctor, version):
     kgserve.add_command(_command)
 
 

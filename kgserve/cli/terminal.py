@@ -10,6 +10,8 @@ from typing import Any, Self
 import click
 import msgspec
 
+from kgserve.model.answers import IndexStatus
+
 
 class Column(msgspec.Struct, frozen=True):
     """A column of a table; numbers stand on the right, ``bytes`` are shown in units on a terminal."""
@@ -53,9 +55,9 @@ def _show_drawn(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Non
 
 
 def _drawn(column: Column, value: Any) -> str:
-    if column.kind == "bytes":
-        return as_size(value)
-    return f"{value:,}" if column.kind == "number" else str(value)
+    if column.kind == "text" or value == "":
+        return str(value)
+    return as_size(value) if column.kind == "bytes" else f"{value:,}"
 
 
 def _one_line(value: Any) -> str:
@@ -108,6 +110,62 @@ def _bar(total: int | None) -> Any:
         progress.DownloadColumn(binary_units=True),
         progress.TransferSpeedColumn(),
         progress.TextColumn("{task.fields[pace]}"),
+        progress.TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+class IndexProgress:
+    """How far the indexes of a store are, drawn on standard error when that is a terminal: one line for each."""
+
+    def __init__(self) -> None:
+        self._bar = _index_bar() if sys.stderr.isatty() else None
+        self._tasks: dict[str, tuple[Any, int]] = {}
+
+    def show(self, indexes: Iterable[IndexStatus]) -> None:
+        """Draw the present state."""
+        for index in indexes:
+            if self._bar is not None:
+                self._draw(self._bar, index)
+
+    def _draw(self, bar: Any, index: IndexStatus) -> None:
+        task, total = self._tasks.get(index.name, (None, 0))
+        if task is None:
+            task = bar.add_task(f"{index.name.capitalize()} index", total=None, entities="", note="")
+        total = max(total, index.entities + index.pending)
+        self._tasks[index.name] = (task, total)
+        through = not (index.lag or index.pending or index.error)
+        note = index.error or ("" if through else f"{index.lag:,} {'commit' if index.lag == 1 else 'commits'} to go")
+        done = total - index.pending
+        entities = f"{done:,} of {total:,} entities"
+        if through:  # also when there are none at all
+            bar.update(task, total=1, completed=1, entities=entities, note=note)
+        else:  # a bar moves to and fro while nobody knows its end
+            bar.update(task, total=total if index.pending else None, completed=done, entities=entities, note=note)
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing and leave the last state on the screen."""
+        if self._bar:
+            self._bar.stop()
+
+
+def _index_bar() -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[entities]}"),
+        progress.TextColumn("{task.fields[note]}", markup=False),
         progress.TimeElapsedColumn(),
         console=Console(stderr=True),
     )

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import click
 
+from kgserve.cli.indexes import await_indexes
 from kgserve.cli.remote import check, connect, decode, find, server_options, store_path
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer
@@ -23,24 +24,25 @@ BLOCK = 256 << 10
 @click.command("import")
 @click.argument("store")
 @click.argument("file", type=click.File("rb"))
+@click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
-def import_(store: str, file: BinaryIO, server: str | None, data_dir: str | None) -> int:
+def import_(store: str, file: BinaryIO, *, wait_index: bool, server: str | None, data_dir: str | None) -> int:
     """Send FILE, or standard input for "-", into STORE.
 
     Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them. A line that is wrong is
     reported by its number and left out; the exit code is then 1.
     """
-    with (
-        connect(find(server, data_dir)) as client,
-        Progress(f"Importing into {store}", total=_size(file)) as progress,
-    ):
-        response = client.post(
-            store_path(store, "import"),
-            content=_blocks(file, progress),
-            headers={"Content-Type": "application/x-ndjson"},
-        )
-    answer = decode(response, ImportAnswer)
-    _summarise(store, answer)
+    with connect(find(server, data_dir)) as client:
+        with Progress(f"Importing into {store}", total=_size(file)) as progress:
+            response = client.post(
+                store_path(store, "import"),
+                content=_blocks(file, progress),
+                headers={"Content-Type": "application/x-ndjson"},
+            )
+        answer = decode(response, ImportAnswer)
+        _summarise(store, answer)
+        if wait_index:
+            await_indexes(client, store, answer.sequence)
     return 0 if answer.ok else 1
 
 

@@ -55,8 +55,11 @@ def _encode(node_id: str) -> str:
 
 def _decode(cursor: str) -> str:
     try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        return urlsafe_b64decode(padded.encode("ascii")).decode()
+        decoded = urlsafe_b64decode((cursor + "=" * (-len(cursor) % 4)).encode("ascii")).decode()
     except ValueError:
+        decoded = ""
+    # The decoder passes over signs that are none of its alphabet.
+    if not decoded or _encode(decoded) != cursor:
         message = "is not a cursor that a page of this list gave"
-        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),)) from None
+        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+    return decoded

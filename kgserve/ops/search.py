@@ -29,6 +29,8 @@ MAX_LIMIT = 100
 AT_LEAST_SECONDS = 10.0
 GRAPH_STARTS = 5
 GRAPH_NODES = 1000
+# Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
+_SPARE = 10
 
 Vector = NDArray[np.float32]
 
@@ -89,16 +91,19 @@ class Finder:
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Some hits, as callers see them."""
-        ranked = self._rank(max(fusion.POOL, limit + offset))
-        rows = self._passing(ranked)
+        ranked = self._rank(limit + offset)
+        rows = self._passing(ranked, limit)
         return [self._hit(found, row) for found, row in islice(rows, offset, offset + limit)]
 
-    def _rank(self, pool: int) -> list[Found]:
+    def _rank(self, wanted: int) -> list[Found]:
+        pool = max(fusion.POOL, wanted)
         match self._request.mode:
             case "keyword":
-                return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(pool).items()]
+                return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(wanted + _SPARE).items()]
             case "semantic":
-                return [_single(Match(s, semantic=s), key, None, s) for key, s in self._meaning(pool).items()]
+                return [
+                    _single(Match(s, semantic=s), key, None, s) for key, s in self._meaning(wanted + _SPARE).items()
+                ]
             case "hybrid":
                 return self._hybrid(pool)
             case "graph":
@@ -170,10 +175,10 @@ class Finder:
         found = walk(self._session, Walk(start, depth, "both", None, None, GRAPH_NODES))
         return [(edge.source, edge.target, edge.weight) for edge in found.edges]
 
-    def _passing(self, ranked: Sequence[Found]) -> Iterable[tuple[Found, NodeRow]]:
+    def _passing(self, ranked: Sequence[Found], at_once: int) -> Iterable[tuple[Found, NodeRow]]:
         """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
-        for first in range(0, len(ranked), MAX_LIMIT // 2):
-            some = ranked[first : first + MAX_LIMIT // 2]
+        for first in range(0, len(ranked), at_once):
+            some = ranked[first : first + at_once]
             rows = {row.id: row for row in read.find_nodes(self._session, [found.ranked.id for found in some])}
             for found in some:
                 row = rows.get(found.ranked.id)

@@ -178,13 +178,15 @@ class VectorIndex:
         return np.asarray(self._graph.get_items(labels), np.float32).reshape(-1, self._dimensions)
 
     def _exact(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        labels = np.fromiter(self._passing(only), np.intp)
+        if self._graph is None and only.is_empty and len(self._labels) == len(self._ids):
+            labels = np.arange(len(self._ids))
+            scores = self._matrix[: len(self._ids)] @ query
+        else:
+            labels = np.fromiter(self._passing(only), np.intp)
+            scores = self._rows(labels.tolist()) @ query if len(labels) else np.empty(0, np.float32)
         limit = min(limit, len(labels))
         if limit == 0:
             return []
-        everything = self._graph is None and len(labels) == len(self._ids)
-        rows = self._matrix[: len(self._ids)] if everything else self._rows(labels.tolist())
-        scores = rows @ query
         best = np.argpartition(-scores, limit - 1)[:limit]
         order = best[np.lexsort((labels[best], -scores[best]))]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]

@@ -306,7 +306,7 @@ def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, client: httpx.Client, store: str) -> None:
-    writes, choice = 400, random.Random(5)
+    writes, choice = 200, random.Random(5)
     inject(client, store, "first")
     free_places(quick)
     last_id, seen = "1", []
@@ -330,6 +330,6 @@ def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, cli
 
 
 def test_the_same_of_a_server_process_with_writers_in_another() -> None:
-    report = events.run(writes=200, slices=2, staying=2)
+    report = events.run(writes=120, slices=2, staying=2)
     assert [line for line in report.lines if line.mark == "exact" and not line.met] == []
     assert sum(line.mark == "exact" for line in report.lines) == 3

@@ -69,7 +69,7 @@ class Driver:
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
         self.graph = Graph()
-        self._options = {"buffer_pool_mb": 64, "check_interval": 0, "journal_segment_mb": 1, **options}
+        self._options: dict[str, Any] = {"buffer_pool_mb": 64, "check_interval": 0, "journal_segment_mb": 1, **options}
         self._life = 0
         self._open()
 
@@ -258,7 +258,7 @@ class Driver:
         return Layout(self._data, NAME)
 
     def _open(self) -> None:
-        self.pool = StorePool(Settings(**{"data_dir": self._data, **self._options}))
+        self.pool = StorePool(Settings(data_dir=self._data, **self._options))
         self.store: Store = self.pool.acquire(NAME, create=True)
         self._rebuilds = self.store.view.rebuilds
 

@@ -59,7 +59,7 @@ class Visitor:
 
 
 @given(STEPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_event_once_and_in_order(steps: list[tuple[int, int, bool, bool]]) -> None:
     expected: list[str] = []
     with fresh() as store:

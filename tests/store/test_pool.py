@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.store.writing import PATIENCE, assert_whole, batch, ids, settings, un
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def write(pool: StorePool, name: str, *node_ids: str) -> None:

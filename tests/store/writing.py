@@ -25,7 +25,8 @@ NAME = "s"
 
 def settings(data: Path, **options: Any) -> Settings:
     """Settings for a data folder, with a small page cache and no background checks."""
-    return Settings(**{"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, **options})
+    values: dict[str, Any] = {"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, **options}
+    return Settings(**values)
 
 
 @contextmanager

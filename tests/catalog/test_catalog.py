@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kgserve.catalog.catalog import Catalog
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.change import NetChange
+from tests.journal.history import History
+
+
+def test_it_follows_random_writes(tmp_path: Path) -> None:
+    source, history, catalog = random.Random(7), History(), Catalog(tmp_path / "catalog.sqlite")
+    ids = [f"n{number}" for number in range(12)]
+    for number in range(60):
+        start = len(history.changes)
+        for _ in range(source.randint(1, 3)):
+            some = source.sample(ids, 4)
+            history.add(
+                WriteBatch(
+                    nodes=[NodePut(i, node_id, source.choice("tuv"), str(number)) for i, node_id in enumerate(some)],
+                    edges=[EdgePut(0, (some[0], some[1], source.choice("rs"))), EdgePut(1, (some[0], "n0", "r"))],
+                    delete_nodes=source.sample(ids, 2),
+                )
+            )
+        catalog.apply(NetChange(history.changes[start:]), history.state.sequence)
+        nodes = history.workspace.nodes
+        edges = [key for key, row in history.workspace.edges.items() if row is not None]
+        assert catalog.sequence == history.state.sequence
+        assert catalog.page(None, None, 99) == sorted(nodes)
+        assert catalog.page("t", "n1", 99) == sorted(i for i, row in nodes.items() if row.type == "t" and i > "n1")
+        assert catalog.types(9) == Counter(row.type for row in nodes.values())
+        assert catalog.relation_types(9) == Counter(key[2] for key in edges)
+    catalog.close()
+
+
+def test_it_can_be_filled_at_once(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "views" / "catalog.sqlite")
+    assert catalog.sequence == -1
+    for _ in range(2):
+        catalog.rebuild([("a", "t"), ("b", "u"), ("c", "t")], [("r", 5)], 9)
+    catalog.close()
+    again = Catalog(catalog.path)
+    assert (again.sequence, again.types(9), again.types(1), again.relation_types(9)) == (
+        9,
+        {"t": 2, "u": 1},
+        {"t": 2},
+        {"r": 5},
+    )
+    again.close()
+
+
+@pytest.mark.parametrize("content", [b"no database" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_foreign_file_is_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "catalog.sqlite"
+    path.write_bytes(content)
+    catalog = Catalog(path)
+    assert (catalog.sequence, catalog.page(None, None, 9)) == (-1, [])
+    catalog.close()

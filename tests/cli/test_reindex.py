@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.running import Outcome, Running, kgserve, serving
+from tests.cli.test_stores import on_a_terminal
+from tests.views.embedding_service import KEY, MODEL
+from tests.views.embedding_service import running as embedding_service
+
+WORDS = ("--embedding-provider", "hashing")
+TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose vectors stand for words: tests of the command line need no model."""
+    with serving(tmp_path_factory.mktemp("indexed") / "data", *WORDS) as running:
+        yield running
+
+
+def load(server: Running, store: str, *options: str) -> Outcome:
+    lines = "".join(f'{{"kind":"node","id":"{key}","type":"note","content":"{text}"}}\n' for key, text in TEXTS.items())
+    return kgserve("import", store, "-", *options, "--server", server.url, stdin=lines)
+
+
+def found(server: Running, store: str, query: str) -> list[str]:
+    answer = httpx.post(f"{server.url}/api/memory/{store}/search", json={"query": query}).raise_for_status()
+    return [hit["node"]["id"] for hit in answer.json()["hits"]]
+
+
+def indexes(server: Running, store: str) -> dict[str, Any]:
+    answer = httpx.get(f"{server.url}/api/memory/{store}/stats").raise_for_status().json()
+    return {index["name"]: index for index in answer["indexes"]}
+
+
+def test_an_import_that_waits_can_be_searched_at_once(server: Running) -> None:
+    loaded = load(server, "waited", "--wait-index")
+    assert loaded.code == 0, loaded
+    assert loaded.err == ""
+    assert found(server, "waited", "green tea")[0] == "tea"
+
+
+def test_reindex_makes_both_indexes_anew(server: Running) -> None:
+    assert load(server, "anew").code == 0
+    made = kgserve("reindex", "anew", "--server", server.url)
+    assert made.code == 0, made
+    assert made.err == ""
+    names = [line.split(":")[0] for line in made.out.splitlines()]
+    assert names == ["keyword", "vector"]
+    assert all("2 entities" in line for line in made.out.splitlines())
+    assert found(server, "anew", "rain")[0] == "rain"
+
+
+def test_a_terminal_sees_the_progress_of_the_indexes(server: Running) -> None:
+    assert load(server, "seen").code == 0
+    shown = on_a_terminal("reindex", "seen", "--server", server.url)
+    assert "Keyword index" in shown
+    assert "2 of 2 entities" in shown
+
+
+def test_stores_can_show_how_far_the_indexes_are(server: Running) -> None:
+    assert load(server, "listed", "--wait-index").code == 0
+    head, *rows = kgserve("stores", "--indexes", "--server", server.url).lines()
+    assert head[-4:] == ["keyword_lag", "vector_lag", "pending", "index_error"]
+    (row,) = [row for row in rows if row[0] == "listed"]
+    assert row[-4:] == ["0", "0", "0", ""]
+    assert kgserve("stores", "--indexes", "--json", "--server", server.url).code == 2
+
+
+def test_there_is_nothing_to_make_without_a_store(server: Running) -> None:
+    refused = kgserve("reindex", "no-such-store", "--server", server.url)
+    assert refused.code == 1
+    assert "no-such-store" in refused.err
+
+
+def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--indexes", "false") as server:
+        loaded = load(server, "off", "--wait-index")
+        assert loaded.code == 1
+        assert "3 created" in loaded.out
+        assert "turned off" in loaded.err
+        refused = kgserve("reindex", "off", "--server", server.url)
+        assert refused.code == 1
+        assert "turned off" in refused.err
+
+
+def test_another_model_is_refused_until_reindexing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, *WORDS) as server:
+        assert load(server, "moved", "--wait-index").code == 0
+        old = indexes(server, "moved")["vector"]["model"]
+    with embedding_service() as service:
+        options = ("--embedding-provider", "openai", "--embedding-url", service.url, "--embedding-model", MODEL)
+        with serving(data, *options, variables={"KGSERVE_EMBEDDING_KEY": KEY}) as server:
+            waited = load(server, "moved", "--wait-index")
+            assert waited.code == 1
+            assert "run `kgserve reindex moved`" in waited.err
+            assert kgserve("stores", "--indexes", "--server", server.url).lines()[1][-1].startswith("vector: ")
+            made = kgserve("reindex", "moved", "--server", server.url)
+            assert made.code == 0, made
+            vector = indexes(server, "moved")["vector"]
+            assert vector["model"] != old
+            assert (vector["entities"], vector["lag"], vector["error"]) == (2, 0, None)

@@ -1,0 +1,136 @@
+"""Importing and exporting lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgserve.errors import InvalidInput
+from kgserve.model.answers import ImportAnswer
+from kgserve.ops.importing import MAX_LINE_BYTES
+from kgserve.ops.transfer import Importer, export
+from kgserve.store.pool import StorePool
+from tests.store.writing import assert_whole, settings
+
+NODE = b'{"kind":"node","id":"%s","type":"t"}'
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path)) as opened:
+        yield opened
+
+
+def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
+    importer = Importer(pool, store)
+    try:
+        for part in parts:
+            if importer.feed(part):
+                importer.flush()
+        return importer.finish()
+    finally:
+        importer.abort()
+
+
+def exported(pool: StorePool, store: str = "s") -> list[bytes]:
+    with export(pool, store) as stream:
+        return sorted(b"".join(stream).splitlines())
+
+
+def lines(*texts: bytes, end: bytes = b"\n") -> bytes:
+    return end.join(texts) + end
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"nonsense", b"[]", b"1", b'"x"', b"{}", b'{"kind":"node"}', b'{"kind":"other","id":"x"}',
+        b'{"id":"x","type":"t"}',
+        NODE % b"x" + NODE % b"y", NODE % b"x" + b",", b'{"kind":"node","id":"x","type":"t","more":1}', b"\xff\xfe",
+        b'{"kind":"node","id":"\\ud800","type":"t"}', b'{"kind":"node","id":"","type":"t"}', NODE % (b"x" * 513),
+        b'{"kind":"edge","from":"a","to":"b"}', b'{"kind":"node","id":"x","type":"t","version":0}', b"[" * 100_000,
+        b'{"kind":"node","id":"x","type":"t","attributes":{"n":9223372036854775808}}',
+        b'{"kind":"node","id":"x","type":"t","created_at":"yesterday"}',
+        b'{"kind":"node","id":"x","type":"t","created_at":"9999-12-31T23:59:59-01:00"}',
+        b'{"kind":"edge","from":"a","to":"a","relation_type":"r","weight":NaN}',
+        b'{"kind":"edge","from":"a","to":"a","relation_type":"r","attributes":{"updated_at":1}}',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_bad_line_is_named_by_its_number_and_the_others_are_taken(pool: StorePool, bad: bytes, end: bytes) -> None:
+    answer = imported(pool, lines(NODE % b"a", b"", b"  ", bad, NODE % b"b", end=end))
+    assert [error.line for error in answer.errors] == [4]
+    assert answer.errors[0].message
+    assert (answer.ok, answer.lines, answer.error_count, answer.nodes_created) == (False, 5, 1, 2)
+    with pool.lease("s") as store:
+        assert_whole(store)
+
+
+def test_the_last_line_needs_no_end(pool: StorePool) -> None:
+    answer = imported(pool, NODE % b"a" + b"\n" + NODE % b"b")
+    assert (answer.ok, answer.lines, answer.nodes_created) == (True, 2, 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\n \n\r\n"])
+def test_nothing_at_all(pool: StorePool, data: bytes) -> None:
+    answer = imported(pool, data)
+    assert (answer.ok, answer.nodes_sent, answer.lines, answer.sequence) == (True, 0, data.count(b"\n"), 0)
+
+
+def test_lines_may_come_in_any_pieces(pool: StorePool) -> None:
+    data = lines(NODE % b"a", NODE % "ü😀".encode(), b"bad", b'{"kind":"edge","from":"a","to":"x","relation_type":"r"}')
+    importer = Importer(pool, "s")
+    for offset in range(len(data)):
+        importer.feed(data[offset : offset + 1])
+        importer.flush()
+    answer = importer.finish()
+    assert (answer.nodes_created, answer.lines) == (2, 4)
+    assert [error.line for error in answer.errors] == [3]
+    assert [(skipped.line, skipped.message) for skipped in answer.edges_skipped] == [(4, 'no such node: "x"')]
+
+
+def test_a_line_over_the_limit_stops_the_import_and_keeps_what_came_before(pool: StorePool) -> None:
+    with pytest.raises(InvalidInput, match="line 2 is longer"):
+        imported(pool, lines(NODE % b"a"), b"x" * (MAX_LINE_BYTES + 1), b"x")
+    assert len(exported(pool)) == 1
+
+
+def test_a_new_node_without_a_type_is_named_by_its_line(pool: StorePool) -> None:
+    answer = imported(
+        pool, lines(b"", NODE % b"a", b'{"kind":"node","id":"b"}', b'{"kind":"node","id":"a","content":"x"}')
+    )
+    assert [error.line for error in answer.errors] == [3]
+
+
+def test_an_export_is_taken_in_as_an_equal_store_and_a_second_time_writes_nothing(pool: StorePool) -> None:
+    odd = ["a", "ü😀", "it's", 'say \\"hi\\"', "nul\\u0000", "line\\nbreak", "\u2028"]
+    data = [
+        f'{{"kind":"node","id":"{i}","type":"t","content":"{i}","attributes":{{"b":[1.5,null],"a":"{i}"}}}}'
+        for i in odd
+    ]
+    data += [f'{{"kind":"edge","from":"{i}","to":"a","relation_type":"r","weight":0.1}}' for i in odd]
+    imported(pool, lines(*(text.encode() for text in data)))
+    imported(pool, lines(b'{"kind":"node","id":"a","content":"second"}'))
+    first = exported(pool)
+    assert len(first) == len(data)
+    answer = imported(pool, lines(*sorted(first, reverse=True)), store="copy")
+    assert (answer.ok, answer.nodes_created, answer.edges_created) == (True, len(odd), len(odd))
+    assert exported(pool, "copy") == first
+    with pool.lease("copy") as store:
+        before = store.journal.bytes
+        again = imported(pool, lines(*first), store="copy")
+        assert (again.nodes_unchanged, again.edges_unchanged, again.sequence) == (len(odd), len(odd), answer.sequence)
+        assert store.journal.bytes == before
+        assert_whole(store)
+
+
+def test_exports_leave_nothing_behind(pool: StorePool) -> None:
+    imported(pool, lines(NODE % b"a"))
+    stream = export(pool, "s")
+    imported(pool, lines(NODE % b"later"))
+    assert b"later" not in b"".join(stream)
+    stream.close()
+    stream.close()
+    assert list(pool.layout("s").scratch.iterdir()) == []
