@@ -140,7 +140,7 @@ class IndexProgress:
         entities = f"{done:,} of {total:,} entities"
         if through:  # also when there are none at all
             bar.update(task, total=1, completed=1, entities=entities, note=note)
-        else:  # a bar moves to and fro while nobody knows its end
+        else:  # a bar moves without an end while nobody knows it
             bar.update(task, total=total if index.pending else None, completed=done, entities=entities, note=note)
 
     def __enter__(self) -> Self:

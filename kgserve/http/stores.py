@@ -58,6 +58,7 @@ _REINDEX = Operation(
     summary="Make the indexes of a store anew",
     answer=Body(ReindexAnswer, examples.REINDEXING),
     errors=READ,
+    statuses=(202,),
 )
 
 

@@ -71,9 +71,13 @@ def opened(indexer: Indexer | None) -> Indexer:
 
 def await_sequence(indexes: Indexes, sequence: int | None) -> None:
     """Wait until both indexes have seen a commit. Raises Unavailable after ten seconds."""
+    present = indexes.store.state.sequence
     if sequence is None:
         # The first search of a store that was just opened waits for its indexes to be there at all.
         indexes.wait(0, AT_LEAST_SECONDS)
+    elif sequence > present:
+        message = f"is a sequence that the store has not reached; it is at {present}"
+        raise InvalidInput(f"at_least: {message}", (FieldError("at_least", message),))
     elif not indexes.wait(sequence, AT_LEAST_SECONDS):
         raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {indexes.sequence}", retry_after=2)
 

@@ -23,6 +23,8 @@ from kgserve.views.keyword import Text
 
 log = structlog.get_logger()
 
+_SHORT_JOURNAL = 1 << 20
+
 IndexName = Literal["keyword", "vector"]
 
 
@@ -124,6 +126,10 @@ class Follower(ABC):
         journal = self.store.journal
         return self.sequence < journal.oldest - 1 or self.sequence > journal.last
 
+    def _refilling_is_shorter(self) -> bool:
+        """Whether an empty index had better read all entities than all that was ever written."""
+        return self.store.journal.bytes > _SHORT_JOURNAL
+
     def _refill(self) -> None:
         name, started = self.store.name, time.perf_counter()
         rows = fresh_folder(self.store.layout.scratch / f"refill-{self.name}")
@@ -140,6 +146,7 @@ class Follower(ABC):
             shutil.rmtree(rows, ignore_errors=True)
         self.refill_wanted = False
         self._move(state.sequence)
+        self.store.feed.publish_marker("index_ready", {"index": self.name, "sequence": state.sequence})
         seconds = round(time.perf_counter() - started, 3)
         log.info("index_refill_done", store=name, index=self.name, sequence=state.sequence, seconds=seconds)
 

@@ -47,7 +47,7 @@ class KeywordFollower(Follower):
 
     def _open(self) -> int:
         self._index = KeywordIndex(self.store.layout.views / "keyword")
-        self.refill_wanted = self._index.fresh and self.store.state.sequence > 0
+        self.refill_wanted = self._index.fresh and self._refilling_is_shorter()
         return self._index.sequence
 
     def _clear(self) -> None:
@@ -119,7 +119,7 @@ class VectorFollower(Follower):
         self._check_model()
         self._cache = EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
         self._index = VectorIndex(self._folder, self._embedder.dimensions, self._embedder.model_id)
-        self.refill_wanted = self.refill_wanted or (self._index.fresh and self.store.state.sequence > 0)
+        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         self._saved = self._index.sequence
         return self._index.sequence
 

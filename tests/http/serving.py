@@ -15,6 +15,8 @@ import msgspec
 from kgserve.app import Server, bind, create_app, uvicorn_config
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
+from kgserve.views.embed import load_embedder
+from kgserve.views.indexer import Indexer
 
 PATIENCE = 30
 
@@ -47,11 +49,14 @@ class Reply(msgspec.Struct, frozen=True):
 @contextmanager
 def serving(data: Path, **options: Any) -> Generator[Served]:
     """A server on ``data`` until the end of the block."""
-    settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **options)
-    with closing(bind(settings.host, 0)) as listener:
+    words: dict[str, Any] = {"embedding_provider": "hashing", **options}
+    settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
+    with closing(bind(settings.host, 0)) as listener, closing(Indexer(load_embedder(settings))) as indexer:
         port = listener.getsockname()[1]
         started = threading.Event()
-        app = create_app(StorePool(settings))  # the application's lifespan closes the pool
+        pool = StorePool(settings)  # the application's lifespan closes it
+        pool.companions.append(indexer)
+        app = create_app(pool, indexer)
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()

@@ -18,8 +18,9 @@ import pytest
 from tests.cli.running import Running, environment, serving
 from tests.project.reading import TOP, blocks
 
-EXAMPLE, REST = blocks("run", "bash")
+EXAMPLE, REST, SEARCH = blocks("run", "bash")
 (ANSWERS,) = blocks("answers", "json")
+(FOUND,) = blocks("found", "json")
 
 
 def whole_values(text: str) -> list[Any]:
@@ -30,6 +31,11 @@ def whole_values(text: str) -> list[Any]:
         values.append(value)
         text = text[end:].lstrip()
     return values
+
+
+def in_order_of_ids(answer: Any) -> list[Any]:
+    """The nodes of a search."""
+    return sorted((hit["node"] for hit in answer["hits"]), key=lambda node: node["id"])
 
 
 def assert_within(shown: Any, given: Any) -> None:
@@ -90,7 +96,7 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
                 text=True,
                 check=True,
             ).stdout
-            for block in (EXAMPLE, REST)
+            for block in (EXAMPLE, REST, SEARCH)
         ]
     assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
     needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
@@ -99,6 +105,10 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
     listed = [line.split("\t") for line in outputs[1].splitlines() if "\t" in line]
     counts = {row[0]: row[2:4] for row in listed}
     assert counts["myproject"] == counts["copy"] == ["3", "2"]
+    (shown,), (found,) = whole_values(FOUND), whole_values(outputs[2])
+    # Without the model the scores are others, and so may be the order behind the first.
+    assert_within(shown["hits"][0]["node"], found["hits"][0]["node"])
+    assert_within(in_order_of_ids(shown), in_order_of_ids(found))
 
 
 def test_the_exchange_format_is_taken_as_shown(server: Running) -> None:

@@ -44,7 +44,6 @@ def test_a_write_that_the_engine_refuses_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         with store.view.commits:
-            # What the planner knows nothing of stands in the way: the next commit is there already.
             store.view.writer.run("CREATE (:StoreCommit {sequence: 2})")
         [report] = write(store, batch("b", "c", edges=[("b", "c", "r")]))
         assert (report.nodes_created, report.edges_created, report.sequence) == (2, 1, 2)
