@@ -78,7 +78,8 @@ def apply(session: Session, net: NetChange, state: StoreState) -> None:
     Raises an error of `kgserve.errors`; the database must then be dropped, for no rollback is relied on.
     """
     session.run("BEGIN TRANSACTION")
-    # An edge that changes is deleted and made again: SET keeps 60 kB of memory for every column until the file is replaced.
+    # An edge that changes is deleted and made again: SET keeps 60 kB of memory a column until the file is replaced. And
+    # no edge is read after the first CREATE: in files built by COPY the engine then misreads what is not committed.
     _edges_deleted(session, [*net.edges_deleted, *net.edges_updated])
     _change(session, net.nodes_deleted, 20, DELETE_NODE, lambda i: {"i": i}, DELETE_NODES, ids_table)
     _change(session, net.nodes_created.values(), 10, CREATE_NODE, _node, CREATE_NODES, nodes_table)

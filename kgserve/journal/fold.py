@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kgserve.errors import JournalDamaged
 from kgserve.journal.snapshot import (
     BATCH_ROWS,
     EDGE_SCHEMA,
@@ -27,26 +27,45 @@ from kgserve.model.digest import rows_digest
 from kgserve.model.rows import EdgeRow, NodeRow
 
 
-def fold(base: Path | None, changes: Iterable[ChangeSet], target: Path) -> StoreState:
+class Folded(msgspec.Struct, frozen=True):
+    """The state of the rows written; ``expected`` is what the journal says: the same, unless rows were wrong."""
+
+    state: StoreState
+    expected: StoreState
+
+    @property
+    def rebased(self) -> bool:
+        """Whether rows and journal do not come to the same digest."""
+        return self.state != self.expected
+
+
+def fold(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool = False) -> Folded:
     """Write nodes.parquet and edges.parquet of the state that ``changes`` lead to from snapshot ``base``.
 
-    Memory grows with the change sets, not with the snapshot. Raises JournalDamaged when the rows do not come to the
-    digest that the last change set (or the snapshot) names.
+    Memory grows with the change sets, not with the snapshot. The rows are the truth: every frame and every snapshot has
+    its checksum. That they do not come to the digest in the last change set means that a write was planned on a row
+    that the engine had wrong; the state then has the digest of the rows. ``drop_loose`` leaves edges out whose nodes
+    are gone, at the price of holding all ids.
     """
     net = NetChange(changes)
-    state = net.state or (verify(base).state if base is not None else StoreState())
-    nodes = _merge(base, NODES, net.nodes_updated.keys() | net.nodes_deleted, 1)
-    edges = _merge(base, EDGES, net.edges_updated.keys() | net.edges_deleted, 3)
+    expected = net.state or (verify(base).state if base is not None else StoreState())
+    nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
     fresh_nodes = (_node_tuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
-    fresh_edges = (_edge_tuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
     node_digest, node_count = _write(target / NODES, NODE_SCHEMA, nodes, fresh_nodes)
-    edge_digest, edge_count = _write(target / EDGES, EDGE_SCHEMA, edges, fresh_edges)
-    found = ((node_digest + edge_digest) % (1 << 128), node_count, edge_count)
-    if found != (state.digest, state.nodes, state.edges):
-        raise JournalDamaged(
-            f"{base or target}: its rows and the journal do not come to the digest of {state.sequence}"
-        )
-    return state
+    ids = {row[0] for rows in read_rows(target / NODES) for row in rows} if drop_loose else None
+    edge_digest, edge_count = _write_edges(base, net, target, ids)
+    digest = (node_digest + edge_digest) % (1 << 128)
+    return Folded(StoreState(expected.sequence, expected.time, digest, node_count, edge_count), expected)
+
+
+def _write_edges(base: Path | None, net: NetChange, target: Path, ids: AbstractSet[str] | None) -> tuple[int, int]:
+    """The edges; with ``ids`` only those whose both ends are among them."""
+    kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
+    fresh = (_edge_tuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
+    if ids is not None:
+        kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
+        fresh = (row for row in fresh if row[0] in ids and row[1] in ids)
+    return _write(target / EDGES, EDGE_SCHEMA, kept, fresh)
 
 
 def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int) -> Iterator[list[RowTuple]]:

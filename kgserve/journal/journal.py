@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from kgserve.errors import JournalDamaged, Unavailable
+from kgserve.errors import Internal, JournalDamaged, Unavailable
 from kgserve.journal.files import storage_error, sync_folder, write_all
 from kgserve.journal.frame import Frame, FrameError, encode_frame, find_frame, read_frame
 from kgserve.model.change import ChangeSet
@@ -121,6 +121,8 @@ class Journal:
         """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
         if self._broken is not None:
             raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
+        if changes[0].sequence != self.last + 1:
+            raise Internal(f"sequence {changes[0].sequence} cannot follow {self.last} in {self.folder}")
         if self._segments[-1].size >= self._segment_bytes:
             self._rotate()
         data = encode_frame(changes)

@@ -46,7 +46,8 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
 
     def says_nothing_new(self, weight: float) -> bool:
         """Whether an edge that exists with this weight needs no closer look."""
-        return self.own is None and self.updated_at is None and (self.weight is None or self.weight == weight)
+        stamped = self.created_at is not None or self.updated_at is not None
+        return self.own is None and not stamped and (self.weight is None or self.weight == weight)
 
     def over(self, earlier: EdgePut) -> EdgePut:
         """Both as one: what this one leaves out comes from the earlier."""

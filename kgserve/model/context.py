@@ -46,7 +46,7 @@ def markdown(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Conte
     """A list of nodes, best first, each followed by its edges to nodes that are in the text already."""
     lines: list[str] = []
     ids: list[str] = []
-    between = list(edges)
+    completed = _by_later_end(nodes, edges)
     spent = 0
     for node in nodes:
         line, cut = _fitted(node, budget - spent)
@@ -55,7 +55,8 @@ def markdown(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Conte
         lines.append(line)
         spent += count_tokens(line) + 1
         ids.append(node.id)
-        for text in _edge_lines(node.id, ids, between):
+        for edge in completed[node.id]:
+            text = f"  - [{edge.source}] {edge.relation_type} [{edge.target}]"
             cost = count_tokens(text) + 1
             if spent + cost <= budget:
                 lines.append(text)
@@ -67,18 +68,35 @@ def markdown(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Conte
 
 def as_json(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Context:
     """The same as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
-    between = list(edges)
-    kept: list[Node] = []
-    text = _json(kept, between)
+    completed = _by_later_end(nodes, edges)
+    written: list[bytes] = []
+    related: list[bytes] = []
+    ids: list[str] = []
+    spent = count_tokens(_object((), ()))
     for node in nodes:
-        longer = _json([*kept, node], between)
-        if count_tokens(longer) > budget:
+        one, more = _json_node(node), [_json_edge(edge) for edge in completed[node.id]]
+        # Exact: every part begins and ends with a bracket, so that no token reaches over a seam; the rest is commas.
+        commas = (1 if written else 0) + len(more) - (1 if more and not related else 0)
+        cost = commas + sum(count_tokens(part.decode()) for part in (one, *more))
+        if spent + cost > budget:
             break
-        kept.append(node)
-        text = longer
-    if not kept:
+        spent += cost
+        written.append(one)
+        related += more
+        ids.append(node.id)
+    if not ids:
         return Context("", 0, [], truncated=bool(nodes))
-    return Context(text, count_tokens(text), [node.id for node in kept], truncated=len(kept) < len(nodes))
+    return Context(_object(written, related), spent, ids, truncated=len(ids) < len(nodes))
+
+
+def _by_later_end(nodes: Sequence[Node], edges: Iterable[Edge]) -> dict[str, list[Edge]]:
+    """The edges between the nodes, each with the later of its two ends."""
+    places = {node.id: place for place, node in enumerate(nodes)}
+    found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
+    for edge in edges:
+        if edge.source in places and edge.target in places:
+            found[max(edge.source, edge.target, key=places.__getitem__)].append(edge)
+    return found
 
 
 def _fitted(node: Node, budget: int) -> tuple[str | None, bool]:
@@ -97,22 +115,13 @@ def _fitted(node: Node, budget: int) -> tuple[str | None, bool]:
     return (f"{head} {' '.join(words[:low])}{_ELLIPSIS}", True) if low and room > 0 else (None, True)
 
 
-def _edge_lines(node_id: str, ids: Sequence[str], edges: Iterable[Edge]) -> Iterable[str]:
-    known = set(ids)
-    for edge in edges:
-        if node_id in (edge.source, edge.target) and edge.source in known and edge.target in known:
-            yield f"  - [{edge.source}] {edge.relation_type} [{edge.target}]"
+def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
+    return (b'{"nodes":[' + b",".join(nodes) + b'],"edges":[' + b",".join(edges) + b"]}").decode()
 
 
-def _json(nodes: Sequence[Node], edges: Iterable[Edge]) -> str:
-    known = {node.id for node in nodes}
-    return msgspec.json.encode(
-        {
-            "nodes": [{"id": node.id, "type": node.type, "content": node.content} for node in nodes],
-            "edges": [
-                {"from": edge.source, "to": edge.target, "relation_type": edge.relation_type}
-                for edge in edges
-                if edge.source in known and edge.target in known
-            ],
-        }
-    ).decode()
+def _json_node(node: Node) -> bytes:
+    return msgspec.json.encode({"id": node.id, "type": node.type, "content": node.content})
+
+
+def _json_edge(edge: Edge) -> bytes:
+    return msgspec.json.encode({"from": edge.source, "to": edge.target, "relation_type": edge.relation_type})

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
@@ -20,4 +22,7 @@ def parse_time(text: str) -> int:
     if not _RFC3339.fullmatch(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
     moment = datetime.fromisoformat(text.upper().replace(" ", "T"))
-    return (moment - _EPOCH) // _MICROSECOND
+    microseconds = (moment - _EPOCH) // _MICROSECOND
+    if not _FIRST <= microseconds <= _LAST:
+        raise ValueError("is outside the years 1 to 9999 in UTC")
+    return microseconds

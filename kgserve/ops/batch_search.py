@@ -23,7 +23,8 @@ def batch_search(
     started = time.perf_counter()
     with pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
-        await_sequence(indexes, request.at_least)
+        words_alone = all(variant.mode == "keyword" for variant in request.queries)
+        await_sequence(indexes, request.at_least, words_alone=words_alone)
         nodes: dict[str, Node] = {}
         rankings: list[list[str]] = []
         with leased.reading() as session:
@@ -31,7 +32,7 @@ def batch_search(
                 hits = Finder(session, indexes, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
                 nodes.update((hit.node.id, hit.node) for hit in hits)
                 rankings.append([hit.node.id for hit in hits])
-        sequence, degraded = indexes.sequence, indexes.embedder.degraded
+        sequence, degraded = indexes.seen(words_alone=words_alone), indexes.embedder.degraded
     scores = fusion.reciprocal(rankings)
     best = list(scores)[: _clamped(request.limit, MAX_TOTAL)]
     return BatchSearchAnswer(

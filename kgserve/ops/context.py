@@ -20,13 +20,13 @@ def context(pool: StorePool, indexer: Indexer | None, store: str, request: Conte
     """
     with pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
-        await_sequence(indexes, request.at_least)
+        await_sequence(indexes, request.at_least, words_alone=False)
         with leased.reading() as session:
             wanted = SearchRequest(query=request.query, types=request.types)
             hits = Finder(session, indexes, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
             nodes = [hit.node for hit in hits]
             edges = _between(session, nodes)
-        sequence, degraded = indexes.sequence, indexes.embedder.degraded
+        sequence, degraded = indexes.seen(), indexes.embedder.degraded
     write = texts.markdown if request.format == "markdown" else texts.as_json
     made = write(nodes, edges, request.budget)
     return ContextAnswer(

@@ -56,8 +56,8 @@ class Importer:
         """Decode the whole lines there are and queue them; blocks while two batches are under way."""
         block = b"".join(self._parts)
         end = block.rfind(b"\n") + 1
-        self._keep(block[end:])
         self._take(block[:end])
+        self._keep(block[end:])
 
     def finish(self) -> ImportAnswer:
         """Queue what is left and wait for everything. Raises what a batch met, such as StorageFull."""

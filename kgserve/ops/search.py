@@ -31,6 +31,9 @@ GRAPH_STARTS = 5
 GRAPH_NODES = 1000
 # Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
 _SPARE = 10
+# How deep the two lists are read: a page further down is answered from deeper lists, but what comes before it keeps its
+# place, or else a hit would be on two pages or on none.
+_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 
 Vector = NDArray[np.float32]
 
@@ -52,11 +55,12 @@ def search(pool: StorePool, indexer: Indexer | None, store: str, request: Search
     started = time.perf_counter()
     with pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
-        await_sequence(indexes, request.at_least)
+        words_alone = request.mode == "keyword"
+        await_sequence(indexes, request.at_least, words_alone=words_alone)
         with leased.reading() as session:
             finder = Finder(session, indexes, request)
             hits = finder.page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
-        sequence = indexes.sequence
+        sequence = indexes.seen(words_alone=words_alone)
     took = round((time.perf_counter() - started) * 1000, 3)
     degraded = opened(indexer).embedder.degraded
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=took)
@@ -69,17 +73,24 @@ def opened(indexer: Indexer | None) -> Indexer:
     return indexer
 
 
-def await_sequence(indexes: Indexes, sequence: int | None) -> None:
-    """Wait until both indexes have seen a commit. Raises Unavailable after ten seconds."""
+def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool) -> None:
+    """Wait until both indexes, or that of words alone, have seen a commit.
+
+    Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a commit
+    that is yet to come.
+    """
     present = indexes.store.state.sequence
-    if sequence is None:
-        # The first search of a store that was just opened waits for its indexes to be there at all.
-        indexes.wait(0, AT_LEAST_SECONDS)
-    elif sequence > present:
+    if sequence is not None and sequence > present:
         message = f"is a sequence that the store has not reached; it is at {present}"
         raise InvalidInput(f"at_least: {message}", (FieldError("at_least", message),))
-    elif not indexes.wait(sequence, AT_LEAST_SECONDS):
-        raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {indexes.sequence}", retry_after=2)
+    # The first search of a store that was just opened waits for its indexes to be there at all.
+    if indexes.wait(sequence or 0, AT_LEAST_SECONDS, words_alone=words_alone):
+        return
+    if not words_alone:
+        indexes.vector.require()
+    if sequence is not None:
+        seen = indexes.seen(words_alone=words_alone)
+        raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
 
 class Finder:
@@ -96,11 +107,10 @@ class Finder:
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Some hits, as callers see them."""
         ranked = self._rank(limit + offset)
-        rows = self._passing(ranked, limit)
+        rows = self._passing(ranked, limit + min(offset, MAX_LIMIT))
         return [self._hit(found, row) for found, row in islice(rows, offset, offset + limit)]
 
     def _rank(self, wanted: int) -> list[Found]:
-        pool = max(fusion.POOL, wanted)
         match self._request.mode:
             case "keyword":
                 return [_single(Match(s, keyword=s), key, s, None) for key, s in self._words(wanted + _SPARE).items()]
@@ -109,9 +119,9 @@ class Finder:
                     _single(Match(s, semantic=s), key, None, s) for key, s in self._meaning(wanted + _SPARE).items()
                 ]
             case "hybrid":
-                return self._hybrid(pool)
+                return self._deep_enough(wanted + _SPARE)
             case "graph":
-                return self._graph(pool)
+                return self._graph()
 
     def _words(self, pool: int) -> dict[str, float]:
         request = self._request
@@ -133,6 +143,16 @@ class Finder:
         vectors = self._indexes.vector.vectors_of(list(ids))
         return {key: float(vector @ self._embedded()) for key, vector in vectors.items()}
 
+    def _deep_enough(self, wanted: int) -> list[Found]:
+        found: dict[str, Found] = {}
+        for pool in _POOLS:
+            hits = self._hybrid(pool)
+            for hit in hits:
+                found.setdefault(hit.ranked.id, hit)
+            if len(found) >= wanted or len(hits) < pool:
+                break
+        return list(found.values())
+
     def _hybrid(self, pool: int) -> list[Found]:
         words, meaning = self._words(pool), self._meaning(pool)
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
@@ -151,8 +171,8 @@ class Finder:
     def _look_up(self, ids: Sequence[str]) -> fusion.Neighbours:
         return read.neighbours(self._session, ids)
 
-    def _graph(self, pool: int) -> list[Found]:
-        starts = self._starts(pool)
+    def _graph(self) -> list[Found]:
+        starts = self._starts()
         reached: dict[str, list[tuple[str, float]]] = {}
         for start in starts:
             for one, other, weight in self._edges_around(start):
@@ -166,13 +186,15 @@ class Finder:
         ]
         return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
 
-    def _starts(self, pool: int) -> dict[str, float]:
+    def _starts(self) -> dict[str, float]:
         if self._request.start_id is not None:
             if not read.find_present(self._session, [self._request.start_id]):
                 message = f"there is no node {self._request.start_id!r}"
                 raise InvalidInput(f"start_id: {message}", (FieldError("start_id", message),))
             return {self._request.start_id: 1.0}
-        return {hit.ranked.id: hit.ranked.score for hit in self._hybrid(pool)[:GRAPH_STARTS]}
+        ranked = self._hybrid(fusion.POOL)
+        best = islice(self._passing(ranked, 2 * GRAPH_STARTS), GRAPH_STARTS)
+        return {found.ranked.id: found.ranked.score for found, _ in best}
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
         depth = max(1, clamp(self._request.depth))

@@ -78,7 +78,9 @@ class EngineView:
         """
         try:
             self._engine.apply(net, state)
-        except KgserveError as error:
+        except Exception as error:
+            # Whatever it was, the journal is ahead of this engine now.
+            log.exception("apply_failed", store=self.layout.name, rows=len(net))
             self.heal(f"applying {len(net)} rows failed: {error}")
         self.state = state
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.engine.database import EngineOptions, build
-from kgserve.errors import JournalDamaged
+from kgserve.engine.database import EngineOptions, build, remove
+from kgserve.errors import EngineFailed, JournalDamaged
 from kgserve.journal import snapshot
-from kgserve.journal.fold import fold
+from kgserve.journal.fold import Folded, fold
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
 from kgserve.store.layout import Layout
@@ -35,9 +35,19 @@ def rebuild(layout: Layout, journal: Journal, options: EngineOptions, path: Path
     level = logging.WARNING if journal.last else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     rows = fresh_folder(layout.scratch / "rebuild")
-    state = _fold(layout, journal, rows)
-    build(path, rows, state, options)
-    if _unsnapshotted_bytes(layout, journal) >= SNAPSHOT_AFTER_BYTES:
+    folded = _fold(layout, journal, rows)
+    try:
+        build(path, rows, folded.state, options)
+    except EngineFailed:
+        # An edge that the engine had lost was not named when its node was deleted.
+        log.exception("edges_without_nodes", store=layout.name)
+        remove(path)
+        folded = _fold(layout, journal, rows, drop_loose=True)
+        build(path, rows, folded.state, options)
+    state = folded.state
+    if folded.rebased:
+        log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
+    if folded.rebased or _unsnapshotted_bytes(layout, journal) >= SNAPSHOT_AFTER_BYTES:
         snapshot.install(rows, layout.journal, state)
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
@@ -54,13 +64,14 @@ def fresh_folder(path: Path) -> Path:
     return path
 
 
-def _fold(layout: Layout, journal: Journal, rows: Path) -> StoreState:
+def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
     failed = JournalDamaged(f"{layout.journal}: it starts at {journal.oldest} and no snapshot reaches that far")
     for base in _bases(layout, journal):
         try:
             if base is not None:
                 snapshot.verify(base)
-            return fold(base, journal.read(snapshot.sequence_of(base) if base else 0), rows)
+            changes = journal.read(snapshot.sequence_of(base) if base else 0)
+            return fold(base, changes, rows, drop_loose=drop_loose)
         except JournalDamaged as error:
             log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
             failed = error

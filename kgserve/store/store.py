@@ -237,7 +237,7 @@ class Store:
         free = shutil.disk_usage(self.layout.root).free
         if free < ROOM_BYTES + ROOM_FACTOR * size:
             raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
-        # Somebody else may fill the disk in the next moment: what the engine needs is set aside before the journal has it.
+        # Somebody else may fill the disk in the next moment: the engine's share is set aside before the journal's.
         self.view.reserve(LOG_BYTES + LOG_FACTOR * size)
 
 

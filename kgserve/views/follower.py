@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -79,9 +80,16 @@ class Follower(ABC):
         return self.sequence < self.store.state.sequence
 
     def wait(self, sequence: int, seconds: float) -> bool:
-        """Block until the index has seen a commit; whether it has."""
+        """Block until the index has seen a commit; whether it has. No wait for an index that could not be opened."""
         with self._moved:
-            return self._moved.wait_for(lambda: self.sequence >= sequence, seconds)
+            self._moved.wait_for(lambda: self.sequence >= sequence or self._unopened, seconds)
+            return self.sequence >= sequence
+
+    def fail(self, error: str) -> None:
+        """Note why a step failed."""
+        with self._moved:
+            self.error = error
+            self._moved.notify_all()
 
     def stop(self) -> None:
         """Let a step in progress end soon."""
@@ -115,6 +123,10 @@ class Follower(ABC):
         """Raise Stopped when the index is closing."""
         if self._stopping.is_set():
             raise Stopped
+
+    @property
+    def _unopened(self) -> bool:
+        return self.sequence < 0 and self.error is not None
 
     def _move(self, sequence: int) -> None:
         with self._moved:
@@ -152,8 +164,13 @@ class Follower(ABC):
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of the files of a folder."""
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else 0
+    """Size of the files of a folder, which may come and go meanwhile."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def _texts(rows: Path) -> Iterator[Text]:

@@ -33,10 +33,16 @@ class _Turns:
         self._changed = threading.Condition()
         self._closed = False
 
-    def wake(self, follower: Follower, seconds: float = 0.0) -> None:
+    def wake(self, follower: Follower) -> None:
+        """Serve a follower soon; one that was put off stays so."""
         with self._changed:
-            at = time.monotonic() + seconds
-            self._due[follower] = min(at, self._due.get(follower, at))
+            self._due.setdefault(follower, time.monotonic())
+            self._changed.notify_all()
+
+    def put_off(self, follower: Follower, seconds: float) -> None:
+        """Serve a follower then, whoever wakes it meanwhile; 0 ends an earlier delay."""
+        with self._changed:
+            self._due[follower] = time.monotonic() + seconds
             self._changed.notify_all()
 
     def take(self) -> Follower | None:
@@ -88,11 +94,19 @@ class _Worker:
         self._failures.pop(follower, None)
 
     def _run(self) -> None:
-        while (follower := self.turns.take()) is not None:
-            try:
-                self._serve(follower)
-            finally:
-                self.turns.done()
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        # A function of its own, so that no follower is held while there is nothing to do.
+        follower = self.turns.take()
+        if follower is None:
+            return False
+        try:
+            self._serve(follower)
+        finally:
+            self.turns.done()
+        return True
 
     def _serve(self, follower: Follower) -> None:
         try:
@@ -109,7 +123,7 @@ class _Worker:
     def _put_off(self, follower: Follower, error: Exception) -> None:
         failures = self._failures[follower] = self._failures.get(follower, 0) + 1
         seconds = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
-        follower.error = error.message if isinstance(error, KgserveError) else "internal error; see the log"
+        follower.fail(error.message if isinstance(error, KgserveError) else "internal error; see the log")
         log.warning(
             "index_step_failed",
             store=follower.store.name,
@@ -118,7 +132,7 @@ class _Worker:
             error=str(error),
             exc_info=not isinstance(error, KgserveError),
         )
-        self.turns.wake(follower, seconds)
+        self.turns.put_off(follower, seconds)
 
 
 class Indexer:
@@ -165,7 +179,8 @@ class Indexer:
         indexes = self.of(store)
         indexes.keyword.refill_wanted = True
         indexes.vector.change_model()
-        self._wake(indexes)
+        self._keyword.turns.put_off(indexes.keyword, 0.0)
+        self._vector.turns.put_off(indexes.vector, 0.0)
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""

@@ -87,12 +87,16 @@ class VectorFollower(Follower):
         self._saved = 0
 
     def search(self, vector: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
-        """See `VectorIndex.search`. Raises Unavailable until the index is open, Conflict for another model's vectors."""
+        """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
         return self._opened().search(vector, limit, only)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """See `VectorIndex.vectors_of`."""
         return self._opened().vectors_of(ids)
+
+    def require(self) -> None:
+        """Raises what `search` would if it could not be answered now."""
+        self._opened()
 
     def state(self) -> IndexState:
         """How it stands."""
@@ -117,8 +121,10 @@ class VectorFollower(Follower):
 
     def _open(self) -> int:
         self._check_model()
-        self._cache = EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
-        self._index = VectorIndex(self._folder, self._embedder.dimensions, self._embedder.model_id)
+        # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
+        dimensions = self._embedder.dimensions
+        self._cache = self._cache or EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
+        self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         self._saved = self._index.sequence
         return self._index.sequence
@@ -186,12 +192,12 @@ class Indexes:
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, embedder)
 
-    @property
-    def sequence(self) -> int:
-        """The commit that both have seen."""
-        return max(min(self.keyword.sequence, self.vector.sequence), 0)
+    def seen(self, *, words_alone: bool = False) -> int:
+        """The commit that both, or the keyword index alone, have seen."""
+        return max(self.keyword.sequence if words_alone else min(self.keyword.sequence, self.vector.sequence), 0)
 
-    def wait(self, sequence: int, seconds: float) -> bool:
-        """Block until both have seen a commit; whether they have."""
+    def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
+        """Block until both, or the keyword index alone, have seen a commit; whether they have."""
         deadline = time.monotonic() + seconds
-        return self.keyword.wait(sequence, seconds) and self.vector.wait(sequence, max(deadline - time.monotonic(), 0))
+        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)

@@ -6,10 +6,10 @@ between, damaged, from another version) is emptied when it is opened, and filled
 
 from __future__ import annotations
 
-import re
+import contextlib
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from kgserve.model.query_text import word_weights
 from kgserve.views import manifest
 from kgserve.views.filters import ANYTHING, Filter
 
-KIND = "keyword 1"
+KIND = "keyword 2"
 _ANALYZER = "text"
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
@@ -69,27 +69,20 @@ class KeywordIndex:
 
         Entities are taken one by one; ``bulk`` lets it use more memory for many of them.
         """
-        manifest.unseal(self._folder)
-        writer = self._index.writer(_BULK_BYTES if bulk else _WRITER_BYTES, 1)
-        for node_id in removed:
-            writer.delete_documents_by_term("id", node_id)
-        for entity in put:
-            writer.delete_documents_by_term("id", entity.id)
-            writer.add_document(_document(entity))
-        writer.commit()
-        # Merges change the files behind the manifest's back unless they are waited for.
-        writer.wait_merging_threads()
+        with self._writing(_BULK_BYTES if bulk else _WRITER_BYTES) as writer:
+            for node_id in removed:
+                writer.delete_documents_by_term("id", node_id)
+            for entity in put:
+                writer.delete_documents_by_term("id", entity.id)
+                writer.add_document(_document(entity))
         manifest.seal(self._folder, KIND, sequence)
         self._index.reload()
         self.sequence, self.fresh = sequence, False
 
     def clear(self) -> None:
         """Forget everything."""
-        writer = self._index.writer(_WRITER_BYTES, 1)
-        manifest.unseal(self._folder)
-        writer.delete_all_documents()
-        writer.commit()
-        writer.wait_merging_threads()
+        with self._writing(_WRITER_BYTES) as writer:
+            writer.delete_all_documents()
         self._index.reload()
         self.sequence, self.fresh = 0, True
 
@@ -111,8 +104,28 @@ class KeywordIndex:
         if query is None:
             return []
         searcher = self._index.searcher()
-        found = searcher.search(_narrowed(self._schema, query, only), limit, count=False)
+        try:
+            found = searcher.search(self._narrowed(query, only), limit, count=False)
+        except ValueError as error:
+            if not syntax:
+                raise
+            raise InvalidInput(f"query: cannot be answered: {error}") from None
         return [KeywordHit(str(searcher.doc(address)["id"][0]), float(score)) for score, address in found.hits]
+
+    @contextlib.contextmanager
+    def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
+        """A writer, committed at the end. After an error nothing is changed, and the next writer finds no lock."""
+        manifest.unseal(self._folder)
+        writer = self._index.writer(memory, 1)
+        try:
+            yield writer
+            writer.commit()
+        except BaseException:
+            writer.rollback()
+            raise
+        finally:
+            # Merges change the files behind the manifest's back unless they are waited for; the lock goes with it.
+            writer.wait_merging_threads()
 
     def _any_of(self, terms: dict[str, float]) -> tantivy.Query | None:
         if not terms:
@@ -131,31 +144,39 @@ class KeywordIndex:
         except ValueError as error:
             raise InvalidInput(f"query: is not in the query language: {error}") from None
 
+    def _narrowed(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
+        if only.is_empty:
+            return query
+        parts = [(tantivy.Occur.Must, query)]
+        if only.types is not None:
+            types = tantivy.Query.term_set_query(self._schema, "type", sorted(only.types))
+            parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
+        if only.id_prefix:
+            # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
+            prefix = self._index.parse_query(f"key:[{_key(only.id_prefix)} TO {_after(only.id_prefix)}}}", ["key"])
+            parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
+        return tantivy.Query.boolean_query(parts)
+
 
 def _document(entity: Text) -> tantivy.Document:
     document = tantivy.Document()
     document.add_text("id", entity.id)
+    document.add_text("key", _key(entity.id))
     document.add_text("name", entity.id)
     document.add_text("type", entity.type)
     document.add_text("content", entity.content)
     return document
 
 
-def _narrowed(schema: tantivy.Schema, query: tantivy.Query, only: Filter) -> tantivy.Query:
-    if only.is_empty:
-        return query
-    parts = [(tantivy.Occur.Must, query)]
-    if only.types is not None:
-        types = tantivy.Query.term_set_query(schema, "type", sorted(only.types))
-        parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
-    if only.id_prefix:
-        prefix = tantivy.Query.regex_query(schema, "id", _escaped(only.id_prefix) + "(.|\n)*")
-        parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
-    return tantivy.Query.boolean_query(parts)
+def _key(node_id: str) -> str:
+    """An id in letters that mean nothing to the query language, in the same order as the ids."""
+    return "x" + node_id.encode().hex()
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([^\w\s])", r"\\\1", text)
+def _after(prefix: str) -> str:
+    """The first key behind all that start with a prefix that is not empty."""
+    encoded = prefix.encode()
+    return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
 
 
 def _analyzer() -> tantivy.TextAnalyzer:
@@ -173,6 +194,7 @@ def _analyzer() -> tantivy.TextAnalyzer:
 def _schema() -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
     builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")

@@ -1,7 +1,7 @@
 """The vector index of one store: exact while it is small, hnswlib beyond; nobody else sees which.
 
-Up to 20,000 vectors one matrix product takes 2 ms, finds exactly, filters exactly and deletes for nothing. Above that an
-approximate index takes over. All that can crash hnswlib (a call before it has room, more results than elements, a
+Up to 20,000 vectors one matrix product takes 2 ms, finds exactly, filters exactly and deletes for nothing. Above that
+an approximate index takes over. All that can crash hnswlib (a call before it has room, more results than elements, a
 damaged file, a vector of the wrong width or with NaN) is kept away from it here, under one lock.
 """
 
@@ -187,8 +187,10 @@ class VectorIndex:
         limit = min(limit, len(labels))
         if limit == 0:
             return []
-        best = np.argpartition(-scores, limit - 1)[:limit]
-        order = best[np.lexsort((labels[best], -scores[best]))]
+        # All that are as near as the last one, so that among equals the oldest are taken whatever the limit.
+        least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        best = np.flatnonzero(scores >= least)
+        order = best[np.lexsort((labels[best], -scores[best]))][:limit]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
     def _passing(self, only: Filter) -> list[int]:

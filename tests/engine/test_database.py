@@ -28,7 +28,7 @@ def built(folder: Path, history: History) -> Engine:
     rows = folder / f"rows-{history.state.sequence}"
     rows.mkdir()
     path = folder / f"{history.state.sequence}.kuzu"
-    database.build(path, rows, fold(None, history.changes, rows), OPTIONS)
+    database.build(path, rows, fold(None, history.changes, rows).state, OPTIONS)
     return Engine(path, OPTIONS)
 
 
@@ -144,7 +144,7 @@ def test_a_row_that_is_there_already_is_found_out(engine: Engine) -> None:
 def test_rows_that_do_not_fit_their_counts_are_not_built(tmp_path: Path) -> None:
     history = History()
     history.add(batch("a", "b"))
-    state = fold(None, history.changes, tmp_path)
+    state = fold(None, history.changes, tmp_path).state
     with pytest.raises(EngineFailed):
         database.build(tmp_path / "g.kuzu", tmp_path, StoreState(1, 1, state.digest, 3, 0), OPTIONS)
 

@@ -31,7 +31,7 @@ def damage(folder: Path, sequence: int) -> Path:
 def take_snapshot(folder: Path, sequence: int) -> None:
     rows = folder / "rows"
     rows.mkdir()
-    snapshot.install(rows, folder, fold(None, CHANGES[:sequence], rows))
+    snapshot.install(rows, folder, fold(None, CHANGES[:sequence], rows).state)
 
 
 def read_on(folder: Path, after: int) -> list[ChangeSet]:
