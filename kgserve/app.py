@@ -79,6 +79,13 @@ def serve(settings: Settings) -> int:
         return 1
 
 
+def _indexer(settings: Settings) -> Indexer:
+    """One model for queries and one for indexing: the latter's threads are made by a thread that gives way."""
+    embedder = load_embedder(settings)
+    patient = load_embedder(settings) if settings.embedding_provider == "local" and not embedder.degraded else embedder
+    return Indexer(embedder, patient)
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A socket bound to the address, not listening yet. Raises Conflict or InvalidInput with the reason."""
     try:
@@ -108,7 +115,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> i
     gc.set_threshold(100_000, 50, 100)
     with ExitStack() as stack:
         # Built first and closed last: closing a store saves its indexes.
-        indexer = stack.enter_context(closing(Indexer(load_embedder(settings)))) if settings.indexes else None
+        indexer = stack.enter_context(closing(_indexer(settings))) if settings.indexes else None
         pool = stack.enter_context(StorePool(settings))
         if indexer is not None:
             pool.companions.append(indexer)

@@ -50,9 +50,12 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
 
 def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
     if salvage:
-        for done in salvage_journal(layout.journal):
-            yield Finding("salvage", ok=True, detail=done)
+        done = list(salvage_journal(layout.journal))
+        yield from (Finding("salvage", ok=True, detail=each) for each in done)
         layout.mark_open()
+        if done:
+            # Indexes may have seen commits that are gone, and the numbers of those will be used again.
+            layout.forget_indexes()
     yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in _snapshots(layout))
     yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(layout.journal))
     if rebuild:

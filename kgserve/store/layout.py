@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -73,6 +74,11 @@ class Layout:
         """When the store was made, in microseconds; as old as its folder if nothing else is known."""
         description = self.description()
         return description.created_at if description else self.root.stat().st_mtime_ns // 1000
+
+    def forget_indexes(self) -> None:
+        """Remove the indexes, to be filled anew; embeddings that were computed are kept."""
+        for name in ("keyword", "vector"):
+            shutil.rmtree(self.views / name, ignore_errors=True)
 
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""

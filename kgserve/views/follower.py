@@ -64,6 +64,11 @@ class Follower(ABC):
         self._moved = threading.Condition()
         self._stopping = threading.Event()
 
+    @property
+    def reached(self) -> int:
+        """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
+        return 0 if self.refill_wanted else max(self.sequence, 0)
+
     def step(self) -> bool:
         """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
         self._continue()

@@ -7,6 +7,8 @@ concerned.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 
@@ -22,6 +24,7 @@ log = structlog.get_logger()
 
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
+_NICENESS = 19
 
 
 class _Turns:
@@ -94,6 +97,9 @@ class _Worker:
         self._failures.pop(follower, None)
 
     def _run(self) -> None:
+        # Linux gives each thread a niceness of its own: requests and writes come first, idle cores are used anyway.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while self._serve_next():
             pass
 
@@ -138,8 +144,10 @@ class _Worker:
 class Indexer:
     """A companion of the pool: indexes every store while it is open."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, patient: Embedder | None = None) -> None:
+        """Index with ``patient``, an embedder of the same model whose threads may wait; queries have ``embedder``."""
         self.embedder = embedder
+        self._patient = patient or embedder
         self._open: dict[str, Indexes] = {}
         self._lock = threading.Lock()
         self._keyword = _Worker("keyword-indexer")
@@ -147,7 +155,7 @@ class Indexer:
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
-        indexes = Indexes(store, self.embedder)
+        indexes = Indexes(store, self.embedder, self._patient)
         with self._lock:
             self._open[store.name] = indexes
         store.after_commit.append(lambda: self._wake(indexes))
@@ -179,6 +187,8 @@ class Indexer:
         indexes = self.of(store)
         indexes.keyword.refill_wanted = True
         indexes.vector.change_model()
+        for follower in (indexes.keyword, indexes.vector):
+            follower.error = None  # of the time before; who waits for the new index would take it for a present one
         self._keyword.turns.put_off(indexes.keyword, 0.0)
         self._vector.turns.put_off(indexes.vector, 0.0)
 
@@ -187,6 +197,7 @@ class Indexer:
         self._keyword.close()
         self._vector.close()
         self.embedder.close()
+        self._patient.close()
 
     def _wake(self, indexes: Indexes) -> None:
         self._keyword.turns.wake(indexes.keyword)

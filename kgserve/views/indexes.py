@@ -39,7 +39,7 @@ class KeywordFollower(Follower):
         """How it stands."""
         entities = len(self._index) if self._index else 0
         size = folder_bytes(self.store.layout.views / "keyword")
-        return IndexState("keyword", max(self.sequence, 0), entities, self.pending, size, "tantivy", self.error)
+        return IndexState("keyword", self.reached, entities, self.pending, size, "tantivy", self.error)
 
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
@@ -47,7 +47,7 @@ class KeywordFollower(Follower):
 
     def _open(self) -> int:
         self._index = KeywordIndex(self.store.layout.views / "keyword")
-        self.refill_wanted = self._index.fresh and self._refilling_is_shorter()
+        self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
     def _clear(self) -> None:
@@ -103,7 +103,7 @@ class VectorFollower(Follower):
         entities = len(self._index) if self._index else 0
         size = folder_bytes(self._folder)
         model = self._remembered() or self._embedder.model_id
-        return IndexState("vector", max(self.sequence, 0), entities, self.pending, size, model, self.error)
+        return IndexState("vector", self.reached, entities, self.pending, size, model, self.error)
 
     def change_model(self) -> None:
         """Take the present model from now on: all vectors are made anew with the next step."""
@@ -186,11 +186,11 @@ class VectorFollower(Follower):
 class Indexes:
     """Both indexes of a store."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
+    def __init__(self, store: Store, embedder: Embedder, patient: Embedder) -> None:
         self.store = store
         self.embedder = embedder
         self.keyword = KeywordFollower(store)
-        self.vector = VectorFollower(store, embedder)
+        self.vector = VectorFollower(store, patient)
 
     def seen(self, *, words_alone: bool = False) -> int:
         """The commit that both, or the keyword index alone, have seen."""

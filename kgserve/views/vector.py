@@ -111,13 +111,6 @@ class VectorIndex:
             self._graph = None
         self.sequence, self.fresh = 0, True
 
-    def retype(self, node_id: str, node_type: str) -> None:
-        """Note another type of an entity whose vector stays."""
-        with self._lock:
-            label = self._labels.get(node_id)
-            if label is not None:
-                self._types[label] = node_type
-
     def search(self, query: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
         """The nearest entities, nearest first."""
         with self._lock:

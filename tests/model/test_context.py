@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.model.answers import Edge, Node
+from kgserve.model.context import as_json, count_tokens, markdown
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)
+
+
+def node(node_id: str, content: str = "", kind: str = "t") -> Node:
+    return Node(
+        id=node_id, type=kind, content=content, attributes={}, version=1, sequence=1, created_at="", updated_at=""
+    )
+
+
+def edge(source: str, target: str, kind: str = "KNOWS") -> Edge:
+    return Edge(source=source, target=target, relation_type=kind, weight=1.0, attributes={}, version=1, sequence=1)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Node], list[Edge]]:
+    ids = draw(IDS)
+    nodes = [node(each, draw(TEXTS), draw(TEXTS)) for each in ids]
+    ends = st.sampled_from([*ids, "somebody else"])
+    return nodes, [edge(draw(ends), draw(ends), draw(TEXTS)) for _ in range(draw(st.integers(0, 8)))]
+
+
+def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
+    return msgspec.json.decode(text)
+
+
+@given(graphs(), st.integers(1, 300))
+def test_markdown_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+    nodes, edges = graph
+    made = markdown(nodes, edges, budget)
+    assert count_tokens(made.text) <= made.tokens <= budget
+    assert made.ids == [each.id for each in nodes][: len(made.ids)]
+    assert all(f"[{each}]" in made.text for each in made.ids)
+    assert made.truncated or len(made.ids) == len(nodes)
+
+
+@given(graphs(), st.integers(1, 600))
+def test_json_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
+    nodes, edges = graph
+    made = as_json(nodes, edges, budget)
+    assert count_tokens(made.text) == made.tokens <= budget
+    assert made.truncated == (len(made.ids) < len(nodes))
+    if made.ids:
+        value = decoded(made.text)
+        assert [each["id"] for each in value["nodes"]] == made.ids == [each.id for each in nodes][: len(made.ids)]
+        inside = [each for each in edges if {each.source, each.target} <= set(made.ids)]
+        assert len(value["edges"]) == len(inside)
+
+
+def test_edges_between_nodes_of_the_text_come_with_them() -> None:
+    edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
+    made = markdown([node("a", "first"), node("b", "second"), node("c")], edges, 1000)
+    assert made.text.splitlines() == [
+        "- [a] (t) first",
+        "- [b] (t) second",
+        "  - [a] KNOWS [b]",
+        "  - [b] LIKES [a]",
+        "- [c] (t)",
+        "  - [c] IS [c]",
+    ]
+    assert (made.ids, made.truncated) == (["a", "b", "c"], False)
+    value = decoded(as_json([node("a", "first"), node("b")], edges, 1000).text)
+    assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
+    assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
+    assert len(value["edges"]) == 2
+
+
+def test_a_long_text_is_cut_at_a_word() -> None:
+    made = markdown([node("a", "word " * 100), node("b", "never reached")], [], 40)
+    assert made.text.startswith("- [a] (t) word word")
+    assert made.text.endswith("word …")
+    assert (made.ids, made.truncated) == (["a"], True)
+
+
+def test_nothing_fits() -> None:
+    assert markdown([node("a", "text")], [], 1) == as_json([node("a", "text")], [], 1)
+    assert markdown([node("a", "text")], [], 1).truncated
+    assert not markdown([], [], 100).truncated
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("word", 1),
+        ("words", 2),
+        ("12", 1),
+        ("123", 2),
+        ("a b", 2),
+        ("a  b", 3),
+        ("a\nb", 3),
+        ("é", 1),
+        ("日", 2),
+    ],
+)
+def test_tokens(text: str, tokens: int) -> None:
+    assert count_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("write", [markdown, as_json])
+def test_large_texts_take_time_in_proportion(write: Any) -> None:
+    nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
+    edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]
+    started = time.monotonic()
+    count_tokens("".join(each.content for each in nodes))
+    once = time.monotonic() - started
+    started = time.monotonic()
+    made = write(nodes, edges, 1_000_000)
+    assert len(made.ids) == 100
+    assert time.monotonic() - started < 10 * once + 1
