@@ -80,6 +80,8 @@ class Importer:
 
     def _keep(self, rest: bytes) -> None:
         if len(rest) > MAX_LINE_BYTES:
+            while self._flying:
+                self._land()
             message = f"is longer than {MAX_LINE_BYTES} bytes; the lines before it are in"
             raise InvalidInput(f"line {self._lines + 1} {message}", (FieldError(f"line {self._lines + 1}", message),))
         self._parts = [rest] if rest else []
