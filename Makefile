@@ -33,7 +33,7 @@ test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, W
 check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
 	@$(bin)/ruff check --quiet
 	@$(bin)/ruff format --check --quiet || { echo "Not formatted; run: make fmt" >&2; exit 1; }
-	@$(bin)/basedpyright
+	@$(bin)/basedpyright --project pyproject.toml
 	@$(bin)/lint-imports --no-cache --no-logo
 	@$(bin)/deptry --no-ansi kgserve
 	@$(bin)/codespell

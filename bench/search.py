@@ -1,6 +1,6 @@
 """Search: how much of the evidence it finds in real conversations, and how fast it is.
 
-`python -m bench.search [quality] [speed]`, both by default. Quality is asked of the service with its default settings.
+`python -m bench.search [--only quality|speed]`, both by default. Quality is asked of the service with its default settings.
 """
 
 from __future__ import annotations
@@ -246,10 +246,10 @@ def _search(client: Client, store: str, body: Mapping[str, object]) -> Any:
 def main(arguments: Sequence[str]) -> int:
     """Exit code 1 when an exact check failed; 0 also when there is nothing to measure with, which is said."""
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["quality", "speed"], help="what to measure (default: all)")
+    parser.add_argument("--only", choices=["quality", "speed"], help="what to measure (default: both)")
     parser.add_argument("--conversations", type=Path, default=locomo.FILE, help="file of conversations (%(default)s)")
     options = parser.parse_args(arguments)
-    parts = set(options.parts) or {"quality", "speed"}
+    parts = {options.only} if options.only else {"quality", "speed"}
     reports: list[Report] = []
     if "quality" in parts:
         if options.conversations.is_file():
