@@ -60,6 +60,7 @@ class VectorIndex:
         self._ids: list[str] = []
         self._types: list[str] = []
         self._labels: dict[str, int] = {}
+        self._unused: list[int] = []
         self._matrix: Vectors = np.empty((0, dimensions), np.float32)
         self._graph: Any = None
         self.sequence = 0
@@ -107,6 +108,7 @@ class VectorIndex:
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             self._ids, self._types, self._labels = [], [], {}
+            self._unused = []
             self._matrix = np.empty((0, self._dimensions), np.float32)
             self._graph = None
         self.sequence, self.fresh = 0, True
@@ -162,6 +164,7 @@ class VectorIndex:
         label = self._labels.pop(node_id, None)
         if label is not None:
             self._ids[label] = ""
+            self._unused.append(label)
             if self._graph is not None:
                 self._graph.mark_deleted(label)
 
@@ -171,9 +174,12 @@ class VectorIndex:
         return np.asarray(self._graph.get_items(labels), np.float32).reshape(-1, self._dimensions)
 
     def _exact(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        if self._graph is None and only.is_empty and len(self._labels) == len(self._ids):
+        if self._graph is None and only.is_empty:
+            # One product over all rows costs less than picking out the rows that are still in use.
             labels = np.arange(len(self._ids))
             scores = self._matrix[: len(self._ids)] @ query
+            scores[self._unused] = -np.inf
+            limit = min(limit, len(self._labels))
         else:
             labels = np.fromiter(self._passing(only), np.intp)
             scores = self._rows(labels.tolist()) @ query if len(labels) else np.empty(0, np.float32)
@@ -219,6 +225,7 @@ class VectorIndex:
         with self._lock:
             self._ids, self._types = ids, types
             self._labels = dict(zip(ids, range(live), strict=True))
+            self._unused = []
             self._graph = graph
             self._matrix = matrix if graph is None else np.empty((0, self._dimensions), np.float32)
 
@@ -229,6 +236,7 @@ class VectorIndex:
         entities = msgspec.msgpack.decode((self._folder / _ENTITIES).read_bytes(), type=_Entities)
         self._ids, self._types = entities.ids, entities.types
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
+        self._unused = [label for label, node_id in enumerate(self._ids) if not node_id]
         if _GRAPH in found.files:
             self._graph = hnswlib.Index("ip", self._dimensions)
             self._graph.load_index(str(self._folder / _GRAPH), max_elements=max(len(self._ids), 1))
