@@ -1,6 +1,6 @@
 """Search: how much of the evidence it finds in real conversations, and how fast it is.
 
-`python -m bench.search [--only quality|speed]`, both by default. Quality is asked of the service with its default settings.
+`python -m bench.search [--only quality|speed]`, both by default. Quality is asked of the service as it is by default.
 """
 
 from __future__ import annotations
