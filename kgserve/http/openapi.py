@@ -31,6 +31,7 @@ _TAGS = {
     "graph": "Write to the graph and walk it",
     "nodes": "Read single nodes",
     "stores": "Stores: each an isolated graph with its own journal",
+    "search": "Find nodes, and keep the indexes that find them",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
     "service": "The process itself",

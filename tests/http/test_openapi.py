@@ -64,6 +64,11 @@ def test_every_operation_is_described_with_examples(document: dict[str, Any]) ->
             assert parameter["description"], name
 
 
+def test_every_tag_is_declared_for_the_page_shows_no_others(document: dict[str, Any]) -> None:
+    declared = {tag["name"] for tag in document["tags"]}
+    assert {tag for _, operation in operations(document) for tag in operation["tags"]} == declared
+
+
 def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
     ids = [operation["operationId"] for _, operation in operations(document)]
     assert len(ids) == len(set(ids))
