@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from bench import ingest, inject, pool, traverse
+from bench import indexing, ingest, inject, pool, traverse
 from bench.measure import Report
 from bench.prepared import Workspace
 from bench.single import Bench, run_alone
@@ -15,7 +15,13 @@ def _pool(_work: Workspace) -> Report:
     return pool.run()
 
 
-BENCHES: dict[str, Bench] = {"ingest": ingest.run, "traverse": traverse.run, "inject": inject.run, "pool": _pool}
+BENCHES: dict[str, Bench] = {
+    "ingest": ingest.run,
+    "traverse": traverse.run,
+    "inject": inject.run,
+    "indexing": indexing.run,
+    "pool": _pool,
+}
 
 
 def main(names: list[str]) -> int:

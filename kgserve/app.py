@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 from litestar import Litestar
 from litestar.datastructures import State
+from threadpoolctl import threadpool_limits
 
 from kgserve import __version__, log
 from kgserve.errors import Conflict, InvalidInput, KgserveError
@@ -50,6 +51,8 @@ def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
             yield
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
+            if indexer is not None:
+                indexer.halt()
             await asyncio.to_thread(pool.close)
 
     app = Litestar(
@@ -113,6 +116,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> i
 
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
     gc.set_threshold(100_000, 50, 100)
+    # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
+    threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         # Built first and closed last: closing a store saves its indexes.
         indexer = stack.enter_context(closing(_indexer(settings))) if settings.indexes else None

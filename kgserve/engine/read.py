@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import LiteralString, cast
 
 import msgspec
-import pyarrow as pa
 
 from kgserve.engine.columns import edge_row, edge_rows, ids_table, keys_table, node_row, node_rows
 from kgserve.engine.session import Session
@@ -88,12 +87,6 @@ def incoming(session: Session, node_id: str) -> list[EdgeRow]:
     return [edge_row(values) for values in session.rows(INCOMING, {"i": node_id})]
 
 
-def node_types(session: Session) -> Iterator[tuple[str, str]]:
-    """Every id with its type, in no order."""
-    table = session.arrow("MATCH (e:Entity) RETURN e.id, e.type")
-    return (pair for batch in table.to_batches(10_000) for pair in zip(*map(_listed, batch.columns), strict=True))
-
-
 def relation_type_counts(session: Session) -> list[tuple[str, int]]:
     """Every relation type with the number of its edges."""
     rows = session.rows("MATCH (:Entity)-[k:RELATES_TO]->(:Entity) RETURN k.relation_type, count(*)")
@@ -163,10 +156,6 @@ def load(session: Session, folder: Path, state: StoreState) -> None:
         session.run(_copy("COPY Entity", folder / "nodes.parquet", "FROM"))
     if state.edges:
         session.run(_copy("COPY RELATES_TO", folder / "edges.parquet", "FROM"))
-
-
-def _listed(column: pa.Array) -> list[str]:
-    return column.to_pylist()
 
 
 def _copy(statement: str, file: Path, direction: str = "TO") -> LiteralString:

@@ -20,6 +20,7 @@ from kgserve.errors import JournalDamaged
 from kgserve.journal.files import sync_file, sync_folder, write_whole
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, rows_digest, to_text
+from kgserve.model.rows import NodeRow
 
 PREFIX = "snapshot."
 NODES = "nodes.parquet"
@@ -94,6 +95,12 @@ def read_rows(file: Path) -> Iterator[list[RowTuple]]:
     """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
     for batch in record_batches(file):
         yield list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+
+
+def read_nodes(folder: Path) -> Iterator[NodeRow]:
+    """The nodes in a folder of rows, a batch in memory at a time."""
+    for rows in read_rows(folder / NODES):
+        yield from (NodeRow(*row) for row in rows)
 
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ def batch_search(
                 hits = Finder(session, indexes, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
                 nodes.update((hit.node.id, hit.node) for hit in hits)
                 rankings.append([hit.node.id for hit in hits])
-        sequence, degraded = indexes.seen(words_alone=words_alone), indexes.embedder.degraded
+        sequence, degraded = indexes.seen(words_alone=words_alone), opened(indexer).embedder.degraded
     scores = fusion.reciprocal(rankings)
     best = list(scores)[: _clamped(request.limit, MAX_TOTAL)]
     return BatchSearchAnswer(

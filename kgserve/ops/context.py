@@ -26,7 +26,7 @@ def context(pool: StorePool, indexer: Indexer | None, store: str, request: Conte
             hits = Finder(session, indexes, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
             nodes = [hit.node for hit in hits]
             edges = _between(session, nodes)
-        sequence, degraded = indexes.seen(), indexes.embedder.degraded
+        sequence, degraded = indexes.seen(), opened(indexer).embedder.degraded
     write = texts.markdown if request.format == "markdown" else texts.as_json
     made = write(nodes, edges, request.budget)
     return ContextAnswer(

@@ -42,11 +42,9 @@ def list_nodes(pool: StorePool, store: str, type_: str | None, limit: int, curso
         raise InvalidInput(f"limit: {message}", (FieldError("limit", message),))
     after = None if cursor is None else _decode(cursor)
     with pool.lease(store) as leased:
-        ids = leased.listing(lambda catalog: catalog.page(type_, after, limit + 1))
-        with leased.reading() as session:
-            rows = {row.id: row for row in read.find_nodes(session, ids[:limit])}
-    nodes = [render.node(rows[node_id]) for node_id in ids[:limit] if node_id in rows]
-    return NodePage(nodes=nodes, next_cursor=_encode(ids[limit - 1]) if len(ids) > limit else None)
+        rows = leased.listing(lambda catalog: catalog.page(type_, after, limit + 1))
+    nodes = [render.node(row) for row in rows[:limit]]
+    return NodePage(nodes=nodes, next_cursor=_encode(rows[limit - 1].id) if len(rows) > limit else None)
 
 
 def _encode(node_id: str) -> str:

@@ -136,7 +136,7 @@ class Finder:
     def _embedded(self) -> Vector:
         vector = self._vector
         if vector is None:
-            vector = self._vector = self._indexes.embedder.embed([self._request.query])[0]
+            vector = self._vector = self._indexes.queries.of(self._request.query)
         return vector
 
     def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
@@ -205,7 +205,7 @@ class Finder:
         """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
         for first in range(0, len(ranked), at_once):
             some = ranked[first : first + at_once]
-            rows = {row.id: row for row in read.find_nodes(self._session, [found.ranked.id for found in some])}
+            rows = self._indexes.store.find_nodes(self._session, [found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
                 if row is not None and self._only.passes(row.id, row.type):

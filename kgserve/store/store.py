@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from kgserve.catalog import catalog as catalogs
 from kgserve.catalog.catalog import Catalog
 from kgserve.engine import read
 from kgserve.engine.database import EngineOptions
@@ -24,6 +25,7 @@ from kgserve.journal.journal import Journal
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.plan import Report, Workspace, check, plan
+from kgserve.model.rows import NodeRow
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView
@@ -128,6 +130,12 @@ class Store:
         except sqlite3.Error as error:
             raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
 
+    def find_nodes(self, session: Session, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The nodes among ``ids`` that exist, by id: from the catalog while it is in step, or else from the engine."""
+        if self._catalog_sequence == self.state.sequence:
+            return self.listing(lambda catalog: catalog.rows(ids))
+        return {row.id: row for row in read.find_nodes(session, ids)}
+
     def check(self) -> CheckResult:
         """Compare the engine's rows with the digest, and build the engine anew if they differ. Blocks."""
         rows = fresh_folder(self.layout.scratch / "check")
@@ -221,7 +229,7 @@ class Store:
 
     def _renew_catalog(self) -> None:
         self._catalog.close()
-        self.layout.catalog.unlink(missing_ok=True)
+        catalogs.remove(self.layout.catalog)
         try:
             self._catalog = Catalog(self.layout.catalog)
             self._fill_catalog()
@@ -229,9 +237,15 @@ class Store:
             log.exception("catalog_not_rebuilt", store=self.name)
 
     def _fill_catalog(self) -> None:
-        with self.reading(timeout=0) as session:
-            self._catalog.rebuild(read.node_types(session), read.relation_type_counts(session), self.state.sequence)
-        self._catalog_sequence = self.state.sequence
+        rows = fresh_folder(self.layout.scratch / "catalog")
+        try:
+            with self.reading(timeout=0) as session:
+                state = read.dump_nodes(session, rows)
+                relations = read.relation_type_counts(session)
+            self._catalog.rebuild(snapshot.read_nodes(rows), relations, state.sequence)
+        finally:
+            shutil.rmtree(rows, ignore_errors=True)
+        self._catalog_sequence = state.sequence
 
     def _require_room(self, size: int) -> None:
         free = shutil.disk_usage(self.layout.root).free

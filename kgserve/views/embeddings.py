@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,22 @@ CREATE TABLE IF NOT EXISTS vectors (
 """
 _INSERT = "INSERT INTO vectors (key, vector) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET vector = excluded.vector"
 _EVICT = "DELETE FROM vectors WHERE number <= (SELECT max(number) FROM vectors) - ?"
+
+
+QUERIES_KEPT = 1000
+
+
+class QueryVectors:
+    """Vectors of queries. The last 1,000 are kept: who turns a page asks the same again."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.of = lru_cache(QUERIES_KEPT)(self._embedded)
+
+    def _embedded(self, text: str) -> Vector:
+        vector = self._embedder.embed([text])[0]
+        vector.setflags(write=False)
+        return vector
 
 
 class EmbeddingCache:

@@ -60,6 +60,10 @@ class Follower(ABC):
         self.pending = 0
         self.error: str | None = None
         self.refill_wanted = False
+        self._refilling = False
+        # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
+        self._goal = store.state.sequence
+        self._behind = False
         self._tail = Tail(store.layout.journal)
         self._moved = threading.Condition()
         self._stopping = threading.Event()
@@ -67,13 +71,19 @@ class Follower(ABC):
     @property
     def reached(self) -> int:
         """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
-        return 0 if self.refill_wanted else max(self.sequence, 0)
+        return 0 if self.being_refilled else max(self.sequence, 0)
+
+    @property
+    def being_refilled(self) -> bool:
+        """Whether it is being made anew, or is about to be."""
+        return self.refill_wanted or self._refilling
 
     def step(self) -> bool:
         """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
         self._continue()
         if self.sequence < 0:
             self._move(self._open())
+            self._behind = self.sequence < self._goal
         if self.refill_wanted or self._out_of_reach():
             self._refill()
         else:
@@ -82,7 +92,10 @@ class Follower(ABC):
                 self._follow(step)
                 self._move(step.sequence)
         self.error = None
-        return self.sequence < self.store.state.sequence
+        if self.sequence < self.store.state.sequence:
+            return True
+        self._say_ready()
+        return False
 
     def wait(self, sequence: int, seconds: float) -> bool:
         """Block until the index has seen a commit; whether it has. No wait for an index that could not be opened."""
@@ -147,7 +160,24 @@ class Follower(ABC):
         """Whether an empty index had better read all entities than all that was ever written."""
         return self.store.journal.bytes > _SHORT_JOURNAL
 
+    def _say_ready(self) -> None:
+        """Tell who listens that the index has caught up, after it was opened behind or made anew."""
+        if self._behind and not self.refill_wanted:
+            self._behind = False
+            self.store.feed.publish_marker("index_ready", {"index": self.name, "sequence": self.sequence})
+
     def _refill(self) -> None:
+        # Taken back at once, so that who asks meanwhile gets another one.
+        self.refill_wanted, self._refilling, self._behind = False, True, True
+        try:
+            self._fill_anew()
+        except BaseException:
+            self.refill_wanted = True
+            raise
+        finally:
+            self._refilling = False
+
+    def _fill_anew(self) -> None:
         name, started = self.store.name, time.perf_counter()
         rows = fresh_folder(self.store.layout.scratch / f"refill-{self.name}")
         log.info("index_refill_started", store=name, index=self.name)
@@ -161,9 +191,7 @@ class Follower(ABC):
         finally:
             self.pending = 0
             shutil.rmtree(rows, ignore_errors=True)
-        self.refill_wanted = False
         self._move(state.sequence)
-        self.store.feed.publish_marker("index_ready", {"index": self.name, "sequence": state.sequence})
         seconds = round(time.perf_counter() - started, 3)
         log.info("index_refill_done", store=name, index=self.name, sequence=state.sequence, seconds=seconds)
 

@@ -17,6 +17,7 @@ import structlog
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
+from kgserve.views.embeddings import QueryVectors
 from kgserve.views.follower import Follower, Stopped
 from kgserve.views.indexes import Indexes
 
@@ -147,6 +148,7 @@ class Indexer:
     def __init__(self, embedder: Embedder, patient: Embedder | None = None) -> None:
         """Index with ``patient``, an embedder of the same model whose threads may wait; queries have ``embedder``."""
         self.embedder = embedder
+        self.queries = QueryVectors(embedder)
         self._patient = patient or embedder
         self._open: dict[str, Indexes] = {}
         self._lock = threading.Lock()
@@ -155,7 +157,7 @@ class Indexer:
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
-        indexes = Indexes(store, self.embedder, self._patient)
+        indexes = Indexes(store, self.queries, self._patient)
         with self._lock:
             self._open[store.name] = indexes
         store.after_commit.append(lambda: self._wake(indexes))
@@ -173,6 +175,16 @@ class Indexer:
                 follower.close()
             except (KgserveError, OSError):
                 log.exception("index_close_failed", store=store.name, index=follower.name)
+
+    def halt(self) -> None:
+        """Begin no further step, and end those in progress at their next batch: all stores are about to close."""
+        with self._lock:
+            found = list(self._open.values())
+        for worker in (self._keyword, self._vector):
+            worker.turns.close()
+        for indexes in found:
+            indexes.keyword.stop()
+            indexes.vector.stop()
 
     def of(self, store: Store) -> Indexes:
         """The indexes of an open store. Raises Unavailable when it has none."""

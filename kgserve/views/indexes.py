@@ -14,7 +14,7 @@ from kgserve.errors import Conflict, Unavailable
 from kgserve.journal.files import write_whole
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
-from kgserve.views.embeddings import EmbeddingCache, embed_cached
+from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.views.filters import ANYTHING, Filter
 from kgserve.views.follower import Follower, IndexState, folder_bytes
 from kgserve.views.following import Step
@@ -186,9 +186,9 @@ class VectorFollower(Follower):
 class Indexes:
     """Both indexes of a store."""
 
-    def __init__(self, store: Store, embedder: Embedder, patient: Embedder) -> None:
+    def __init__(self, store: Store, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
-        self.embedder = embedder
+        self.queries = queries
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, patient)
 

@@ -56,6 +56,7 @@ class KeywordIndex:
         if found is None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
+        self._checksums = manifest.Checksums()
         self._schema = _schema()
         self._index = tantivy.Index(self._schema, path=str(folder), reuse=found is not None)
         self._index.register_tokenizer(_ANALYZER, self._analyzer)
@@ -75,7 +76,7 @@ class KeywordIndex:
             for entity in put:
                 writer.delete_documents_by_term("id", entity.id)
                 writer.add_document(_document(entity))
-        manifest.seal(self._folder, KIND, sequence)
+        manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
         self._index.reload()
         self.sequence, self.fresh = sequence, False
 

@@ -35,7 +35,7 @@ class LocalEmbedder:
         self.dimensions = manifest.dimensions
         self._name = manifest.name
         self._longest = manifest.max_tokens * CHARACTERS_PER_TOKEN
-        self._folder = folder
+        self.folder = folder
         self._threads = threads
         self._batch = batch
         self._lock = threading.Lock()
@@ -78,15 +78,15 @@ class LocalEmbedder:
             # With a path of its own fastembed asks no hub. The cache folder is not used, but made: so it is this one.
             return TextEmbedding(
                 self._name,
-                specific_model_path=str(self._folder),
-                cache_dir=str(self._folder),
+                specific_model_path=str(self.folder),
+                cache_dir=str(self.folder),
                 threads=self._threads,
                 providers=["CPUExecutionProvider"],
             )
         except Exception as error:
             # The run-time's errors have no common class of their own.
-            log.error("embedding_model_failed", folder=str(self._folder), reason=str(error))
-            raise Unavailable(f"the embedding model in {self._folder} cannot be loaded: {error}", 60) from error
+            log.error("embedding_model_failed", folder=str(self.folder), reason=str(error))
+            raise Unavailable(f"the embedding model in {self.folder} cannot be loaded: {error}", 60) from error
 
 
 def _readable(text: str) -> str:

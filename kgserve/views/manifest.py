@@ -21,9 +21,22 @@ class ViewManifest(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
-def seal(folder: Path, kind: str, sequence: int, model: str = "") -> None:
-    """Write the manifest of the files that are in a folder now."""
-    files = {path.name: _checksum(path) for path in _content(folder)}
+class Checksums:
+    """Checksums of a folder's files. One that is the same file as before, untouched, is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int, int], str] = {}
+
+    def of(self, folder: Path) -> dict[str, str]:
+        """Names of the files in the folder, each with the checksum of its content."""
+        found = {_identity(path): path for path in _content(folder)}
+        self._known = {identity: self._known.get(identity) or _checksum(path) for identity, path in found.items()}
+        return {identity[0]: checksum for identity, checksum in self._known.items()}
+
+
+def seal(folder: Path, kind: str, sequence: int, model: str = "", checksums: Checksums | None = None) -> None:
+    """Write the manifest of the files that are in a folder now. ``checksums`` knows those that were there before."""
+    files = (checksums or Checksums()).of(folder)
     write_whole(folder / MANIFEST, msgspec.json.encode(ViewManifest(kind, sequence, model, files)))
 
 
@@ -36,7 +49,7 @@ def read(folder: Path, kind: str) -> ViewManifest | None:
     """The manifest of a folder whose files are exactly as they were sealed; None otherwise."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ViewManifest)
-        found = {path.name: _checksum(path) for path in _content(folder)}
+        found = Checksums().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return manifest if manifest.kind == kind and manifest.files == found else None
@@ -49,6 +62,11 @@ def _content(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.is_file() and path.name != MANIFEST and not path.name.startswith(".") and path.suffix != ".lock"
     ]
+
+
+def _identity(path: Path) -> tuple[str, int, int, int]:
+    status = path.stat()
+    return path.name, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _checksum(path: Path) -> str:

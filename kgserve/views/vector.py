@@ -1,6 +1,6 @@
 """The vector index of one store: exact while it is small, hnswlib beyond; nobody else sees which.
 
-Up to 20,000 vectors one matrix product takes 2 ms, finds exactly, filters exactly and deletes for nothing. Above that
+Up to 10,000 vectors one matrix product takes 0.3 ms, finds exactly, filters exactly and deletes for nothing. Above that
 an approximate index takes over. All that can crash hnswlib (a call before it has room, more results than elements, a
 damaged file, a vector of the wrong width or with NaN) is kept away from it here, under one lock.
 """
@@ -22,7 +22,7 @@ from kgserve.views import manifest
 from kgserve.views.filters import ANYTHING, Filter
 
 KIND = "vector 1"
-EXACT_UP_TO = 20_000
+EXACT_UP_TO = 10_000
 _LINKS = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kgserve.catalog.catalog import Catalog
+from kgserve.catalog.catalog import Catalog, remove
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import NetChange
+from kgserve.model.rows import NodeRow
 from tests.journal.history import History
+
+
+def row(node_id: str, type_: str) -> NodeRow:
+    return NodeRow(node_id, type_, "content", "{}", 1, 1, 0, 0)
 
 
 def test_it_follows_random_writes(tmp_path: Path) -> None:
@@ -30,8 +37,10 @@ def test_it_follows_random_writes(tmp_path: Path) -> None:
         nodes = history.workspace.nodes
         edges = [key for key, row in history.workspace.edges.items() if row is not None]
         assert catalog.sequence == history.state.sequence
-        assert catalog.page(None, None, 99) == sorted(nodes)
-        assert catalog.page("t", "n1", 99) == sorted(i for i, row in nodes.items() if row.type == "t" and i > "n1")
+        assert catalog.page(None, None, 99) == [nodes[node_id] for node_id in sorted(nodes)]
+        typed = sorted(node_id for node_id, row in nodes.items() if row.type == "t" and node_id > "n1")
+        assert catalog.page("t", "n1", 99) == [nodes[node_id] for node_id in typed]
+        assert catalog.rows([*ids, "missing"]) == nodes
         assert catalog.types(9) == Counter(row.type for row in nodes.values())
         assert catalog.relation_types(9) == Counter(key[2] for key in edges)
     catalog.close()
@@ -41,7 +50,7 @@ def test_it_can_be_filled_at_once(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "views" / "catalog.sqlite")
     assert catalog.sequence == -1
     for _ in range(2):
-        catalog.rebuild([("a", "t"), ("b", "u"), ("c", "t")], [("r", 5)], 9)
+        catalog.rebuild([row("a", "t"), row("b", "u"), row("c", "t")], [("r", 5)], 9)
     catalog.close()
     again = Catalog(catalog.path)
     assert (again.sequence, again.types(9), again.types(1), again.relation_types(9)) == (
@@ -59,4 +68,49 @@ def test_a_foreign_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     catalog = Catalog(path)
     assert (catalog.sequence, catalog.page(None, None, 9)) == (-1, [])
+    catalog.close()
+
+
+def test_a_file_of_an_earlier_format_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    with sqlite3.connect(path) as earlier:
+        earlier.execute("CREATE TABLE node (id TEXT PRIMARY KEY, type TEXT NOT NULL)")
+    earlier.close()
+    catalog = Catalog(path)
+    assert (catalog.sequence, catalog.page(None, None, 9)) == (-1, [])
+    catalog.close()
+
+
+def test_a_changed_byte_in_a_row_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    catalog = Catalog(path)
+    catalog.rebuild([row("a", "t")], [], 1)
+    catalog.close()
+    path.write_bytes(path.read_bytes().replace(b"content", b"cOntent"))
+    again = Catalog(path)
+    with pytest.raises(sqlite3.DatabaseError, match="checksum"):
+        again.rows(["a"])
+    with pytest.raises(sqlite3.DatabaseError, match="checksum"):
+        again.page(None, None, 9)
+    again.close()
+
+
+def test_readers_see_the_last_commit_while_the_next_is_written(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog.rebuild([row("a", "t")], [], 1)
+
+    def nodes() -> Iterator[NodeRow]:
+        yield row("b", "t")
+        assert list(catalog.rows(["a", "b"])) == ["a"]
+
+    catalog.rebuild(nodes(), [], 2)
+    assert list(catalog.rows(["a", "b"])) == ["b"]
+    catalog.close()
+
+
+def test_removing_leaves_nothing(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    catalog.rebuild([row("a", "t")], [], 1)
+    remove(catalog.path)
+    assert list(tmp_path.iterdir()) == []
     catalog.close()

@@ -208,7 +208,7 @@ def test_the_stream_of_a_dropped_store_ends(quick: Served, client: httpx.Client,
 
 def test_a_stream_holds_no_store_open(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
-    with stream(quick, store).greet() as listener:
+    with stream(quick, store, "?kinds=node_created").greet() as listener:
         for number in range(3):
             inject(client, f"{store}-{number}", "x")
         states = {each["name"]: each["state"] for each in accepted(client.get("/api/memory"))["stores"]}

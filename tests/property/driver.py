@@ -222,10 +222,11 @@ class Driver:
         self._compare_catalog()
 
     def _compare_catalog(self) -> None:
-        ids, types, relations = self.store.listing(
+        rows, types, relations = self.store.listing(
             lambda c: (c.page(None, None, 1 << 40), c.types(99), c.relation_types(99))
         )
-        assert ids == sorted(self.graph.nodes)
+        assert [row.id for row in rows] == sorted(self.graph.nodes)
+        differ(rows, self.graph.nodes, [row.id for row in rows])
         assert types == _tally(row.type for row in self.graph.nodes.values())
         assert relations == _tally(key[2] for key in self.graph.edges)
 

@@ -93,7 +93,7 @@ def flip(path: Path, offset: int) -> None:
 
 def ids(store: Store) -> list[str]:
     """The ids in the catalog, in order."""
-    return store.listing(lambda catalog: catalog.page(None, None, 1_000_000))
+    return [row.id for row in store.listing(lambda catalog: catalog.page(None, None, 1_000_000))]
 
 
 def assert_whole(store: Store) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.events import Event
 from kgserve.views.hashing import HashingEmbedder
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
 from tests.views.indexing import FailingEmbedder, OtherEmbedder, SlowEmbedder, caught_up, contents, followed, indexed
@@ -121,10 +123,58 @@ def test_commits_during_a_refill_are_followed(tmp_path: Path) -> None:
         indexer.reindex(store)
         for number in range(10):
             write(store, many(1, "hen", 5000 + number), WriteBatch(delete_nodes=[f"n{number}"]))
-        until(lambda: not indexes.keyword.refill_wanted and not indexes.vector.refill_wanted)
+        until(lambda: not indexes.keyword.being_refilled and not indexes.vector.being_refilled)
         caught_up(store, indexes)
         for found in contents(indexes, VIEWS, "fox hen"):
             assert sorted(found) == sorted(f"n{i}" for i in (*range(10, 2000), *range(5000, 5010)))
+
+
+def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
+    embedder = SlowEmbedder()
+    with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
+        indexes = indexer.of(store)
+        write(store, many(600))
+        caught_up(store, indexes)
+        with structlog.testing.capture_logs() as logs:
+            indexer.reindex(store)
+            until(lambda: not indexes.vector.refill_wanted)
+            indexer.reindex(store)
+            until(lambda: not indexes.vector.being_refilled and not indexes.keyword.being_refilled)
+        caught_up(store, indexes)
+        assert [log["index"] for log in logs if log["event"] == "index_refill_done"].count("vector") == 2
+
+
+def told(event: Event) -> tuple[str, object]:
+    return event.kind, event.subject
+
+
+def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, many(3), many(3, "hen"))
+    embedder = FailingEmbedder()
+    with followed(tmp_path, embedder) as (store, indexes):
+        until(lambda: indexes.vector.state().error is not None)
+        heard: list[tuple[str, object]] = []
+        unsubscribe = store.feed.subscribe(lambda events: heard.extend(map(told, events)))
+        embedder.broken = False
+        caught_up(store, indexes)
+        until(lambda: ("index_ready", {"index": "vector", "sequence": 2}) in heard)
+        write(store, many(1, "cow"))
+        caught_up(store, indexes)
+        until(lambda: heard[-1][0] == "node_updated")
+        unsubscribe()
+        kinds = [kind for kind, _ in heard if kind == "index_ready"]
+        assert len(kinds) <= 2, "each index says so once, keyword perhaps before anybody listened"
+
+
+def test_once_halted_no_step_begins(tmp_path: Path) -> None:
+    with indexed(tmp_path) as (pool, indexer), pool.lease(NAME, create=True) as store:
+        indexes = indexer.of(store)
+        write(store, many(3))
+        caught_up(store, indexes)
+        indexer.halt()
+        write(store, many(1, "hen", 9))
+        assert not indexes.wait(2, 0.5)
 
 
 def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
@@ -145,7 +195,7 @@ def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:
         assert state.model == HashingEmbedder.model_id
         assert "kgserve reindex" in (state.error or "")
         indexer.reindex(store)
-        until(lambda: indexes.vector.state().error is None and not indexes.vector.refill_wanted)
+        until(lambda: indexes.vector.state().error is None and not indexes.vector.being_refilled)
         caught_up(store, indexes)
         assert len(indexes.vector.search(other.embed(["fox"])[0], 50)) == 20
         assert indexes.vector.state().model == other.model_id
