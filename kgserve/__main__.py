@@ -1,8 +1,24 @@
-"""``python -m kgserve`` is ``kgserve``."""
+"""The program ``kgserve``, and ``python -m kgserve``."""
 
 from __future__ import annotations
 
-from kgserve.cli import main
+import sys
+from typing import NoReturn
+
+_LEFT_TO_CLICK = {"config", "-h", "--help"}
+
+
+def main() -> NoReturn:
+    """Run the command line. The editors' bridge goes past click, whose import takes longer than the bridge's start."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
+        from kgserve.bridge import command  # noqa: PLC0415 - one of the two is needed, never both
+
+        sys.exit(command.main(arguments[1:]))
+    from kgserve import cli  # noqa: PLC0415 - as above
+
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

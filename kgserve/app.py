@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 import uvicorn
-from litestar import Litestar
+from litestar import Litestar, asgi
 from litestar.datastructures import State
+from litestar.types import Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 
 from kgserve import __version__, log
@@ -28,6 +29,7 @@ from kgserve.http.problem import handle
 from kgserve.http.protocol import Protocol
 from kgserve.http.routes import ROUTES
 from kgserve.http.service import Service
+from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
@@ -43,12 +45,18 @@ logger = structlog.get_logger()
 
 
 def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
-    """The REST application over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
+    """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
+    endpoint = McpEndpoint(pool, indexer)
+
+    @asgi("/mcp", copy_scope=True)
+    async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
+        await endpoint(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None]:
         try:
-            yield
+            async with endpoint.running():
+                yield
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
             if indexer is not None:
@@ -56,9 +64,9 @@ def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
             await asyncio.to_thread(pool.close)
 
     app = Litestar(
-        route_handlers=ROUTES,
+        route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(pool, pool.settings, indexer)}),
+        state=State({"service": Service(pool, pool.settings, indexer), "mcp": endpoint}),
         exception_handlers={Exception: handle},
         openapi_config=None,
         logging_config=None,
@@ -168,7 +176,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time."""
-        cast("Litestar", self.config.app).state["service"].streams.stop()
+        state = cast("Litestar", self.config.app).state
+        state["service"].streams.stop()
+        state["mcp"].stop()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()

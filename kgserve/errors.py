@@ -14,6 +14,7 @@ KgserveError
  +-- Internal              internal          a defect of ours; details only in the log
  |    +-- EngineFailed                       the engine refused or lost a statement
  +-- Unavailable           unavailable       cannot serve this now; try again
+ |    +-- Opening                            somebody else is just opening this store
  |    +-- JournalDamaged                     the journal needs `kgserve doctor --salvage`
  +-- StorageFull           storage_full      no room on the disk
 
@@ -134,6 +135,10 @@ class Unavailable(KgserveError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Opening(Unavailable):
+    """Somebody else is just opening this store, and enough others wait for it."""
 
 
 class JournalDamaged(Unavailable):

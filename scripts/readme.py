@@ -12,15 +12,16 @@ import msgspec
 from kgserve.cli.options import description, option_names, variable_name
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings
+from kgserve.shell.commands import COMMANDS
 
 TOP = Path(__file__).resolve().parent.parent
 README = TOP / "README.md"
-SETTINGS = frozenset(field.name for field in msgspec.structs.fields(Settings))
+SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(Settings)}
 
 
 def written(text: str) -> str:
     """README.md's text with every table written anew."""
-    tables = {"commands": _commands(), "settings": _settings(), "targets": _targets()}
+    tables = {"commands": _commands(), "shell": _shell(), "settings": _settings(), "targets": _targets()}
 
     def table(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
@@ -59,6 +60,8 @@ def _command_rows() -> Iterator[tuple[str, ...]]:
 def _commands_of(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield f"{path} {name}", command
             yield from _commands_of(command, f"{path} {name}")
         else:
             yield f"{path} {name}", command
@@ -66,16 +69,27 @@ def _commands_of(group: click.Group, path: str) -> Iterator[tuple[str, click.Com
 
 def _own_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
     for option in options:
-        if option.name not in SETTINGS:
+        if not _is_setting(option):
             yield "", ", ".join(f"`{each}`" for each in option.opts), _first_line(option.help or "")
 
 
+def _is_setting(option: click.Option) -> bool:
+    return (option.help or "").startswith(SETTINGS.get(option.name or "", "\0"))
+
+
 def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
-    names = [option_names(option.name)[0] for option in options if option.name in SETTINGS]
+    names = [option_names(option.name)[0] for option in options if _is_setting(option)]
     if len(names) == len(SETTINGS):
         yield "", "every setting", "as under [Configuration](#configuration)"
     elif names:
         yield "", ", ".join(f"`{each}`" for each in names), "as under [Configuration](#configuration)"
+
+
+def _shell() -> str:
+    rows = (
+        (f"`{_escaped(each.usage)}`", _escaped(f"{each.summary} {each.details}".strip())) for each in COMMANDS.values()
+    )
+    return _table(("command of the shell", "what it does"), rows)
 
 
 def _first_sentence(command: click.Command) -> str:
@@ -83,7 +97,11 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def _first_line(text: str) -> str:
-    return text.split("  [", maxsplit=1)[0].strip().replace("|", "\\|")
+    return _escaped(text.split("  [", maxsplit=1)[0].strip())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _targets() -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import count
 
@@ -10,6 +11,9 @@ from kgserve import log
 from tests.http.serving import Served, serving
 
 _numbers = count(1)
+
+# A run that was put into the background ignores it, and so would every program that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

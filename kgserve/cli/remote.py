@@ -61,7 +61,7 @@ def find(server: str | None, data_dir: str | None) -> Address:
     if server is not None:
         return Address(_with_scheme(server))
     settings = load({"data_dir": data_dir})
-    from kgserve.store.lock import read_server_file
+    from kgserve.server_file import read_server_file
 
     running = read_server_file(settings.data_dir)
     return Address(running.url.rstrip("/"), running.token) if running else Address(_configured(settings))

@@ -12,8 +12,10 @@ import click
 from kgserve import __version__
 from kgserve.cli.doctor import doctor
 from kgserve.cli.indexes import reindex
+from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
 from kgserve.cli.serve import serve
+from kgserve.cli.shell import shell
 from kgserve.cli.stores import stores
 from kgserve.cli.transfer import export, import_
 from kgserve.cli.version import version
@@ -30,7 +32,7 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (serve, import_, export, stores, reindex, model, doctor, version):
+for _command in (serve, mcp, import_, export, stores, reindex, model, doctor, shell, version):
     kgserve.add_command(_command)
 
 

@@ -10,7 +10,8 @@ from typing import Any, LiteralString
 import kuzu
 import pyarrow as pa
 
-from kgserve.engine.failures import translate
+from kgserve.cypher.guard import Statement
+from kgserve.engine.failures import STATEMENT_ERRORS, translate, translate_statement
 from kgserve.errors import InvalidInput
 
 Row = list[Any]
@@ -60,6 +61,16 @@ class Session:
             self._execute(statement, None).close()
         except RuntimeError as error:
             raise translate(error) from error
+
+    def foreign(self, statement: Statement) -> kuzu.QueryResult:
+        """The open result of a statement that a caller wrote and the guard let through.
+
+        Raises errors made for who wrote it, with the place in the text where the engine tells it.
+        """
+        try:
+            return self._execute(statement.text, statement.parameters)
+        except STATEMENT_ERRORS as error:
+            raise translate_statement(error, statement) from error
 
     def close(self) -> None:
         """Release the connection."""

@@ -11,6 +11,7 @@ from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
     ContextAnswer,
+    CypherAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DropAnswer,
@@ -231,3 +232,27 @@ IMPORTED = ImportAnswer(
 )
 HEALTHY = Health(version="0.1.0")
 READY = Ready(open_stores=1, free_bytes=52_613_349_376)
+
+CYPHER: dict[str, Any] = {
+    "query": "MATCH (r:Entity {type: $type})-[e]->(c) RETURN r.id, e.relation_type, c.id ORDER BY c.id",
+    "params": {"type": "requirement"},
+}
+
+_COLUMNS = ["r.id", "e.relation_type", "c.id"]
+
+CYPHER_ROWS = CypherAnswer(
+    columns=_COLUMNS,
+    types=["STRING", "STRING", "STRING"],
+    rows=[["req-001", "IMPLEMENTED_BY", "feat-jwt"]],
+    row_count=1,
+    truncated=False,
+    took_ms=1.7,
+)
+
+CYPHER_LINES = (
+    '{"columns":["r.id","e.relation_type","c.id"],"types":["STRING","STRING","STRING"]}\n'
+    '["req-001","IMPLEMENTED_BY","feat-jwt"]\n'
+    '{"row_count":1,"truncated":false,"took_ms":1.7}\n'
+)
+
+CYPHER_CSV = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-jwt\r\n"

@@ -31,6 +31,7 @@ _TAGS = {
     "graph": "Write to the graph and walk it",
     "nodes": "Read single nodes",
     "stores": "Stores: each an isolated graph with its own journal",
+    "cypher": "Ask and change the graph in Cypher",
     "search": "Find nodes, and keep the indexes that find them",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
@@ -103,7 +104,7 @@ def _responses(operation: Operation) -> Json:
         str(status): {
             "description": HTTPStatus(status).phrase,
             "headers": {name: _header(text) for name, text in operation.headers} | _REQUEST_ID,
-            "content": _content(operation.answer),
+            "content": _contents(operation.answer, *operation.others),
         }
         for status in operation.statuses
     }
@@ -116,6 +117,10 @@ def _header(text: str) -> Json:
 
 
 _REQUEST_ID = {"X-Request-Id": _header("The request's id: the one sent along, or a new one")}
+
+
+def _contents(*bodies: Body) -> Json:
+    return {media: content for body in bodies for media, content in _content(body).items()}
 
 
 def _content(body: Body) -> Json:

@@ -8,6 +8,7 @@ import msgspec
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+CSV = "text/csv"
 
 KEY = "operation"
 
@@ -25,7 +26,10 @@ class Body(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One method of one path. The handler's docstring is its description; ``errors`` are codes of `problem.KINDS`."""
+    """One method of one path. The handler's docstring is its description; ``errors`` are codes of `problem.KINDS`.
+
+    ``others`` are answers of other media types, for those who accept them.
+    """
 
     id: str
     tag: str
@@ -36,6 +40,7 @@ class Operation(NamedTuple):
     query: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = ()
+    others: tuple[Body, ...] = ()
 
 
 def described(operation: Operation) -> dict[str, Any]:

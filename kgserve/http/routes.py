@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import docs, edges, events, health, inject, nodes, search, stores, transfer, traverse
+from kgserve.http import cypher, docs, edges, events, health, inject, nodes, search, stores, transfer, traverse
 
 _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     inject.inject,
@@ -22,6 +22,7 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     search.search,
     search.search_batch,
     search.context,
+    cypher.cypher,
     transfer.import_store,
     transfer.export_store,
     events.store_events,

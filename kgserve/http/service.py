@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.http.sse import Streams
+from kgserve.ops.opening import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,11 +48,11 @@ class Service:
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""
-        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._calls)
+        return await self._run(partial(work, *args, **kwargs), self._calls)
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""
-        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._transfers)
+        return await self._run(partial(work, *args, **kwargs), self._transfers)
 
     async def read(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         """``work``'s Struct as a JSON answer, encoded in the same thread because it may be large."""
@@ -62,8 +63,12 @@ class Service:
 
         The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
         """
-        future = await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._writes)
+        future = await self._run(partial(work, *args, **kwargs), self._writes)
         return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
+
+    @staticmethod
+    async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
+        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))
 
 
 def service_of(request: Request[Any, Any, Any]) -> Service:

@@ -103,6 +103,11 @@ def read_nodes(folder: Path) -> Iterator[NodeRow]:
         yield from (NodeRow(*row) for row in rows)
 
 
+def table(file: Path, fields: list[str]) -> pa.Table:
+    """All rows of a Parquet file of a snapshot, under the names of the Structs' fields."""
+    return pq.read_table(file).rename_columns(fields)
+
+
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """The same as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file) as parquet:

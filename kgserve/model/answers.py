@@ -297,3 +297,31 @@ class ReindexAnswer(msgspec.Struct, kw_only=True):
     ok: Literal[True] = True
     name: str
     sequence: int
+
+
+class CypherChanges(msgspec.Struct, kw_only=True):
+    """What a statement in write mode changed, and the commit that holds it."""
+
+    nodes_created: int
+    nodes_updated: int
+    nodes_deleted: int
+    edges_created: int
+    edges_updated: int
+    edges_deleted: int
+    sequence: int
+
+
+class CypherAnswer(msgspec.Struct, kw_only=True):
+    """The rows of a statement. ``types`` are the engine's names of the columns' types.
+
+    A node in a row is ``{"_label", "id", …its properties}``, a relation ``{"_label", "_from", "_to", …}``, a path
+    ``{"nodes": […], "relations": […]}``; times and other values without a JSON form are text.
+    """
+
+    columns: list[str]
+    types: list[str]
+    rows: list[list[Any]]
+    row_count: Annotated[int, msgspec.Meta(description="Rows in this answer")]
+    truncated: Annotated[bool, msgspec.Meta(description="There were more rows than max_rows")]
+    took_ms: float
+    changes: CypherChanges | None = None

@@ -15,6 +15,7 @@ MAX_ATTRIBUTES_BYTES = 256 << 10
 MAX_ATTRIBUTES_DEPTH = 64
 MAX_DEPTH = 10
 MAX_TRAVERSED_NODES = 10_000
+MAX_CYPHER_ROWS = 100_000
 
 Direction = Literal["outgoing", "incoming", "both"]
 
@@ -140,6 +141,24 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One Cypher statement with its parameters."""
+
+    query: Annotated[str, msgspec.Meta(min_length=1, description="One statement, at most 64 KiB")]
+    params: Annotated[dict[str, Any], msgspec.Meta(description="Values for $names")] = {}
+    mode: Annotated[Literal["read", "write"], msgspec.Meta(description="What the statement may do")] = "read"
+    timeout_ms: (
+        Annotated[int, msgspec.Meta(ge=1, description="Time limit; left out or above: the server's limit for queries")]
+        | None
+    ) = None
+    max_rows: (
+        Annotated[
+            int, msgspec.Meta(ge=0, le=MAX_CYPHER_ROWS, description="Most rows; left out: 1,000, or all when streamed")
+        ]
+        | None
+    ) = None
 
 
 class NodeLine(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

@@ -8,21 +8,11 @@ import time
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
 from kgserve.errors import Conflict
 from kgserve.journal.files import write_whole
+from kgserve.server_file import LOCK_FILE, SERVER_FILE, ServerFile, encode, named_in, read, read_server_file
 
-LOCK_FILE = "server.lock"
-SERVER_FILE = "server.json"
-
-
-class ServerFile(msgspec.Struct, frozen=True):
-    """server.json: the process that serves the folder, its address, and a token for clients of the same user."""
-
-    pid: int
-    url: str
-    token: str
+__all__ = ["LOCK_FILE", "SERVER_FILE", "DataFolderLock", "ServerFile", "read_server_file"]
 
 
 class DataFolderLock:
@@ -37,7 +27,7 @@ class DataFolderLock:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            holder = named_in(descriptor)
             os.close(descriptor)
             raise Conflict(self._held_by(holder))
         os.ftruncate(descriptor, 0)
@@ -46,8 +36,7 @@ class DataFolderLock:
 
     def publish(self, url: str, token: str) -> None:
         """Write server.json, readable by this user alone."""
-        content = msgspec.json.encode(ServerFile(os.getpid(), url, token))
-        write_whole(self._data_dir / SERVER_FILE, content, mode=0o600)
+        write_whole(self._data_dir / SERVER_FILE, encode(ServerFile(os.getpid(), url, token)), mode=0o600)
 
     def release(self) -> None:
         """Give the lock back and remove server.json."""
@@ -65,16 +54,11 @@ class DataFolderLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _held_by(self, holder: str) -> str:
-        found = _read(self._data_dir)
-        where = f" at {found.url}" if found is not None and str(found.pid) == holder else ""
-        return f"{self._data_dir} is in use by process {holder}{where}; stop it or choose another --data folder"
-
-
-def read_server_file(data_dir: Path) -> ServerFile | None:
-    """What the server of a data folder says of itself; None when no server has the folder."""
-    found = _read(data_dir)
-    return found if found is not None and _holder(data_dir) == found.pid else None
+    def _held_by(self, holder: int | None) -> str:
+        found = read(self._data_dir)
+        where = f" at {found.url}" if found is not None and found.pid == holder else ""
+        who = holder or "unknown"
+        return f"{self._data_dir} is in use by process {who}{where}; stop it or choose another --data folder"
 
 
 def _lock(descriptor: int, tries: int = 10) -> bool:
@@ -87,26 +71,3 @@ def _lock(descriptor: int, tries: int = 10) -> bool:
         else:
             return True
     return False
-
-
-def _read(data_dir: Path) -> ServerFile | None:
-    try:
-        return msgspec.json.decode((data_dir / SERVER_FILE).read_bytes(), type=ServerFile)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _holder(data_dir: Path) -> int | None:
-    """The process that holds the lock, if one does."""
-    try:
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.read(descriptor, 32).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
-    finally:
-        os.close(descriptor)
-    return None

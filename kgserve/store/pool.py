@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 import structlog
 
-from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
+from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.model.names import check_store_name
 from kgserve.settings import Settings
@@ -160,7 +160,7 @@ class StorePool:
     def _open_at_gate(self, name: str, entry: _Entry, *, create: bool) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         if entry.leases > _MAX_WAITING:
-            raise Unavailable(f"store {name!r} is being opened; try again shortly", retry_after=2)
+            raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
         if not entry.gate.acquire(timeout=_GATE_SECONDS):
             raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
         try:

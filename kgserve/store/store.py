@@ -104,13 +104,25 @@ class Store:
         """Writes that wait."""
         return self._writer.queued
 
+    @property
+    def writing(self) -> bool:
+        """Whether a write is being carried out, or waits."""
+        return self._writer.busy
+
     def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
         """Queue a write; the future gives its report once it is durable and applied.
 
         Raises Unavailable when too many writes wait for longer than ``wait`` seconds. The future raises InvalidInput,
         StorageFull or Unavailable.
         """
-        return self._writer.submit(batch, wait)
+        return self._writer.submit(Write(batch, Future()), wait)
+
+    def submit_prepared(self, prepare: Callable[[], WriteBatch]) -> Future[Report]:
+        """Queue a write whose batch is made in the writing thread, once all writes before it are in.
+
+        Nothing else is written meanwhile. The future raises what ``prepare`` raises, and what `submit`'s does.
+        """
+        return self._writer.submit(Write(WriteBatch(), Future(), prepare))
 
     def reading(self, timeout: float | None = None) -> AbstractContextManager[Session]:
         """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""
@@ -170,6 +182,7 @@ class Store:
 
     def _commit(self, writes: list[Write]) -> None:
         self.compactor.hold_back()
+        writes = [ready for write in writes if (ready := _prepared(write)) is not None]
         with self.view.commits:
             self.view.recover()
             if self._catalog_sequence != self.state.sequence:
@@ -253,6 +266,17 @@ class Store:
             raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
         # Somebody else may fill the disk in the next moment: the engine's share is set aside before the journal's.
         self.view.reserve(LOG_BYTES + LOG_FACTOR * size)
+
+
+def _prepared(write: Write) -> Write | None:
+    """The write with its batch; None when it could not be made, which its caller was told."""
+    if write.prepare is None:
+        return write
+    try:
+        return Write(write.prepare(), write.future)
+    except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
+        write.future.set_exception(error)
+        return None
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:

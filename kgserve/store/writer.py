@@ -23,10 +23,14 @@ QUEUE_BYTES = 256 << 20
 
 
 class Write(msgspec.Struct, eq=False):
-    """A batch that waits, and where its caller waits for the report."""
+    """A batch that waits, and where its caller waits for the report.
+
+    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left.
+    """
 
     batch: WriteBatch
     future: Future[Report]
+    prepare: Callable[[], WriteBatch] | None = None
 
 
 class Writer:
@@ -45,6 +49,7 @@ class Writer:
         self._changed = threading.Condition()
         self._stopping = False
         self._wake_when_idle = False
+        self._committing = False
         self._thread = threading.Thread(target=self._run, name=f"writer-{name}", daemon=True)
         self._thread.start()
 
@@ -53,12 +58,17 @@ class Writer:
         """Writes that wait."""
         return len(self._waiting)
 
-    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[Report]:
+    @property
+    def busy(self) -> bool:
+        """Whether a write is being carried out, or waits."""
+        return self._committing or bool(self._waiting)
+
+    def submit(self, write: Write, wait: float = 0.0) -> Future[Report]:
         """Queue a write; ``wait`` is for how many seconds a full queue is borne with.
 
         Raises Unavailable when the queue is full or the store is closing.
         """
-        future: Future[Report] = Future()
+        batch = write.batch
         deadline = time.monotonic() + wait
         with self._changed:
             self._refuse_when_stopping()
@@ -66,10 +76,10 @@ class Writer:
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise Unavailable("too many writes are waiting for this store; try again shortly")
                 self._refuse_when_stopping()
-            self._waiting.append(Write(batch, future))
+            self._waiting.append(write)
             self._bytes += batch.cost
             self._changed.notify_all()
-        return future
+        return write.future
 
     def wake_when_idle(self) -> None:
         """Call ``idle`` once when a second has passed without a write. For the writing thread."""
@@ -89,7 +99,9 @@ class Writer:
     def _run(self) -> None:
         while (group := self._next()) is not None:
             if group:
+                self._committing = True
                 self._commit_group(group)
+                self._committing = False
             else:
                 self._idle()
 
@@ -110,6 +122,8 @@ class Writer:
         rows = size = 0
         while self._waiting:
             batch = self._waiting[0].batch
+            if group and (group[0].prepare is not None or self._waiting[0].prepare is not None):
+                break
             if group and (rows + batch.size > GROUP_ROWS or size + batch.cost > GROUP_BYTES):
                 break
             group.append(self._waiting.popleft())

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 _SHORT_JOURNAL = 1 << 20
 
+LONGEST_REST_SECONDS = 1.0
+
 IndexName = Literal["keyword", "vector"]
 
 
@@ -141,6 +143,14 @@ class Follower(ABC):
         """Raise Stopped when the index is closing."""
         if self._stopping.is_set():
             raise Stopped
+
+    def _give_way(self, worked: float) -> None:
+        """After some seconds of work, leave cores and interpreter to a writer for twice as long.
+
+        A thread of low priority that was put aside while it held the interpreter's lock would hold up everybody.
+        """
+        if self.store.writing:
+            self._stopping.wait(min(2 * worked, LONGEST_REST_SECONDS))
 
     @property
     def _unopened(self) -> bool:

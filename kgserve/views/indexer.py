@@ -26,6 +26,8 @@ log = structlog.get_logger()
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 _NICENESS = 19
+# Threads of that niceness hardly get on while others keep all cores busy, and a server that stops is waited for.
+CLOSED_PATIENCE_SECONDS = 2.0
 
 
 class _Turns:
@@ -67,11 +69,13 @@ class _Turns:
             self._served = None
             self._changed.notify_all()
 
-    def forget(self, follower: Follower) -> None:
-        """Serve a follower no more; blocks while it is being served."""
+    def forget(self, follower: Follower) -> bool:
+        """Serve a follower no more; blocks while it is being served, once closed for 2 s at most: whether it ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._served is not follower)
+            patience = CLOSED_PATIENCE_SECONDS if self._closed else None
+            over = self._changed.wait_for(lambda: self._served is not follower, patience)
             self._due.pop(follower, None)
+            return over
 
     def close(self) -> None:
         with self._changed:
@@ -90,12 +94,13 @@ class _Worker:
 
     def close(self) -> None:
         self.turns.close()
-        self._thread.join()
+        self._thread.join(CLOSED_PATIENCE_SECONDS)
 
-    def forget(self, follower: Follower) -> None:
+    def forget(self, follower: Follower) -> bool:
         follower.stop()
-        self.turns.forget(follower)
+        over = self.turns.forget(follower)
         self._failures.pop(follower, None)
+        return over
 
     def _run(self) -> None:
         # Linux gives each thread a niceness of its own: requests and writes come first, idle cores are used anyway.
@@ -170,7 +175,10 @@ class Indexer:
         if indexes is None:
             return
         for worker, follower in ((self._keyword, indexes.keyword), (self._vector, indexes.vector)):
-            worker.forget(follower)
+            if not worker.forget(follower):
+                # The process is about to end: what is half done is noticed and made anew at the next opening.
+                log.warning("index_left_behind", store=store.name, index=follower.name)
+                continue
             try:
                 follower.close()
             except (KgserveError, OSError):

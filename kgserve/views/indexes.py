@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -22,6 +22,7 @@ from kgserve.views.keyword import KeywordHit, KeywordIndex, Text
 from kgserve.views.vector import VectorHit, VectorIndex
 
 EMBED_AT_ONCE = 128
+TEXTS_AT_ONCE = 500
 SAVE_SECONDS = 300.0
 
 
@@ -57,13 +58,18 @@ class KeywordFollower(Follower):
         self._opened().write(self._counted(texts), (), sequence, bulk=True)
 
     def _follow(self, step: Step) -> None:
-        self._opened().write(step.put, step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
+        self.pending = len(step.put)
+        self._opened().write(self._counted(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBED_AT_ONCE)
 
-    def _counted(self, texts: Iterator[Text]) -> Iterator[Text]:
-        for text in texts:
+    def _counted(self, texts: Iterable[Text]) -> Iterator[Text]:
+        started = time.perf_counter()
+        for number, text in enumerate(texts, 1):
             self._continue()
             self.pending -= 1
             yield text
+            if number % TEXTS_AT_ONCE == 0:
+                self._give_way(time.perf_counter() - started)
+                started = time.perf_counter()
 
     def _opened(self) -> KeywordIndex:
         if self._index is None:
@@ -153,11 +159,13 @@ class VectorFollower(Follower):
 
     def _embed(self, texts: list[Text]) -> None:
         self._continue()
+        started = time.perf_counter()
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
         vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
         self._opened().put([text.id for text in texts], [text.type for text in texts], vectors)
         self.pending = max(self.pending - len(texts), 0)
+        self._give_way(time.perf_counter() - started)
 
     def _check_model(self) -> None:
         remembered = self._remembered()

@@ -18,7 +18,7 @@ import pytest
 from tests.cli.running import Running, environment, serving
 from tests.project.reading import TOP, blocks
 
-EXAMPLE, REST, SEARCH = blocks("run", "bash")
+EXAMPLE, REST, CYPHER, SEARCH = blocks("run", "bash")
 (ANSWERS,) = blocks("answers", "json")
 (FOUND,) = blocks("found", "json")
 
@@ -96,7 +96,7 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
                 text=True,
                 check=True,
             ).stdout
-            for block in (EXAMPLE, REST, SEARCH)
+            for block in (EXAMPLE, REST, CYPHER, SEARCH)
         ]
     assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
     needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
@@ -105,7 +105,10 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
     listed = [line.split("\t") for line in outputs[1].splitlines() if "\t" in line]
     counts = {row[0]: row[2:4] for row in listed}
     assert counts["myproject"] == counts["copy"] == ["3", "2"]
-    (shown,), (found,) = whole_values(FOUND), whole_values(outputs[2])
+    read, written = whole_values(outputs[2])
+    assert read["rows"] == [["req-login", "IMPLEMENTED_BY", "sym-oauth"], ["req-login", "IMPLEMENTED_BY", "sym-user"]]
+    assert written["changes"]["edges_updated"] == 2
+    (shown,), (found,) = whole_values(FOUND), whole_values(outputs[3])
     # Without the model the scores are others, and so may be the order behind the first.
     assert_within(shown["hits"][0]["node"], found["hits"][0]["node"])
     assert_within(in_order_of_ids(shown), in_order_of_ids(found))
@@ -122,3 +125,10 @@ def test_the_exchange_format_is_taken_as_shown(server: Running) -> None:
     ).json()
     assert answer["ok"]
     assert (answer["nodes_created"], answer["edges_skipped_count"]) == (1, 1)
+
+
+def test_the_clients_examples_run(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        for block in blocks("client", "python"):
+            variables = environment({"KGSERVE_DATA_DIR": str(server.data)})
+            subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=variables, check=True)

@@ -57,6 +57,21 @@ class SlowEmbedder(HashingEmbedder):
         return super().embed(texts)
 
 
+class StuckEmbedder(HashingEmbedder):
+    """Does not answer until it is let go."""
+
+    model_id = "stuck"
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.let_go = threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.started.set()
+        self.let_go.wait(60)
+        return super().embed(texts)
+
+
 @contextmanager
 def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, Indexer]]:
     """A pool with an indexer; both are closed at the end, as the server closes them."""

@@ -17,7 +17,16 @@ from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.events import Event
 from kgserve.views.hashing import HashingEmbedder
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
-from tests.views.indexing import FailingEmbedder, OtherEmbedder, SlowEmbedder, caught_up, contents, followed, indexed
+from tests.views.indexing import (
+    FailingEmbedder,
+    OtherEmbedder,
+    SlowEmbedder,
+    StuckEmbedder,
+    caught_up,
+    contents,
+    followed,
+    indexed,
+)
 
 VIEWS = HashingEmbedder()
 
@@ -175,6 +184,21 @@ def test_once_halted_no_step_begins(tmp_path: Path) -> None:
         indexer.halt()
         write(store, many(1, "hen", 9))
         assert not indexes.wait(2, 0.5)
+
+
+def test_once_halted_closing_does_not_wait_for_a_step_without_end(tmp_path: Path) -> None:
+    embedder = StuckEmbedder()
+    with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
+        write(store, many(3))
+        assert embedder.started.wait(PATIENCE)
+        indexer.halt()
+        started = time.monotonic()
+        indexer.closing(store)
+        assert 1 < time.monotonic() - started < 10
+        embedder.let_go.set()
+    with followed(tmp_path, HashingEmbedder()) as (store, indexes):
+        assert indexes.keyword.wait(1, PATIENCE)
+        assert len(indexes.keyword.search("fox", 10)) == 3
 
 
 def test_another_model_is_refused_until_reindexed(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Generated Cypher against guard and engine: `python -m bench.cypher_fuzz [--texts N] [--seed S] [--write]`.
+
+Real queries are mutated, by values, tokens and characters. What the guard accepts runs in a process of its own, in a
+read-only transaction with a time limit, on a small store. A crash, a time limit overrun, memory above 1 GiB or a
+changed row is a violation: the text is shown, and the exit code is 1. With ``--write`` statements may write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import kuzu
+import msgspec
+
+from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
+from bench.cypher_worker import Job, Outcome
+from kgserve.cypher.guard import Statement, examine
+from kgserve.errors import InvalidInput, KgserveError
+
+TIMEOUT_MS = 1_000
+GRACE = 1.5
+"""Seconds over the time limit that planning, and one step that cannot be interrupted, may take on a busy machine."""
+PATIENCE = 15.0
+MAX_RESIDENT = 1 << 30
+RESTART_AFTER = 2_000
+NODES, EDGES = 300, 900
+_SCHEMA = Path(__file__).parent.parent / "schema"
+_PAGE = 4096
+
+
+class Violation(Exception):
+    """What may not happen."""
+
+
+class Worker:
+    """The process that holds the engine; started when needed, killed when it does not answer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, job: Job) -> Outcome:
+        """Run one statement. Raises Violation when the process dies, does not answer, or grows."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        process.stdin.flush()
+        end = time.monotonic() + PATIENCE
+        while not select.select([process.stdout], [], [], 0.05)[0]:
+            if time.monotonic() > end:
+                self.stop()
+                raise Violation(f"no answer within {PATIENCE:.0f} s")
+            self._check_memory(process)
+        line = process.stdout.readline()
+        if not line:
+            status = process.wait()
+            self.stop()
+            raise Violation(f"the engine's process died with {status}")
+        self._check_memory(process)
+        outcome = msgspec.json.decode(line, type=Outcome)
+        if outcome.seconds > TIMEOUT_MS / 1000 + GRACE:
+            raise Violation(f"took {outcome.seconds:.1f} s")
+        return outcome
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.__exit__(None, None, None)
+            self._process = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "bench.cypher_worker", str(self._path), str(TIMEOUT_MS)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        return self._process
+
+    def _check_memory(self, process: subprocess.Popen[bytes]) -> None:
+        resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * _PAGE
+        if resident > MAX_RESIDENT:
+            self.stop()
+            raise Violation(f"{resident >> 20} MiB of memory")
+
+
+def fill(path: Path) -> None:
+    """Make the store that statements run on: 300 nodes, 900 edges."""
+    database = kuzu.Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30)
+    connection = kuzu.Connection(database)
+    for file in sorted(_SCHEMA.glob("*.cypher")):
+        for statement in filter(str.strip, file.read_text().split(";")):
+            connection.execute(statement)
+    choice = random.Random(0)
+    kinds = ("Requirement", "Test", "Document")
+    for number in range(NODES):
+        text = f"node {number}, " + "words that say something. " * choice.randrange(4)
+        row: dict[str, Any] = {"id": f"n{number}", "type": choice.choice(kinds)}
+        # Some rows lack what rows may lack: nulls in strings have crashed it.
+        row["content"] = text if number % 7 else None
+        row["attributes"] = f'{{"rank": {number}}}' if number % 5 else None
+        connection.execute(
+            "CREATE (:Entity {id: $id, type: $type, content: $content, attributes: $attributes,"
+            " version: 1, sequence: 1, created_at: timestamp('2024-02-29 10:00:00'),"
+            " updated_at: timestamp('2025-01-01 00:00:00')})",
+            row,
+        )
+    for number in range(EDGES):
+        ends = {"a": f"n{choice.randrange(NODES)}", "b": f"n{choice.randrange(NODES)}"}
+        connection.execute(
+            "MATCH (a:Entity {id: $a}), (b:Entity {id: $b}) CREATE (a)-[:RELATES_TO {relation_type: $t, weight: 0.5,"
+            " attributes: '{}', version: 1, sequence: 1}]->(b)",
+            ends | {"t": ("verifies", "mentions")[number % 2]},
+        )
+    connection.close()
+    database.close()
+
+
+def digest(path: Path) -> str:
+    """A digest of all rows, in order."""
+    database = kuzu.Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30, read_only=True)
+    connection = kuzu.Connection(database)
+    found = hashlib.sha256()
+    for query in (
+        "MATCH (n:Entity) RETURN n.* ORDER BY n.id",
+        "MATCH (a)-[e:RELATES_TO]->(b) RETURN a.id, b.id, e.* ORDER BY a.id, b.id, e.relation_type",
+        "MATCH (s:StoreCommit) RETURN s.* ORDER BY s.sequence",
+        "CALL show_tables() RETURN name ORDER BY name",
+    ):
+        result: Any = connection.execute(query)
+        while result.has_next():
+            found.update(repr(result.get_next()).encode())
+    connection.close()
+    database.close()
+    return found.hexdigest()
+
+
+class Run(msgspec.Struct):
+    """What happened so far."""
+
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter[str])
+    violations: list[str] = msgspec.field(default_factory=list[str])
+    slowest: float = 0.0
+
+
+def judge(text: str, *, writable: bool) -> Statement | str:
+    """What the guard says: a statement, or the kind of its refusal. Anything else that it raises is its defect."""
+    try:
+        return examine(text, PARAMETERS, writable=writable)
+    except InvalidInput:
+        return "refused: invalid"
+    except KgserveError:
+        return "refused: forbidden"
+
+
+def fuzz(path: Path, texts: int, seed: int, *, writable: bool) -> Run:
+    """Generate, judge, run."""
+    choice, worker, run = random.Random(seed), Worker(path), Run()
+    sources: list[str] = [*READS, *WRITES] if writable else [*READS]
+    accepted = 0
+    for number in range(texts):
+        text = mutate(choice, sources)
+        judged = judge(text, writable=writable)
+        if isinstance(judged, str):
+            run.outcomes[judged] += 1
+            continue
+        accepted += 1
+        _try(worker, judged, text, run)
+        if accepted % RESTART_AFTER == 0:
+            worker.stop()
+        if number % 1000 == 999:
+            print(f"{number + 1} texts, {accepted} accepted, {len(run.violations)} violations", flush=True)
+    worker.stop()
+    return run
+
+
+def _try(worker: Worker, statement: Statement, text: str, run: Run) -> None:
+    try:
+        outcome = worker.run(Job(statement.text, statement.parameters, statement.updates))
+    except Violation as violation:
+        run.outcomes["violation"] += 1
+        run.violations.append(f"{violation}: {text}")
+        print(run.violations[-1], flush=True)
+        return
+    run.slowest = max(run.slowest, outcome.seconds)
+    run.outcomes[_kind(outcome)] += 1
+    if "bad_alloc" in outcome.error:
+        print(f"{outcome.error}: {text}", flush=True)
+
+
+def _kind(outcome: Outcome) -> str:
+    if not outcome.error:
+        return "ran"
+    head = outcome.error.split(":", 1)[0] if "exception" in outcome.error.split(":", 1)[0] else outcome.error[:60]
+    return f"engine: {head}"
+
+
+def main() -> int:
+    """Run the fuzz and report. 1 on any violation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fuzz.kz"
+        fill(path)
+        before = digest(path)
+        run = fuzz(path, options.texts, options.seed, writable=options.write)
+        if not options.write and digest(path) != before:
+            run.violations.append("rows changed in read mode")
+    for kind, count in run.outcomes.most_common():
+        print(f"{count:7} {kind}")
+    accepted = sum(count for kind, count in run.outcomes.items() if not kind.startswith("refused"))
+    share = f"{accepted / options.texts:.0%} of {options.texts} texts accepted"
+    print(f"seed {options.seed}: {share}, slowest {run.slowest:.2f} s,")
+    print(f"{len(run.violations)} violations in {time.monotonic() - start:.0f} s")
+    return 1 if run.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""``kgserve mcp``: the bridge as a program."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from kgserve.bridge.output import Output, say
+from kgserve.bridge.relay import Relay
+from kgserve.bridge.servers import Servers
+from kgserve.launch import data_folder
+
+LAST_ANSWERS = 5.0
+"""Seconds in which answers may still come after the editor has closed standard input."""
+
+INTERRUPTED = 130
+WRONG_USAGE = 2
+
+_PARENT_CHECK = 1.0
+
+
+class _Leave(BaseException):
+    """The editor is gone, or wants the bridge to go."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; click declares the same ones for the help."""
+    arguments = argparse.ArgumentParser("kgserve mcp", add_help=False, allow_abbrev=False)
+    arguments.add_argument("--data", "--data-dir", dest="data_dir", metavar="DIR")
+    arguments.add_argument("--url", metavar="URL")
+    arguments.add_argument("--store", metavar="NAME")
+    return arguments
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``kgserve mcp`` with these arguments; the exit code."""
+    given = parser().parse_args(arguments)
+    return run(given.data_dir, given.url, given.store)
+
+
+def run(data_dir: str | None, url: str | None, store: str | None) -> int:
+    """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code."""
+    for fault in faults(url, store):
+        say(fault)
+        return WRONG_USAGE
+    if sys.stdin.isatty():
+        say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
+    signal.signal(signal.SIGTERM, _on_signal)
+    output = Output(_protocol_output(), _interrupt)
+    relay = Relay(Servers(data_folder(data_dir), url), output, store)
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
+    try:
+        for line in sys.stdin.buffer:
+            if line.strip():
+                relay.take(line.strip())
+        relay.close(LAST_ANSWERS)
+    except _Leave:
+        relay.close(0)
+    except KeyboardInterrupt:
+        relay.close(0)
+        return INTERRUPTED
+    return 0
+
+
+def faults(url: str | None, store: str | None) -> list[str]:
+    """What is wrong with the options, as sentences."""
+    found: list[str] = []
+    if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
+        found.append(f"--url {url!r} is no address of a server; it looks like http://127.0.0.1:8080")
+    if store is not None and not (store.isascii() and store.replace("-", "").replace("_", "").isalnum()):
+        found.append(f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed")
+    return found
+
+
+def _protocol_output() -> int:
+    """A descriptor of our own for standard output; whatever else prints there, prints to standard error."""
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _watch_parent(parent: int) -> None:
+    """Leave when the editor has died but something else keeps its end of standard input open."""
+    while os.getppid() == parent:
+        threading.Event().wait(_PARENT_CHECK)
+    _interrupt()
+
+
+def _interrupt() -> None:
+    """Wake the main thread, wherever it waits."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Leave

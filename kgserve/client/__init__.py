@@ -1,0 +1,27 @@
+"""The Python client: `Client` waits for answers, `AsyncClient` is awaited; both speak the whole REST interface."""
+
+from __future__ import annotations
+
+from kgserve.client.answers import CypherResult, Traversal
+from kgserve.client.asynchronous import AsyncClient, AsyncStore, AsyncStream
+from kgserve.client.blocking import Client, Store, Stream
+from kgserve.client.failures import Interrupted, Refused, Unintelligible, Unreachable
+from kgserve.client.following import Event
+from kgserve.client.retries import Retries
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStore",
+    "AsyncStream",
+    "Client",
+    "CypherResult",
+    "Event",
+    "Interrupted",
+    "Refused",
+    "Retries",
+    "Store",
+    "Stream",
+    "Traversal",
+    "Unintelligible",
+    "Unreachable",
+]

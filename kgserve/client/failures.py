@@ -1,0 +1,167 @@
+"""What can go wrong between a client and its server, added to the tree of `kgserve.errors`.
+
+KgserveError
+ +-- Unreachable           unreachable       no server answers; a ConnectionError as well
+ |    +-- Interrupted      interrupted       the connection broke; what was asked may have been done
+ +-- Refused               refused           an answer that says no, in words that kgserve has no class for
+ +-- Unintelligible        unintelligible    an answer that is none of kgserve's
+
+What the server refuses comes as the class that its code names: NotFound, InvalidInput with its FieldErrors, Gone …
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+import msgspec
+
+from kgserve.errors import (
+    Conflict,
+    FieldError,
+    Forbidden,
+    Gone,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    Limited,
+    NotFound,
+    StorageFull,
+    TimedOut,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
+from kgserve.model.answers import Problem
+
+_TYPE = "urn:kgserve:error:"
+_BUSY = {502, 503, 504}
+_TOO_MANY = 429
+_SHOWN = 200
+
+
+class Unreachable(KgserveError, ConnectionError):
+    """No server answers."""
+
+    code = "unreachable"
+
+
+class Interrupted(Unreachable):
+    """The connection broke before the answer was whole; what was asked may have been done."""
+
+    code = "interrupted"
+
+
+class Refused(KgserveError):
+    """The answer says no in a way that has no class of its own; ``status`` is HTTP's."""
+
+    code = "refused"
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Unintelligible(KgserveError):
+    """What answered does not speak as kgserve does."""
+
+    code = "unintelligible"
+
+
+PLAIN: dict[str, type[KgserveError]] = {
+    error.code: error
+    for error in (
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        TimedOut,
+        Conflict,
+        TooLarge,
+        Unsupported,
+        Internal,
+        StorageFull,
+    )
+}
+"""Errors that are made of a message alone, by code."""
+
+
+@contextmanager
+def translated(url: str) -> Generator[None]:
+    """What httpx raises inside becomes Unreachable, Interrupted, TimedOut or InvalidInput; ``url`` is the server's."""
+    try:
+        yield
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise InvalidInput(f"{url!r} is no address of a server: {error}") from error
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        message = f"no server answers at {url}; start one with `kgserve serve`, or name one by its url"
+        raise Unreachable(message) from error
+    except httpx.TimeoutException as error:
+        raise TimedOut(f"{url} did not answer in time; give the client a longer timeout") from error
+    except httpx.TransportError as error:
+        raise Interrupted(f"the connection to {url} broke: {error or type(error).__name__}") from error
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
+    """The error that an answer without success stands for."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _of_status(status, body, _retry_after(headers))
+    error = of_problem(problem, _retry_after(headers))
+    error.add_note(f"request: {problem.instance.rpartition(':')[2]}")
+    return error
+
+
+def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
+    """The error that a problem document stands for; ``retry_after`` is in seconds."""
+    code, detail = problem.type.removeprefix(_TYPE), problem.detail or problem.title
+    match code:
+        case InvalidInput.code:
+            return InvalidInput(detail, _places(problem))
+        case Gone.code:
+            return Gone(detail, problem.oldest if isinstance(problem.oldest, int) else 0)
+        case Limited.code:
+            return Limited(detail, retry_after)
+        case Unavailable.code:
+            return Unavailable(detail, retry_after)
+        case _:
+            known = PLAIN.get(code)
+            return known(detail) if known else Refused(detail, problem.status)
+
+
+def decoded(body: bytes, kind: Any) -> Any:
+    """JSON of an answer as ``kind``. Raises Unintelligible."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unintelligible(f"the answer is not one of kgserve's: {error}") from error
+
+
+def _places(problem: Problem) -> tuple[FieldError, ...]:
+    errors = problem.errors or []
+    return tuple(FieldError(each.get("path", ""), each.get("message", "")) for each in errors)
+
+
+def _of_status(status: int, body: bytes, retry_after: int) -> KgserveError:
+    """What a proxy in between says, who knows no problem documents."""
+    said = body[:_SHOWN].decode("utf-8", "replace").strip()
+    message = f"status {status}: {said}" if said else f"status {status}"
+    if status == _TOO_MANY:
+        return Limited(message, retry_after)
+    return Unavailable(message, retry_after) if status in _BUSY else Refused(message, status)
+
+
+def _retry_after(headers: Mapping[str, str]) -> int:
+    """Seconds; HTTP allows a number or a date."""
+    text = headers.get("retry-after", "").strip()
+    if text.isdecimal():
+        return int(text[:9])
+    try:
+        return max(1, round(parsedate_to_datetime(text).timestamp() - time.time()))
+    except ValueError:
+        return 1

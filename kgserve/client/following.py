@@ -1,0 +1,138 @@
+"""Events as a listener sees them who comes back where he was: which request is next, and when."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from kgserve.client.failures import Unreachable, decoded
+from kgserve.client.retries import Retries, asked_for
+from kgserve.client.sse import Block, Parser
+from kgserve.client.wire import EVENT_STREAM, Call, Route
+from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
+from kgserve.model.answers import Edge, Node
+
+SILENCE = 60.0
+"""Seconds without a sign of life, of which the server gives one every 15, after which a connection counts as lost."""
+PATIENCE = 60.0
+"""Seconds that a lost server is looked for, unless told otherwise."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened in a store. ``id`` is what ``last_event_id`` takes to go on behind it."""
+
+    id: str
+    kind: str
+    store: str
+    sequence: int
+    time: str
+    data: dict[str, Any]
+    """All that the server said: the row as it is now, or the id or key of what is gone."""
+
+    @property
+    def node(self) -> Node | None:
+        """The node that was created or updated."""
+        return msgspec.convert(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
+
+    @property
+    def edge(self) -> Edge | None:
+        """The edge that was created or updated."""
+        return msgspec.convert(self.data, Edge) if self.kind in {"edge_created", "edge_updated"} else None
+
+
+class _Data(msgspec.Struct):
+    store: str
+    sequence: int
+    time: str
+
+
+class Following:
+    """One listener's progress over any number of connections. It sends nothing itself."""
+
+    def __init__(
+        self,
+        route: Route[bytes],
+        store: str | None,
+        query: dict[str, str | None],
+        start: tuple[int | None, str | None],
+        give_up_after: float | None,
+    ) -> None:
+        self._route = route
+        self._store = store
+        self._query = query
+        self._since, last_id = start
+        self._parser = Parser()
+        self._parser.last_id = last_id or ""
+        self._give_up_after = give_up_after
+        self._blocks = 0  # of the present connection; the first is a greeting, which says nothing of its health
+        self._known = False
+        self._lost_at: float | None = None
+        self._failures = 0
+        self.ended = False
+
+    def call(self) -> Call[bytes]:
+        """The request to make now."""
+        place = self._parser.last_id
+        self._parser.cut()
+        self._blocks = 0
+        headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": place} if place else {})
+        parts = {} if self._store is None else {"store": self._store}
+        query = {**self._query, "since": None if place else self._since}
+        return self._route.call(parts, query, headers=headers, wait=SILENCE)
+
+    def take(self, chunk: bytes) -> list[Event]:
+        """The events that have become whole."""
+        told: list[Event] = []
+        for block in self._parser.feed(chunk):
+            self._known = True
+            self._blocks += 1
+            if block.data and block.kind == "dropped":
+                continue  # the stream ends behind it, and is taken up where it was
+            if block.data or self._blocks > 1:
+                self._failures, self._lost_at = 0, None
+            if block.data:
+                told.append(self._event(block))
+        return told
+
+    def pause_after(self, error: KgserveError | None, retries: Retries) -> float:
+        """Seconds until `call` is worth making again; ``error`` is what ended the stream. Raises it to give up."""
+        if self.ended:
+            return 0.0
+        if self._known and self._store is not None and isinstance(error, NotFound):
+            self.ended = True  # dropped while nobody listened
+            return 0.0
+        if error is not None and not isinstance(error, Unreachable | Unavailable | Limited | TimedOut):
+            raise error
+        pause = self._next_pause(retries, asked_for(error))
+        if error is not None and self._hopeless(pause, retries):
+            raise error
+        self._failures += 1
+        return pause
+
+    def _next_pause(self, retries: Retries, asked: float) -> float:
+        usual = self._parser.retry or retries.first
+        return retries.pause(self._failures, max(asked, usual if self._failures == 0 else 0.0))
+
+    def _hopeless(self, pause: float, retries: Retries) -> bool:
+        if not self._known:
+            return self._failures >= retries.times
+        now = time.monotonic()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        return self._give_up_after is not None and now + pause > self._lost_at + self._give_up_after
+
+    def _event(self, block: Block) -> Event:
+        body = block.data.encode()
+        data = decoded(body, dict[str, Any])
+        about = decoded(body, _Data)
+        if block.kind == "store_dropped" and about.store == self._store:
+            self.ended = True
+        return Event(
+            id=self._parser.last_id,
+            kind=block.kind,
+            store=about.store,
+            sequence=about.sequence,
+            time=about.time,
+            data=data,
+        )

@@ -1,0 +1,77 @@
+"""Answers as tables of Arrow; pyarrow is imported here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from kgserve.model.answers import Edge, ReachedNode
+
+_TIME = pa.timestamp("us", tz="UTC")
+_SCALARS: dict[str, pa.DataType] = {
+    "BOOL": pa.bool_(),
+    "INT8": pa.int8(),
+    "INT16": pa.int16(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "SERIAL": pa.int64(),
+    "UINT8": pa.uint8(),
+    "UINT16": pa.uint16(),
+    "UINT32": pa.uint32(),
+    "UINT64": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+}
+
+
+def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
+    """One row per node."""
+    return pa.table(
+        {
+            "id": pa.array([node.id for node in nodes], pa.string()),
+            "type": pa.array([node.type for node in nodes], pa.string()),
+            "content": pa.array([node.content for node in nodes], pa.string()),
+            "attributes": pa.array([_text(node.attributes) for node in nodes], pa.string()),
+            "depth": pa.array([node.depth for node in nodes], pa.int32()),
+            "version": pa.array([node.version for node in nodes], pa.int64()),
+            "sequence": pa.array([node.sequence for node in nodes], pa.int64()),
+            "created_at": pa.array([node.created_at for node in nodes], pa.string()).cast(_TIME),
+            "updated_at": pa.array([node.updated_at for node in nodes], pa.string()).cast(_TIME),
+        }
+    )
+
+
+def edges_table(edges: Sequence[Edge]) -> pa.Table:
+    """One row per edge; its columns bear the names of the JSON."""
+    return pa.table(
+        {
+            "from": pa.array([edge.source for edge in edges], pa.string()),
+            "to": pa.array([edge.target for edge in edges], pa.string()),
+            "relation_type": pa.array([edge.relation_type for edge in edges], pa.string()),
+            "weight": pa.array([edge.weight for edge in edges], pa.float64()),
+            "attributes": pa.array([_text(edge.attributes) for edge in edges], pa.string()),
+            "version": pa.array([edge.version for edge in edges], pa.int64()),
+            "sequence": pa.array([edge.sequence for edge in edges], pa.int64()),
+        }
+    )
+
+
+def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """One column per column; ``types`` are the engine's names, and Arrow's where there is one of the same meaning."""
+    arrays = [_array([row[place] for row in rows], kind) for place, kind in enumerate(types)]
+    return pa.Table.from_arrays(arrays, names=list(columns))
+
+
+def _array(values: list[Any], kind: str) -> pa.Array:
+    try:
+        return pa.array(values, _SCALARS.get(kind))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

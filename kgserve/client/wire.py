@@ -1,0 +1,77 @@
+"""What goes over the wire, without sending it: requests, and how their answers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from kgserve.client.failures import decoded
+from kgserve.client.lines import Decoder, Upload, json_body
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
+
+Wait = float | None | msgspec.UnsetType
+Query = Mapping[str, str | int | None]
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One request, ready to be sent. ``wait`` is how many seconds the server may be silent; None is for ever.
+
+    ``idempotent``: done twice it comes to the same as once.
+    """
+
+    route: Route[T]
+    path: str
+    headers: dict[str, str]
+    body: bytes | Upload | None = None
+    wait: Wait = msgspec.UNSET
+    idempotent: bool = True
+
+    @property
+    def spent(self) -> bool:
+        """Whether something of its body has been taken: an import that was begun is never sent again."""
+        return isinstance(self.body, Upload) and self.body.begun
+
+    def decode(self, body: bytes) -> T:
+        """The answer. Raises Unintelligible."""
+        return decoded(body, self.route.answer)
+
+
+class Route(msgspec.Struct, Generic[T], frozen=True):
+    """A method of a path, and what it answers with; a stream's parts are read by its decoder."""
+
+    method: str
+    path: str
+    answer: type[T]
+
+    def call(self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any) -> Call[T]:
+        """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON."""
+        path = self.path.format_map({name: _segment(part) for name, part in parts.items()})
+        pairs = {name: value for name, value in (query or {}).items() if value is not None}
+        headers = {"Accept": JSON} | more.pop("headers", {})
+        if isinstance(body, Upload):
+            headers["Content-Type"] = NDJSON
+        elif body is not None:
+            headers["Content-Type"], body = JSON, json_body(body)
+        target = f"{path}?{urlencode(pairs, quote_via=quote)}" if pairs else path
+        return Call(route=self, path=target, headers=headers, body=body, **more)
+
+
+class Streamed(msgspec.Struct, Generic[U], frozen=True):
+    """A request whose answer is read in parts while it comes."""
+
+    call: Call[Any]
+    decoder: Callable[[], Decoder[U]]
+
+
+def _segment(text: str) -> str:
+    """One segment of a path. Segments of dots would be taken for steps in it."""
+    return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")

@@ -1,0 +1,188 @@
+"""The guard that every Cypher text passes before the engine sees a byte of it.
+
+Kùzu reads files, changes settings and leaves transactions when its text says so, and hostile text crashes it. What
+passes here is one statement, of clauses and functions that are listed, of a size that the engine is known to bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher import limits, nulls
+from kgserve.cypher.calls import Calls, not_allowed
+from kgserve.cypher.functions import BUILDERS
+from kgserve.cypher.labels import LABEL, unlabelled
+from kgserve.cypher.lexer import Token, invalid, scan
+from kgserve.cypher.outline import Outline
+from kgserve.cypher.values import count, values
+from kgserve.cypher.words import FIRST, FORBIDDEN, WRITES
+from kgserve.errors import FieldError, InvalidInput
+
+MAX_BYTES = 64 << 10
+MAX_TOKENS = 5_000
+MAX_HELD = 50_000
+"""Single values in ranges and parameters, where functions may multiply them."""
+OWN_TABLE = "STORECOMMIT"
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """A statement that may be run: ``text`` for the engine, and the values of just the parameters that it names.
+
+    ``text`` has no comments and no final ``;``, and each character that is left is where it was, so that the engine's
+    line and offset hold for the caller's text. ``updates`` says whether it writes, ``explains`` whether it only asks
+    for a plan.
+    """
+
+    text: str
+    updates: bool
+    explains: bool
+    parameters: dict[str, Any]
+    added: tuple[int, ...] = ()
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column, from 1, in the caller's text, of a character of ``text``."""
+        newline = self.text.rfind("\n", 0, offset)
+        column = offset - newline
+        for at in self.added:
+            if newline < at < offset:
+                column -= min(len(LABEL), offset - at)
+        return self.text.count("\n", 0, offset) + 1, column
+
+
+def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Statement:
+    """Let a statement through, or say what is wrong with it and where.
+
+    Parameters that it does not name are left out. Raises InvalidInput for what cannot be run, and Forbidden for what
+    may not be: files, settings, transactions, data definition, and writes unless ``writable``.
+    """
+    _check_size(text)
+    gathered = list(islice(scan(text), 2 * MAX_TOKENS + 1))
+    found = [token for token in gathered if token.kind not in {"space", "comment"}]
+    if len(found) > MAX_TOKENS or len(gathered) > 2 * MAX_TOKENS:
+        raise invalid(
+            text, gathered[-1].start, f"a statement may have {MAX_TOKENS} words and symbols; one too many stands"
+        )
+    outline = Outline(text, _one_statement(text, found))
+    updates, explains = _check_words(outline, writable=writable)
+    limits.check(outline)
+    given = values(_named(outline, parameters))
+    calls = Calls(outline, given)
+    calls.check()
+    nulls.check(outline, given)
+    _check_growth(outline, given, calls.range_values)
+    rendered, added = _render(outline, given)
+    return Statement(rendered, updates, explains, {k: v for k, v in given.items() if v != []}, added)
+
+
+def _check_size(text: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise invalid(text, error.start, "half of a surrogate pair") from None
+    if size > MAX_BYTES:
+        message = f"the statement has {size} bytes; {MAX_BYTES} are the most"
+        raise InvalidInput(message, (FieldError("query", message),))
+    if "\0" in text:
+        raise invalid(text, text.index("\0"), "a NUL character")
+
+
+def _one_statement(text: str, found: list[Token]) -> list[Token]:
+    ends = [index for index, token in enumerate(found) if token.kind == "symbol" and token.text == ";"]
+    if ends and ends[0] < len(found) - 1:
+        after = found[ends[0] + 1]
+        raise invalid(text, after.start, "one statement at a time may be sent; another begins")
+    kept = found[: ends[0]] if ends else found
+    if not kept:
+        raise invalid(text, 0, "a statement is missing")
+    return kept
+
+
+def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
+    """Whether it updates, and whether it is to be explained."""
+    for index, word in enumerate(outline.words):
+        if word in FORBIDDEN:
+            name = outline.tokens[index].text
+            raise not_allowed(outline, index, f"{name} may not be used; if it is a name, write `{name}` in back-ticks,")
+    explains = outline.word(0) == "EXPLAIN"
+    start = 1 + (outline.word(1) == "LOGICAL") if explains else 0
+    if outline.word(start) not in FIRST | WRITES:
+        raise outline.at(start, f"a statement begins with one of {', '.join(sorted(FIRST))}; this one begins otherwise")
+    updates = False
+    for index, word in enumerate(outline.words):
+        if word in WRITES:
+            updates = True
+            _check_write(outline, index, word, writable=writable)
+    if updates and explains:
+        raise not_allowed(outline, 0, "only what reads can be explained; EXPLAIN stands")
+    if updates:
+        _check_own_table(outline)
+    return updates, explains
+
+
+def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> None:
+    if word == "DETACH" and outline.word(index + 1) != "DELETE":
+        raise not_allowed(outline, index, "DETACH may only be followed by DELETE; something else follows")
+    if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
+        is_path = outline.symbol(index + 2) == "=" and outline.tokens[index + 1].kind in {"word", "quoted"}
+        if outline.symbol(index + 1) != "(" and not is_path:
+            raise not_allowed(outline, index, f"{word} may only be followed by a pattern; something else follows")
+    if not writable:
+        raise not_allowed(outline, index, f"{word} writes, and this statement may only read;")
+
+
+def _check_own_table(outline: Outline) -> None:
+    for index, token in enumerate(outline.tokens):
+        if token.kind in {"word", "quoted"} and token.text.strip("`").upper() == OWN_TABLE:
+            raise not_allowed(outline, index, f"{token.text} is kgserve's own and may not be named in what writes;")
+
+
+def _named(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that the statement names. Raises InvalidInput when one has no value."""
+    named: dict[str, Any] = {}
+    missing: list[FieldError] = []
+    for index, token in enumerate(outline.tokens):
+        if token.kind != "parameter":
+            continue
+        name = token.text[1:]
+        if name in parameters:
+            named[name] = parameters[name]
+        elif all(error.path != f"params.{name}" for error in missing):
+            missing.append(
+                FieldError(f"params.{name}", outline.at(index, f"no value is given for ${name}, used").message)
+            )
+    if missing:
+        raise InvalidInput(missing[0].message, tuple(missing))
+    return named
+
+
+def _check_growth(outline: Outline, given: Mapping[str, Any], range_values: int) -> None:
+    growth = limits.growth(outline)
+    builds = any(outline.calls(index) in BUILDERS for index in range(len(outline)))
+    held = range_values + sum(count(value) for value in given.values())
+    if held * growth > MAX_HELD and (builds or growth > 1):
+        message = f"{held} values in ranges and parameters are too many for what this statement puts together from them"
+        raise InvalidInput(message, (FieldError("query", message),))
+
+
+def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """The text without what the lexer skipped, empty lists written out and labels added; where those were added."""
+    parts: list[str] = []
+    added: list[int] = []
+    missing = set(unlabelled(outline))
+    position = length = 0
+    for index, token in enumerate(outline.tokens):
+        between = "".join("\n" if c == "\n" else " " for c in outline.text[position : token.start])
+        is_empty_list = token.kind == "parameter" and given.get(token.text[1:]) == []
+        written = "[]".ljust(len(token.text)) if is_empty_list else token.text
+        parts += [between, written]
+        length += len(between) + len(written)
+        if index in missing:
+            added.append(length)
+            parts.append(LABEL)
+            length += len(LABEL)
+        position = token.end
+    return "".join(parts), tuple(added)

@@ -1,0 +1,211 @@
+"""Running a statement that a caller wrote: its rows as plain JSON values, errors in the caller's terms.
+
+The text has passed `kgserve.cypher.guard` before; what reads runs in a read-only transaction all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import kuzu
+import pyarrow as pa
+
+from kgserve.cypher.guard import Statement
+from kgserve.engine import arrow_values
+from kgserve.engine.columns import microseconds
+from kgserve.engine.failures import STATEMENT_ERRORS, translate_statement
+from kgserve.engine.session import Session
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.rows import NodeRow
+from kgserve.model.times import format_time
+
+_ID, _LABEL, _SOURCE, _TARGET = "_id", "_label", "_src", "_dst"
+_NODES, _RELATIONS = "_nodes", "_rels"
+_BATCH = 10_000
+_INT64 = range(-(1 << 63), 1 << 63)
+_IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
+
+
+MAX_TIMED_ROWS = 1_000_000
+_TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
+
+
+class Cursor:
+    """The open result of a statement. ``total`` is how many rows it has."""
+
+    def __init__(
+        self, session: Session, statement: Statement, result: kuzu.QueryResult, *, through_arrow: bool = False
+    ) -> None:
+        """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
+        self._session = session
+        self._statement = statement
+        self._result = result
+        self.columns: list[str] = result.get_column_names()
+        self.types: list[str] = [str(name) for name in result.get_column_data_types()]
+        self.total: int = result.get_num_tuples()
+        self._names: dict[int, str] = {}
+        timed = through_arrow or any(time in kind for kind in self.types for time in _TIMES)
+        self._rows = self._through_arrow() if timed else self._directly()
+
+    def take(self, count: int) -> list[list[Any]]:
+        """The next rows, at most ``count``, as JSON values; none at the end.
+
+        Raises InvalidInput for over a million rows that hold times: those are only to be had all at once.
+        """
+        try:
+            rows = list(islice(self._rows, count))
+        except STATEMENT_ERRORS as error:
+            raise translate_statement(error, self._statement) from error
+        self._learn(rows)
+        return [[self._plain(value) for value in row] for row in rows]
+
+    def _directly(self) -> Iterator[list[Any]]:
+        while self._result.has_next():
+            yield list(self._result.get_next())
+
+    def _through_arrow(self) -> Iterator[list[Any]]:
+        if self.total > MAX_TIMED_ROWS:
+            message = f"{self.total} rows with times are too many; add a LIMIT of {MAX_TIMED_ROWS} at most"
+            raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+        if self.total:
+            for batch in self._result.get_as_arrow(_BATCH).to_batches(_BATCH):
+                yield from arrow_values.rows(pa.Table.from_batches([batch]))
+
+    def _learn(self, rows: Iterable[list[Any]]) -> None:
+        """Find the ids of the ends of relations: the engine only says where in the table they are."""
+        offsets: set[int] = set()
+        for row in rows:
+            for value in row:
+                _collect(value, self._names, offsets)
+        unknown = sorted(offsets - self._names.keys())
+        if unknown:
+            self._names.update((offset, name) for offset, name in self._session.rows(_IDS_OF, {"offsets": unknown}))
+
+    def _plain(self, value: Any) -> Any:
+        match value:
+            case None | bool() | int() | str():
+                return value
+            case float():
+                return value if math.isfinite(value) else str(value)
+            case list() | tuple():
+                return [self._plain(part) for part in value]
+            case dict():
+                return self._object(value)
+            case Decimal():
+                return _number(value)
+            case _:
+                return _text(value)
+
+    def _object(self, value: dict[str, Any]) -> dict[str, Any]:
+        if _is_path(value):
+            return {
+                "nodes": [self._plain(node) for node in value[_NODES]],
+                "relations": [self._plain(relation) for relation in value[_RELATIONS]],
+            }
+        if _is_relation(value):
+            ends = {name: self._names.get(_offset(value[end])) for name, end in (("_from", _SOURCE), ("_to", _TARGET))}
+            return {_LABEL: value[_LABEL], **ends, **self._properties(value)}
+        if _is_node(value):
+            properties = self._properties(value)
+            if value[_LABEL] == "Entity":
+                # Where a pattern leaves its labels open, the engine gives each node the columns of all tables.
+                properties = {name: properties[name] for name in NodeRow.__struct_fields__ if name in properties}
+            return {_LABEL: value[_LABEL], **properties}
+        return {str(name): self._plain(part) for name, part in value.items()}
+
+    def _properties(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._plain(part) for name, part in value.items() if name not in _INTERNAL}
+
+
+_INTERNAL = frozenset({_ID, _LABEL, _SOURCE, _TARGET})
+_INTERNAL_ID = {"offset", "table"}
+
+
+@contextmanager
+def reading(session: Session, statement: Statement) -> Generator[Cursor]:
+    """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it."""
+    session.run("BEGIN TRANSACTION READ ONLY")
+    with session.foreign(statement) as result:
+        yield Cursor(session, statement, result)
+    session.run("COMMIT")
+
+
+@contextmanager
+def writing(session: Session, statement: Statement) -> Generator[Cursor]:
+    """The rows of a statement that may change the file of this session, which must be one that nobody serves."""
+    with session.foreign(statement) as result:
+        yield Cursor(session, statement, result, through_arrow=True)
+
+
+def _collect(value: Any, names: dict[int, str], offsets: set[int]) -> None:
+    if isinstance(value, list):
+        for part in value:
+            _collect(part, names, offsets)
+    elif isinstance(value, dict):
+        if _is_relation(value):
+            offsets.update((_offset(value[_SOURCE]), _offset(value[_TARGET])))
+        elif _is_node(value):
+            if value[_LABEL] == "Entity" and isinstance(value.get("id"), str):
+                names[_offset(value[_ID])] = value["id"]
+        else:
+            for part in value.values():
+                _collect(part, names, offsets)
+
+
+# What a caller puts together may have the same keys: `{_nodes: 1}` is a map like any other.
+
+
+def _is_path(value: dict[str, Any]) -> bool:
+    parts = value.get(_NODES), value.get(_RELATIONS)
+    return value.keys() == {_NODES, _RELATIONS} and all(
+        isinstance(part, list) and all(isinstance(each, dict) and _is_element(each) for each in part) for part in parts
+    )
+
+
+def _is_relation(value: dict[str, Any]) -> bool:
+    return _is_element(value) and _is_id(value.get(_SOURCE)) and _is_id(value.get(_TARGET))
+
+
+def _is_node(value: dict[str, Any]) -> bool:
+    return _is_element(value) and _SOURCE not in value
+
+
+def _is_element(value: dict[str, Any]) -> bool:
+    return isinstance(value.get(_LABEL), str) and _is_id(value.get(_ID))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == _INTERNAL_ID and isinstance(value["offset"], int)
+
+
+def _offset(internal_id: dict[str, int]) -> int:
+    return internal_id["offset"]
+
+
+def _number(value: Decimal) -> int | str:
+    """Sums come as decimals; those that are whole and fit 64 bits are numbers, all others text, which is exact."""
+    whole = value.is_finite() and value.as_tuple().exponent == 0
+    return int(value) if whole and int(value) in _INT64 else str(value)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case datetime():
+            return format_time(microseconds(value.replace(tzinfo=None)))
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case UUID():
+            return str(value)
+        case _:
+            return str(value)

@@ -1,0 +1,31 @@
+"""JSON Schemas of Structs as the protocol wants them: an object at the root, definitions below."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+
+@cache
+def schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of ``struct``, made once; not to be changed by callers."""
+    [root], definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    name = root["$ref"].removeprefix("#/$defs/")
+    typed = {key: _typed(definition) for key, definition in definitions.items()}
+    inlined = typed.pop(name)
+    return {**inlined, "$defs": typed} if typed else inlined
+
+
+def _typed(part: Any) -> Any:
+    """The part with a type beside every enumeration of texts, which clients that build forms look for."""
+    if isinstance(part, list):
+        return [_typed(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _typed(value) for key, value in part.items()}
+    values = found.get("enum")
+    if isinstance(values, list) and "type" not in found and all(isinstance(value, str) for value in values):
+        found["type"] = "string"
+    return found

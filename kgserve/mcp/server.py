@@ -1,0 +1,86 @@
+"""The protocol server: what it offers, and its sessions. Importing this imports the SDK, which takes a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from mcp import types
+from mcp.server.caching import CacheHint
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from kgserve import __version__
+from kgserve.mcp.calls import Calls
+from kgserve.mcp.news import News
+from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
+from kgserve.mcp.resources import Resources
+from kgserve.mcp.work import Work
+from kgserve.settings import MEBIBYTE
+
+MAX_SESSIONS = 256
+IDLE_SECONDS = 30 * 60.0
+MAX_BODY_MB = 4
+"""The SDK decodes bodies on the event loop: this much takes about 100 ms. Who has more, imports it."""
+
+_FIXED = CacheHint(ttl_ms=3_600_000, scope="public")
+
+
+class Announcing(Server[Any]):
+    """Tells clients of the handshake era that it will say when stores come or go."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """As the SDK's, which promises nothing by default."""
+        promised = notification_options or NotificationOptions(resources_changed=True)
+        return super().create_initialization_options(promised, experimental_capabilities, extensions)
+
+
+class Served:
+    """The protocol over some stores, for the time that `running` runs."""
+
+    def __init__(self, work: Work) -> None:
+        self.news = News(work.pool.feeds)
+        self.manager = StreamableHTTPSessionManager(
+            make_server(work, self.news),
+            max_sessions=MAX_SESSIONS,
+            session_idle_timeout=IDLE_SECONDS,
+            max_request_body_size=min(work.pool.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Serves until the end of the block; then every session ends."""
+        async with self.manager.run(), self.news.following():
+            yield
+
+
+def make_server(work: Work, news: News) -> Server[Any]:
+    """Tools, resources and prompts."""
+    calls, resources = Calls(work), Resources(work)
+    server = Announcing(
+        "kgserve",
+        version=__version__,
+        title="kgserve knowledge graphs",
+        instructions=INSTRUCTIONS,
+        cache_hints={"tools/list": _FIXED, "prompts/list": _FIXED, "resources/templates/list": _FIXED},
+        get_tool_input_schema=calls.input_schema,
+        on_list_tools=calls.list_tools,
+        on_call_tool=calls.call,
+        on_list_resources=resources.list,
+        on_list_resource_templates=resources.templates,
+        on_read_resource=resources.read,
+        on_subscriptions_listen=news.listen,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+    # The SDK's tracing costs time in every request and ends nowhere here.
+    server.middleware.clear()
+    server.add_notification_handler("notifications/initialized", types.NotificationParams, news.remember)
+    return server

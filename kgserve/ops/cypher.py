@@ -1,0 +1,189 @@
+"""Asking a store in Cypher, and changing it by a statement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.guard import Statement, examine
+from kgserve.engine import statement as statements
+from kgserve.engine.session import Session
+from kgserve.engine.statement import Cursor
+from kgserve.errors import TimedOut
+from kgserve.model.answers import CypherAnswer, CypherChanges
+from kgserve.model.batch import WriteBatch
+from kgserve.model.plan import Report
+from kgserve.model.requests import CypherRequest
+from kgserve.ops.cypher_changes import batch_of
+from kgserve.store.aside import copied
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+
+DEFAULT_ROWS = 1000
+MAX_ANSWER_BYTES = 64 << 20
+ROWS_AT_ONCE = 500
+
+
+class Interruption:
+    """Stops a statement from another thread, whatever it is at."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self.wanted = False
+
+    def interrupt(self) -> None:
+        """Stop it. The engine does not hear it while it plans, so call this again until the statement has ended."""
+        with self._lock:
+            self.wanted = True
+            if self._session is not None:
+                self._session.interrupt()
+
+    @contextmanager
+    def over(self, session: Session) -> Generator[None]:
+        """While inside, the session's statement can be stopped. Raises TimedOut when it was asked for before."""
+        with self._lock:
+            self.check()
+            self._session = session
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._session = None
+
+    def check(self) -> None:
+        """Raise TimedOut when it was asked for."""
+        if self.wanted:
+            raise TimedOut("the statement was interrupted")
+
+
+def run(pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
+    """The rows of a statement, and in mode write what it changed. Blocks.
+
+    Raises InvalidInput with the place in the text, Forbidden for what may not be done in this mode, TimedOut, NotFound,
+    StorageFull when the statement needs more memory than there is. A failing statement has changed nothing.
+    """
+    return change(pool, store, request, control).result()
+
+
+def change(
+    pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None
+) -> Future[CypherAnswer]:
+    """The same for who does not want to wait for the writer: the future raises what `run` raises once it is queued."""
+    started = time.perf_counter()
+    control = control or Interruption()
+    statement = examine(request.query, request.params, writable=request.mode == "write")
+    most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
+    seconds = seconds_of(pool, request)
+    if statement.updates:
+        return _queued(pool, store, lambda leased: _tried(leased, statement, most, seconds, control), started)
+    with reading(pool, store, statement, seconds, control) as cursor:
+        answer = _answer(cursor, most)
+    done: Future[CypherAnswer] = Future()
+    done.set_result(_timed(answer, started))
+    return done
+
+
+@contextmanager
+def reading(
+    pool: StorePool, store: str, statement: Statement, seconds: float, control: Interruption
+) -> Generator[Cursor]:
+    """The open result of a statement that reads."""
+    with (
+        pool.lease(store) as leased,
+        leased.reading(seconds) as session,
+        control.over(session),
+        statements.reading(session, statement) as cursor,
+    ):
+        yield cursor
+
+
+def seconds_of(pool: StorePool, request: CypherRequest) -> float:
+    """The time limit of a statement: the one asked for, but no more than the server's."""
+    longest = pool.settings.query_timeout
+    return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
+
+
+def _queued(
+    pool: StorePool, store: str, attempt: Callable[[Store], tuple[WriteBatch, CypherAnswer]], started: float
+) -> Future[CypherAnswer]:
+    """Queue an attempt; the store stays leased until what it changed is written."""
+    leased = pool.acquire(store, create=True)
+    result: Future[CypherAnswer] = Future()
+    answers: list[CypherAnswer] = []
+
+    def prepare() -> WriteBatch:
+        batch, answer = attempt(leased)
+        answers.append(answer)
+        return batch
+
+    def settle(report: Future[Report]) -> None:
+        pool.release(leased)
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            changes = _changes(report.result())
+            result.set_result(msgspec.structs.replace(_timed(answers[0], started), changes=changes))
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+            result.set_exception(error)
+
+    try:
+        leased.submit_prepared(prepare).add_done_callback(settle)
+    except BaseException:
+        pool.release(leased)
+        raise
+    return result
+
+
+def _timed(answer: CypherAnswer, started: float) -> CypherAnswer:
+    return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
+
+
+def _tried(
+    store: Store, statement: Statement, most: int, seconds: float, control: Interruption
+) -> tuple[WriteBatch, CypherAnswer]:
+    """What the statement answers and changes on a copy of the store."""
+    control.check()
+    with copied(store.reading(timeout=0), store.layout.scratch, store.view.options) as copy:
+        copy.session.limit(seconds)
+        with control.over(copy.session), statements.writing(copy.session, statement) as cursor:
+            answer = _answer(cursor, most)
+        copy.session.limit(0)
+        return batch_of(copy.difference()), answer
+
+
+def _answer(cursor: Cursor, most: int) -> CypherAnswer:
+    rows: list[list[Any]] = []
+    size = 0
+    while len(rows) < most and size < MAX_ANSWER_BYTES:
+        some = cursor.take(min(ROWS_AT_ONCE, most - len(rows)))
+        if not some:
+            break
+        rows += some
+        size += len(msgspec.json.encode(some))
+    return CypherAnswer(
+        columns=cursor.columns,
+        types=cursor.types,
+        rows=rows,
+        row_count=len(rows),
+        truncated=cursor.total > len(rows),
+        took_ms=0.0,
+    )
+
+
+def _changes(report: Report) -> CypherChanges:
+    return CypherChanges(
+        nodes_created=report.nodes_created,
+        nodes_updated=report.nodes_updated,
+        nodes_deleted=report.nodes_deleted,
+        edges_created=report.edges_created,
+        edges_updated=report.edges_updated,
+        edges_deleted=report.edges_deleted,
+        sequence=report.sequence,
+    )

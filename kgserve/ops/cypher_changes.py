@@ -1,0 +1,106 @@
+"""From the rows that a Cypher statement left to a batch that the writer takes: checked as if they had been injected."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from kgserve.errors import FieldError, InvalidInput, TooLarge
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.requests import EdgeInput, NodeInput
+from kgserve.ops.inject import cost
+from kgserve.ops.validate import Fault, edge_put, node_put
+from kgserve.store.aside import Changed, Difference
+
+MAX_CHANGED = 200_000
+_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at")
+_KEPT_OF_EDGES = ("version", "sequence")
+
+
+def batch_of(difference: Difference) -> WriteBatch:
+    """The write that comes to the same. Raises InvalidInput for rows that no store takes, TooLarge for too many."""
+    count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
+    if count > MAX_CHANGED:
+        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED} are the most, so change them in parts")
+    if difference.doubled:
+        source, target, relation_type = difference.doubled[0]
+        raise _fault(
+            f"it makes a second edge from {source!r} to {target!r} of type {relation_type!r};"
+            " there is one edge per source, target and type: use MERGE"
+        )
+    nodes = [_node(index, row) for index, row in enumerate(difference.nodes)]
+    edges = [_edge(index, row) for index, row in enumerate(difference.edges)]
+    return WriteBatch(
+        nodes=nodes,
+        edges=edges,
+        delete_nodes=difference.nodes_gone,
+        delete_edges=difference.edges_gone,
+        cost=cost(nodes, edges),
+    )
+
+
+def _node(index: int, row: Changed) -> NodePut:
+    name = f"node {row.now['id']!r}"
+    _check_kept(row, _KEPT_OF_NODES, name)
+    node_type = _given(row, "type", "")
+    if node_type == "" or (row.before is None and node_type is None):
+        raise _fault(f"{name} has no type; every node needs one")
+    node = NodeInput(
+        id=row.now["id"],
+        type=node_type,
+        content=_given(row, "content", ""),
+        attributes=_object(_given(row, "attributes", "{}"), name),
+    )
+    return node_put(index, node, _faults(name))
+
+
+def _edge(index: int, row: Changed) -> EdgePut:
+    source, target, relation_type = row.now["source"], row.now["target"], row.now["relation_type"]
+    name = f"the edge from {source!r} to {target!r}"
+    if not relation_type:
+        raise _fault(f"{name} has no relation_type; every edge needs one")
+    _check_kept(row, _KEPT_OF_EDGES, name)
+    weight = _given(row, "weight", 1.0)
+    if weight is not None and not math.isfinite(weight):
+        raise _fault(f"{name}: its weight is no finite number")
+    attributes = _object(_given(row, "attributes", "{}"), name)
+    edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
+    return edge_put(index, edge, _faults(name))
+
+
+def _given(row: Changed, field: str, empty: Any) -> Any:
+    """The value that the statement gave a field, ``empty`` for null; None when it is as it was."""
+    now = row.now[field]
+    if row.before is None:
+        return now
+    return None if now == row.before[field] else (empty if now is None else now)
+
+
+def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
+    if all(row.now[field] is None for field in fields):
+        return  # new, or deleted and made again
+    for field in fields:
+        if row.now[field] != (row.before[field] if row.before else None):
+            raise _fault(f"{name}: {field} is kept by kgserve and cannot be set")
+
+
+def _object(text: str | None, name: str) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise _fault(f"{name}: its attributes are not the text of a JSON object") from None
+
+
+def _faults(name: str) -> Fault:
+    def raise_it(path: str, message: str) -> None:
+        raise _fault(f"{name}: {path} {message}")
+
+    return raise_it
+
+
+def _fault(message: str) -> InvalidInput:
+    return InvalidInput(f"query: {message}", (FieldError("query", message),))

@@ -1,0 +1,129 @@
+"""The rows of a statement as lines of text, of any number.
+
+They are written to a temporary file first, so that a slow reader holds neither a connection to the engine nor memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Literal
+
+import msgspec
+
+from kgserve.cypher.guard import examine
+from kgserve.engine.statement import Cursor
+from kgserve.errors import InvalidInput
+from kgserve.journal.files import storage_error
+from kgserve.model.requests import CypherRequest
+from kgserve.ops.cypher import ROWS_AT_ONCE, Interruption, reading, seconds_of
+from kgserve.store.pool import StorePool
+
+IN_MEMORY_BYTES = 4 << 20
+MAX_STREAM_BYTES = 1 << 30
+BLOCK_BYTES = 256 << 10
+
+Format = Literal["ndjson", "csv"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RowStream:
+    """Finished text, to be read block by block and then closed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self._file.read(BLOCK_BYTES):
+            yield block
+
+    def close(self) -> None:
+        """Let the text go."""
+        self._file.close()
+
+
+def stream(
+    pool: StorePool, store: str, request: CypherRequest, form: Format, control: Interruption | None = None
+) -> RowStream:
+    """All rows of a statement that reads, or ``max_rows`` of them; at most 1 GiB of text.
+
+    NDJSON begins with a line of columns and types and ends with one that counts the rows and says whether there were
+    more; CSV has a line of names and then only rows. Raises what `run` raises.
+    """
+    if request.mode != "read":
+        raise InvalidInput("mode: only statements that read can be streamed; ask for application/json")
+    control = control or Interruption()
+    statement = examine(request.query, request.params, writable=False)
+    file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
+    try:
+        with reading(pool, store, statement, seconds_of(pool, request), control) as cursor:
+            _write(file, cursor, request.max_rows, form, control)
+    except OSError as error:
+        file.close()
+        raise storage_error(error, "keeping the rows of a statement") from error
+    except BaseException:
+        file.close()
+        raise
+    file.seek(0)
+    return RowStream(file)
+
+
+def _write(file: IO[bytes], cursor: Cursor, most: int | None, form: Format, control: Interruption) -> None:
+    started = time.perf_counter()
+    most = cursor.total if most is None else most
+    head, lines, tail = _FORMS[form]
+    file.write(head(cursor))
+    count = 0
+    while count < most and file.tell() < MAX_STREAM_BYTES:
+        control.check()
+        rows = cursor.take(min(ROWS_AT_ONCE, most - count))
+        if not rows:
+            break
+        file.write(lines(rows))
+        count += len(rows)
+    took = round((time.perf_counter() - started) * 1000, 3)
+    file.write(tail(count, cursor.total > count, took))
+
+
+def _json_head(cursor: Cursor) -> bytes:
+    return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
+
+
+def _json_lines(rows: list[list[Any]]) -> bytes:
+    return b"".join(_encode(row) + b"\n" for row in rows)
+
+
+def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
+    return _encode({"row_count": count, "truncated": truncated, "took_ms": took_ms}) + b"\n"
+
+
+def _csv_head(cursor: Cursor) -> bytes:
+    return _csv_lines([cursor.columns])
+
+
+def _csv_lines(rows: list[list[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows([[_cell(value) for value in row] for row in rows])
+    return text.getvalue().encode()
+
+
+def _csv_tail(_count: int, _truncated: bool, _took_ms: float) -> bytes:
+    return b""
+
+
+def _cell(value: Any) -> Any:
+    """Lists and objects as JSON, truth as JSON has it, null as nothing."""
+    return _encode(value).decode() if isinstance(value, list | dict | bool) else value
+
+
+_Head = Callable[[Cursor], bytes]
+_Lines = Callable[[list[list[Any]]], bytes]
+_Tail = Callable[[int, bool, float], bytes]
+_FORMS: dict[Format, tuple[_Head, _Lines, _Tail]] = {
+    "ndjson": (_json_head, _json_lines, _json_tail),
+    "csv": (_csv_head, _csv_lines, _csv_tail),
+}

@@ -1,0 +1,78 @@
+"""What a data folder says of the process that serves it. Standard library only: the editors' bridge starts with this.
+
+Two files of the folder speak of it: ``server.lock`` is locked for as long as a process has the folder and names it;
+``server.json`` is there once that process accepts connections.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+LOCK_FILE = "server.lock"
+SERVER_FILE = "server.json"
+UNNAMED = 0
+"""The holder's process id while it has the lock and has not written its own yet."""
+
+
+class ServerFile(NamedTuple):
+    """server.json: the process that serves the folder, its address, and a token for clients of the same user."""
+
+    pid: int
+    url: str
+    token: str
+
+
+def encode(server: ServerFile) -> bytes:
+    """The content of server.json."""
+    return json.dumps(server._asdict(), separators=(",", ":")).encode()
+
+
+def read(data_dir: Path) -> ServerFile | None:
+    """What server.json says, whether or not the process that wrote it is still there; None when it cannot be read."""
+    try:
+        given = json.loads((data_dir / SERVER_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return _from_json(given)
+
+
+def read_server_file(data_dir: Path) -> ServerFile | None:
+    """What the server of a data folder says of itself; None when no server has the folder."""
+    found = read(data_dir)
+    return found if found is not None and holder(data_dir) == found.pid else None
+
+
+def holder(data_dir: Path) -> int | None:
+    """The process that has the data folder, UNNAMED when it has not said which it is; None when nobody has it."""
+    try:
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return named_in(descriptor) or UNNAMED
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def named_in(descriptor: int) -> int | None:
+    """The process id that stands in the lock file."""
+    text = os.read(descriptor, 32).decode(errors="replace").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _from_json(given: object) -> ServerFile | None:
+    if not isinstance(given, dict):
+        return None
+    fields = cast("dict[str, Any]", given)
+    match fields.get("pid"), fields.get("url"), fields.get("token"):
+        case int(pid), str(url), str(token):
+            return ServerFile(pid, url, token)
+        case _:
+            return None

@@ -1,0 +1,103 @@
+"""Answers as text for programs: CSV, JSON, JSON lines, and the tab-separated lines that a table is in a pipe."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from kgserve.errors import InvalidInput
+from kgserve.model.answers import CypherAnswer
+from kgserve.shell.cells import cell
+
+Mode = Literal["table", "json", "csv", "jsonl"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+def plain(answer: CypherAnswer) -> Iterator[str]:
+    """A header and a line for each row, fields separated by tabs; null is an empty field."""
+    if answer.columns:
+        yield _tabbed(answer.columns)
+    for row in answer.rows:
+        yield _tabbed(["" if value is None else cell(value) for value in row])
+
+
+def csv_lines(answer: CypherAnswer) -> Iterator[str]:
+    """CSV with a header; null is an empty field, what is neither text nor a number is JSON."""
+    if answer.columns:
+        yield _csv_line(answer.columns)
+    for row in answer.rows:
+        yield _csv_line([_csv_field(value) for value in row])
+
+
+def json_lines(answer: CypherAnswer) -> Iterator[str]:
+    """One JSON object for each row."""
+    names = unique(answer.columns)
+    for row in answer.rows:
+        yield _json(dict(zip(names, row, strict=True))) + "\n"
+
+
+def json_array(answer: CypherAnswer) -> Iterator[str]:
+    """One JSON array of objects, with a line for each row."""
+    if not answer.rows:
+        yield "[]\n"
+        return
+    lines = [line.rstrip("\n") for line in json_lines(answer)]
+    yield "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+WRITERS: dict[Mode, Callable[[CypherAnswer], Iterator[str]]] = {
+    "table": plain,
+    "json": json_array,
+    "csv": csv_lines,
+    "jsonl": json_lines,
+}
+SUFFIXES: dict[str, Mode] = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def by_suffix(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
+    """The writer for a file, by the end of its name. Raises InvalidInput when that says nothing."""
+    try:
+        return WRITERS[SUFFIXES[file.suffix.lower()]]
+    except KeyError:
+        known = ", ".join(SUFFIXES)
+        raise InvalidInput(f"{file} has none of the endings that can be written: {known}") from None
+
+
+def unique(columns: list[str]) -> list[str]:
+    """Column names as keys of an object: of names that repeat, the second becomes ``name_2``."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 1
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
+
+
+def _tabbed(fields: list[str]) -> str:
+    escaped = (
+        field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields
+    )
+    return "\t".join(escaped) + "\n"
+
+
+def _csv_line(fields: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(fields)
+    return line.getvalue()
+
+
+def _csv_field(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

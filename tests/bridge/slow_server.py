@@ -1,0 +1,59 @@
+"""A real MCP server, made with the SDK, whose tools take their time. It presents itself as the server of a data folder.
+
+Arguments: the data folder. It says on standard error what happens to its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from kgserve.store.lock import DataFolderLock
+
+server = MCPServer("slow")
+
+
+@server.tool()
+async def wait(seconds: float, context: Context) -> str:
+    """Report progress every 50 ms."""
+    try:
+        for step in range(int(seconds * 20)):
+            await context.report_progress(step)
+            await asyncio.sleep(0.05)
+    except asyncio.CancelledError:
+        print(  # noqa: T201 - what the test reads
+            "cancelled", file=sys.stderr, flush=True
+        )
+        raise
+    return "waited"
+
+
+@server.tool()
+async def received(context: Context) -> dict[str, str]:
+    """The headers of the request."""
+    return dict(context.headers or {})
+
+
+@server.custom_route("/ready", ["GET"])
+async def ready(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("ready")
+
+
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, DataFolderLock(Path(sys.argv[1])) as lock:
+        app = server.streamable_http_app()
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        lock.publish(f"http://127.0.0.1:{listener.getsockname()[1]}/", "the-token")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Finding a server, or starting one."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kgserve import launch
+from kgserve.launch import LaunchFailed, Server, answers, data_folder, ensure, find, reachable
+from kgserve.server_file import holder
+from kgserve.settings import Settings
+from kgserve.store.lock import DataFolderLock
+from tests.bridge.editor import SMALL, end, ending
+from tests.cli.running import environment, serving
+from tests.store.writing import until
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the servers started here are told."""
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = Settings()
+    given = (launch.DEFAULT_DATA, launch.DEFAULT_HOST, launch.DEFAULT_PORT)
+    assert given == (str(settings.data_dir), settings.host, str(settings.port))
+    monkeypatch.chdir(tmp_path)
+    assert data_folder() == tmp_path / "kgserve-data"
+    monkeypatch.setenv("KGSERVE_DATA_DIR", "elsewhere")
+    assert data_folder() == tmp_path / "elsewhere"
+    assert data_folder("/data") == Path("/data")
+
+
+def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
+    assert reachable("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
+    assert reachable("http://[::]:8080/") == "http://[::1]:8080"
+    assert reachable("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    assert find(tmp_path) is None
+    assert find(tmp_path / "none") is None
+    assert not answers(Server("http://127.0.0.1:9"))
+
+
+def test_ten_at_once_make_one_server_and_later_ones_find_it(tmp_path: Path) -> None:
+    with ending(tmp_path):
+        with ThreadPoolExecutor(10) as threads:
+            servers = set(threads.map(ensure, [tmp_path] * 10))
+        (server,) = servers
+        assert ensure(tmp_path) == find(tmp_path) == server
+        assert (tmp_path / "server.log").read_text().count("listening on") == 1
+        assert (tmp_path / "server.log").stat().st_mode & 0o777 == 0o600
+
+        end(tmp_path, signal.SIGKILL)
+        following = ensure(tmp_path)
+        assert following.pid not in {None, server.pid}
+        assert answers(following)
+
+        end(tmp_path, signal.SIGTERM)  # it still holds the folder while it stops
+        assert answers(ensure(tmp_path))
+
+
+def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, ending(tmp_path):
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("KGSERVE_PORT", str(port))
+        server = ensure(tmp_path)
+        assert server.url.startswith("http://127.0.0.1:")
+        assert not server.url.endswith(f":{port}")
+
+
+def test_the_configured_port_is_used_when_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("KGSERVE_PORT", str(port))
+    with ending(tmp_path):
+        assert ensure(tmp_path).url == f"http://127.0.0.1:{port}"
+
+
+def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    def start() -> None:
+        with serving(data, variables=SMALL):
+            started.wait()
+
+    started = threading.Event()
+    other = threading.Thread(target=start)
+    other.start()
+    try:
+        until(lambda: holder(data) is not None)
+        assert find(data) is None, "it holds the folder and does not listen yet"
+        assert answers(ensure(data))
+        assert not (data / "server.log").exists()
+    finally:
+        started.set()
+        other.join()
+
+
+def test_a_folder_held_by_something_that_serves_nothing_is_an_error(tmp_path: Path) -> None:
+    with DataFolderLock(tmp_path), pytest.raises(LaunchFailed, match=r"process \d+ holds .*serves nothing"):
+        ensure(tmp_path, patience=0.5)
+
+
+def test_a_server_that_hangs_is_an_error(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, variables=SMALL) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            with pytest.raises(LaunchFailed, match="does not answer"):
+                ensure(data, patience=0.5)
+            assert time.monotonic() - started < 15
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+
+def test_what_the_server_said_is_told_when_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGSERVE_MAX_NODES", "many")
+    with pytest.raises(LaunchFailed, match=r"(?s)exit code 2.*server\.log.*KGSERVE_MAX_NODES"):
+        ensure(tmp_path)
+
+
+def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchFailed, match=r"file cannot be a data folder: .*--data"):
+        ensure(tmp_path / "file")
+
+
+def test_a_long_log_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_bytes(b"x" * (launch.MAX_LOG + 1))
+    with ending(tmp_path):
+        ensure(tmp_path)
+        assert (tmp_path / "server.log").stat().st_size < 1000
+        assert (tmp_path / "server.log.1").stat().st_size == launch.MAX_LOG + 1
+
+
+def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from kgserve.launch import ensure; print(ensure(Path(sys.argv[1])).pid)"
+    )
+    with ending(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(SMALL),
+        )
+        found = find(tmp_path)
+        assert found is not None
+        assert answers(found)
+        assert str(found.pid) == done.stdout.strip()

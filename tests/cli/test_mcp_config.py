@@ -1,0 +1,115 @@
+"""`kgserve mcp`: its options, its help, and what `config` prints."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from kgserve import __version__
+from kgserve.bridge.command import parser
+from kgserve.cli.mcp import PLACES
+from kgserve.cli.root import kgserve as group
+from tests.cli.running import environment, kgserve
+from tests.project.reading import TOP
+
+MCP = group.commands["mcp"]
+
+
+def printed(*arguments: object, **variables: str) -> dict[str, Any]:
+    done = kgserve("mcp", "config", *arguments, variables=variables)
+    assert done.code == 0, done.err
+    return msgspec.json.decode(done.out, type=dict[str, Any])
+
+
+def test_the_two_parsers_know_the_same_options() -> None:
+    assert isinstance(MCP, click.Group)
+    bridge = {tuple(each.option_strings): each.dest for each in parser()._actions}
+    assert all(isinstance(each, argparse._StoreAction) for each in parser()._actions)
+    shown = {tuple(each.opts): each.name for each in MCP.params}
+    config = {tuple(each.opts): each.name for each in MCP.commands["config"].params if each.name != "client"}
+    assert bridge == shown == config
+
+
+def test_it_is_in_the_help() -> None:
+    assert "mcp" in kgserve("--help").out
+    for flag in ("-h", "--help"):
+        shown = kgserve("mcp", flag)
+        assert shown.code == 0
+        assert {"--data", "--url", "--store", "config"} <= set(shown.out.replace(",", " ").split())
+
+
+def test_wrong_usage_is_the_same_by_either_way() -> None:
+    for arguments in (
+        ("--nope",),
+        ("--url",),
+        ("--url", "nonsense"),
+        ("--store", "no name"),
+        ("--data", "x", "config"),
+    ):
+        refused = kgserve("mcp", *arguments)
+        assert (refused.code, refused.out) == (2, ""), arguments
+    for arguments in ((), ("--client", "emacs"), ("--client", "generic", "--url", "nonsense")):
+        assert kgserve("mcp", "config", *arguments).code == 2
+
+
+@pytest.mark.parametrize("client", PLACES)
+def test_each_client_reads_its_own_root(client: str, tmp_path: Path) -> None:
+    document = printed("--client", client, "--data", tmp_path, "--store", "project")
+    root = "servers" if client == "vscode" else "mcpServers"
+    assert list(document) == [root]
+    entry = document[root]["kgserve"]
+    assert entry.get("type") == ("stdio" if client in {"vscode", "claude-code"} else None)
+    assert entry["args"][-5:] == ["mcp", "--data", str(tmp_path), "--store", "project"]
+    assert Path(entry["command"]).is_absolute()
+
+
+def test_what_it_prints_starts_the_bridge(tmp_path: Path) -> None:
+    entry = printed("--client", "generic", "--data", tmp_path / "data")["mcpServers"]["kgserve"]
+    done = subprocess.run(
+        [entry["command"], *entry["args"]],
+        input="{\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert msgspec.json.decode(done.stdout, type=dict[str, Any])["error"]["code"] == -32700
+    assert list(tmp_path.iterdir()) == [], "nothing was asked that needs a server"
+
+
+def test_the_folder_is_absolute_wherever_it_comes_from(tmp_path: Path) -> None:
+    for arguments, variables in [(("--data", "here"), {}), ((), {"KGSERVE_DATA_DIR": "here"}), ((), {})]:
+        args = printed("--client", "cursor", *arguments, **variables)["mcpServers"]["kgserve"]["args"]
+        assert args[-2:] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
+
+
+def test_an_address_takes_the_place_of_the_folder() -> None:
+    args = printed("--client", "cursor", "--url", "http://127.0.0.1:8080")["mcpServers"]["kgserve"]["args"]
+    assert args[-3:] == ["mcp", "--url", "http://127.0.0.1:8080"]
+
+
+def test_where_it_belongs_is_said_beside_it(tmp_path: Path) -> None:
+    done = kgserve("mcp", "config", "--client", "claude-code", "--data", tmp_path / "my data")
+    assert PLACES["claude-code"] in done.err
+    assert "claude mcp add kgserve -- " in done.err
+    assert f"'{tmp_path}/my data'" in done.err
+
+
+def test_the_registrys_manifest_fits_the_package() -> None:
+    manifest = msgspec.json.decode((TOP / "server.json").read_bytes(), type=dict[str, Any])
+    assert manifest["$schema"] == "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+    assert len(manifest["description"]) <= 100
+    (package,) = manifest["packages"]
+    assert manifest["version"] == package["version"] == __version__
+    assert (package["registryType"], package["identifier"]) == ("pypi", "kgserve")
+    assert package["transport"] == {"type": "stdio"}
+    command, *options = package["packageArguments"]
+    assert command["value"] == "mcp"
+    assert {option["name"] for option in options} <= {each.option_strings[0] for each in parser()._actions}

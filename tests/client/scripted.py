@@ -1,0 +1,118 @@
+"""A small HTTP server that answers with what a test has written down, in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+HEALTHY = b'{"status":"ok","version":"0"}'
+
+
+class Say(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer. With ``promised`` it breaks off: that many bytes were announced; with ``cut`` nothing is said."""
+
+    status: int = 200
+    body: bytes = HEALTHY
+    headers: Mapping[str, str] = {}
+    promised: int | None = None
+    cut: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Scripted(ThreadingHTTPServer):
+    """``script`` holds the answers; when it is used up, everything is healthy. ``asked`` has the requests."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script: deque[Say] = deque()
+        self.asked: list[Asked] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+def problem(status: int, code: str, detail: str = "not now", **more: Any) -> bytes:
+    """A problem document as kgserve writes it."""
+    return json.dumps(
+        {
+            "type": f"urn:kgserve:error:{code}",
+            "title": code,
+            "status": status,
+            "detail": detail,
+            "instance": "urn:kgserve:request:r1",
+            **more,
+        }
+    ).encode()
+
+
+@contextmanager
+def answering() -> Generator[Scripted]:
+    with Scripted() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Scripted)
+        body = self._body()
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        server.asked.append(Asked(method=self.command, path=self.path, headers=headers, body=body))
+        say = server.script.popleft() if server.script else Say()
+        self.close_connection = say.cut or say.promised is not None
+        if say.cut:
+            return
+        self.send_response(say.status)
+        size = len(say.body) if say.promised is None else say.promised
+        for name, value in {"Content-Length": str(size), **say.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(say.body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.do_GET()
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts: list[bytes] = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        pass

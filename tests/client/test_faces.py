@@ -1,0 +1,140 @@
+"""The client covers the interface, and its two faces are one."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve import errors
+from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations
+from kgserve.client.failures import PLAIN, refusal
+from kgserve.client.following import Following
+from kgserve.client.operations import Paged
+from kgserve.client.wire import Call, Route, Streamed
+from kgserve.http.problem import KINDS
+from kgserve.model.requests import (
+    BatchSearchRequest,
+    ContextRequest,
+    CypherRequest,
+    InjectRequest,
+    SearchRequest,
+    TraverseRequest,
+)
+from tests.client.scripted import problem
+
+FOR_PEOPLE = {("GET", "/docs")}
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "delete_node": ("a",),
+    "delete_edge": ("a", "b", "r"),
+    "traverse": ("a",),
+    "node": ("a",),
+    "search": ("words",),
+    "search_batch": (["words"],),
+    "context": ("words",),
+    "cypher": ("RETURN 1",),
+    "cypher_rows": ("RETURN 1",),
+    "import_": ([],),
+}
+
+
+def shown(kind: type) -> dict[str, Any]:
+    """The public methods of a class."""
+    return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+
+
+def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
+    """Method and path of what a method sends."""
+    build = getattr(shown(kind)[name], "build", None)
+    if build is None:
+        return
+    first = () if kind is Client and name not in {"create", "drop"} else ("s",)
+    more = {"confirm": "s"} if name == "drop" else {}
+    match build(*first, *SAMPLES.get(name, ()), **more):
+        case Call() as call:
+            yield call.route.method, call.route.path
+        case Streamed() as streamed:
+            yield streamed.call.route.method, streamed.call.route.path
+        case Paged() as paged:
+            yield paged.page().route.method, paged.page().route.path
+        case Following() as following:
+            yield following.call().route.method, following.call().route.path
+        case other:
+            raise AssertionError(f"{name} makes {other!r}")
+
+
+def offered() -> set[tuple[str, str]]:
+    return {request for kind in (Client, Store) for name in shown(kind) for request in requests_of(kind, name)}
+
+
+def test_every_documented_operation_has_a_method(client: Client) -> None:
+    documented = {
+        (method.upper(), path) for path, each in client.openapi()["paths"].items() for method in each
+    } - FOR_PEOPLE
+    assert offered() == documented
+
+
+def test_every_route_that_is_described_is_used() -> None:
+    routes = {(each.method, each.path) for each in vars(operations).values() if isinstance(each, Route)}
+    assert offered() == routes
+
+
+@pytest.mark.parametrize(("kind", "other"), [(Client, AsyncClient), (Store, AsyncStore)])
+def test_the_two_faces_offer_the_same(kind: type, other: type) -> None:
+    one, two = shown(kind), shown(other)
+    assert list(one) == list(two)
+    for name in one:
+        assert getattr(one[name], "build", None) is getattr(two[name], "build", None), name
+        given, taken = (list(inspect.signature(each).parameters.values()) for each in (one[name], two[name]))
+        assert given == taken, name
+        assert one[name].__doc__, name
+        assert one[name].__doc__ == two[name].__doc__, name
+    assert list(inspect.signature(kind).parameters) == list(inspect.signature(other).parameters)
+
+
+@pytest.mark.parametrize(
+    ("build", "struct"),
+    [
+        (operations.inject, InjectRequest),
+        (operations.traverse, TraverseRequest),
+        (operations.search, SearchRequest),
+        (operations.search_batch, BatchSearchRequest),
+        (operations.context, ContextRequest),
+        (operations.cypher, CypherRequest),
+    ],
+)
+def test_parameters_are_the_fields_of_the_request(build: Any, struct: type[msgspec.Struct]) -> None:
+    parameters = list(inspect.signature(build).parameters.values())[1:]
+    fields = {field.name: field.default for field in msgspec.structs.fields(struct)}
+    assert [each.name for each in parameters] == list(fields)
+    for each in parameters:
+        empty = each.default in (inspect.Parameter.empty, None, ())
+        assert empty or each.default == fields[each.name], each.name
+
+
+def tree(kind: type[errors.KgserveError]) -> Iterator[type[errors.KgserveError]]:
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield each
+            yield from tree(each)
+
+
+def test_every_error_comes_back_as_its_class() -> None:
+    first = {each.code: each for each in reversed(list(tree(errors.KgserveError)))}
+    first |= {"internal": errors.Internal, "unavailable": errors.Unavailable}
+    assert first.keys() - PLAIN.keys() == {"invalid", "gone", "limited", "unavailable"}
+    for code, kind in first.items():
+        known = refusal(KINDS[code].status, {}, problem(KINDS[code].status, code))
+        assert type(known) is kind
+        assert str(known) == "not now"
+
+
+def test_importing_it_is_quick_for_what_it_leaves_out() -> None:
+    heavy = "pyarrow", "networkx", "numpy", "litestar", "kuzu", "uvicorn", "mcp", "tantivy"
+    program = f"import sys, kgserve.client; print([each for each in {heavy!r} if each in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+import networkx as nx
+import pytest
+
+from kgserve.client import AsyncClient, Client, Refused, Store, Traversal, Unreachable
+from kgserve.errors import InvalidInput, NotFound
+from kgserve.model.answers import TraverseAnswer
+from kgserve.model.requests import EdgeInput, NodeInput, SearchVariant
+from tests.http.serving import Served
+
+ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]
+NODES = [
+    {"id": "req-1", "type": "requirement", "content": "User login with OAuth", "attributes": {"priority": 1}},
+    {"id": "sym-1", "type": "code", "content": "OAuthHandler"},
+    {"id": "sym-2", "type": "code", "content": "TokenStore"},
+]
+EDGES = [
+    {"from": "req-1", "to": "sym-1", "relation_type": "IMPLEMENTED_BY", "weight": 0.5},
+    {"from": "sym-1", "to": "sym-2", "relation_type": "CALLS"},
+]
+
+
+@pytest.fixture
+def project(client: Client, store: str) -> Store:
+    project = client.store(store)
+    project.inject(NODES, EDGES)
+    return project
+
+
+def test_the_life_of_a_store(client: Client, store: str) -> None:
+    assert client.create(store).created
+    assert not client.create(store).created
+    assert store in [each.name for each in client.stores().stores]
+    with pytest.raises(InvalidInput):
+        client.drop(store, confirm="another")
+    assert client.drop(store, confirm=store).dropped == store
+    with pytest.raises(NotFound, match=store):
+        client.store(store).stats()
+
+
+def test_the_process(client: Client) -> None:
+    assert client.health().status == "ok"
+    assert client.ready().ready
+    assert client.openapi()["openapi"] == "3.1.0"
+
+
+def test_what_was_injected_is_there(project: Store) -> None:
+    again = project.inject(NODES, EDGES, touch=False)
+    assert (again.nodes_unchanged, again.edges_unchanged, again.sequence) == (3, 2, 1)
+    found = project.node("req-1")
+    assert found.node.attributes == {"priority": 1}
+    assert [edge.target for edge in found.outgoing] == ["sym-1"]
+    stats = project.stats()
+    assert (stats.nodes, stats.edges) == (3, 2)
+
+
+def test_structs_are_taken_as_well(project: Store) -> None:
+    done = project.inject(
+        (NodeInput(id=each, type="t") for each in ("x", "y")),
+        [EdgeInput(source="x", target="y", relation_type="r", attributes={"k": None})],
+    )
+    assert (done.nodes_created, done.edges_created) == (2, 1)
+    assert project.delete_edge("x", "y", "r").existed
+    assert not project.delete_edge("x", "y", "r").existed
+    assert project.delete_node("x").existed
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+def test_any_id_can_be_asked_for(project: Store, odd: str) -> None:
+    project.inject([{"id": odd, "type": "odd"}])
+    assert project.node(odd).node.id == odd
+    assert project.delete_node(odd).deleted_id == odd
+
+
+def test_nodes_come_from_all_pages(project: Store) -> None:
+    names = [f"n{number:03}/&=ü" for number in range(25)]
+    project.inject([{"id": each, "type": "numbered & odd"} for each in names])
+    assert [each.id for each in project.nodes(type="numbered & odd", page_size=10)] == names
+    with project.nodes(page_size=7) as nodes:
+        assert len(list(nodes)) == 28
+
+
+def test_a_walk_is_the_servers_answer_and_more(project: Store) -> None:
+    walk = project.traverse("req-1", depth=2)
+    assert isinstance(walk, TraverseAnswer)
+    assert [(node.id, node.depth) for node in walk.nodes] == [("req-1", 0), ("sym-1", 1), ("sym-2", 2)]
+    assert repr(walk) == "<Traversal: 3 nodes, 2 edges, sequence 1>"
+    assert [node.id for node in project.traverse("req-1", depth=2, min_weight=0.6).nodes] == ["req-1"]
+    assert project.traverse("sym-2", direction="incoming", relation_types=["CALLS"], max_nodes=2).count == 2
+
+
+def test_a_walk_as_a_graph(project: Store) -> None:
+    graph = project.traverse("req-1", depth=2).to_networkx()
+    assert isinstance(graph, nx.MultiDiGraph)
+    assert nx.shortest_path(graph, "req-1", "sym-2") == ["req-1", "sym-1", "sym-2"]
+    assert graph.nodes["req-1"]["type"] == "requirement"
+    assert graph.nodes["req-1"]["attributes"] == {"priority": 1}
+    assert graph.edges["req-1", "sym-1", "IMPLEMENTED_BY"]["weight"] == 0.5
+
+
+def test_a_walk_as_tables(project: Store) -> None:
+    nodes, edges = project.traverse("req-1", depth=2).to_arrow()
+    assert nodes.column("id").to_pylist() == ["req-1", "sym-1", "sym-2"]
+    assert nodes.column("attributes").to_pylist()[0] == '{"priority":1}'
+    assert str(nodes.schema.field("created_at").type) == "timestamp[us, tz=UTC]"
+    assert edges.select(["from", "relation_type", "to"]).to_pylist()[1] == {
+        "from": "sym-1",
+        "relation_type": "CALLS",
+        "to": "sym-2",
+    }
+    empty_nodes, empty_edges = project.traverse("nowhere").to_arrow()
+    assert (empty_nodes.schema, empty_edges.schema) == (nodes.schema, edges.schema)
+    assert empty_nodes.num_rows == 0
+
+
+def test_a_notebook_shows_a_walk_without_running_what_is_in_it(project: Store) -> None:
+    project.inject([{"id": "req-1", "content": "<script>alert(1)</script>"}])
+    shown = project.traverse("req-1")._repr_html_()
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+
+
+def test_search(project: Store) -> None:
+    sequence = project.inject(NODES).sequence
+    found = project.search("login", mode="keyword", at_least=sequence, explain=True)
+    assert [hit.node.id for hit in found.hits] == ["req-1"]
+    assert found.hits[0].why
+    joined = project.search_batch(["login", {"query": "handler"}, SearchVariant(query="token")], limit=2)
+    assert (joined.query_count, len(joined.hits)) == (3, 2)
+    text = project.context("login", budget=300, format="markdown", types=["requirement"], at_least=sequence)
+    assert text.ids == ["req-1"]
+    assert text.tokens <= 300
+    assert project.reindex().ok
+
+
+def test_what_is_wrong_is_named_by_place(project: Store) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        project.inject([{"id": "a", "type": "t"}, {"id": "b", "tpye": "t"}])
+    assert [each.path for each in caught.value.errors] == ["nodes[1].tpye"]
+    assert caught.value.__notes__[0].startswith("request: ")
+    with pytest.raises(NotFound):
+        project.node("nowhere")
+    with pytest.raises(InvalidInput, match="JSON"):
+        project.inject([{"id": "a", "type": "t", "attributes": {"k": object()}}])
+
+
+def test_no_server(tmp_path: Any) -> None:
+    with Client("127.0.0.1:9", retries=0) as client, pytest.raises(Unreachable, match="kgserve serve") as caught:
+        client.health()
+    assert isinstance(caught.value, ConnectionError)
+    for wrong in ("ftp://x", "http://", "http://a b", "http://h/?q=1"):
+        with pytest.raises(InvalidInput, match="address"):
+            Client(wrong)
+
+
+def test_another_kind_of_server(served: Served) -> None:
+    with Client(f"{served.url}/docs", retries=0) as client, pytest.raises((NotFound, Refused)):
+        client.health()
+
+
+async def everything(url: str, name: str) -> None:
+    async with AsyncClient(url) as client:
+        store = client.store(name)
+        assert (await client.create(name)).created
+        assert (await store.inject(NODES, EDGES)).sequence == 1
+        assert isinstance(await store.traverse("req-1", depth=2), Traversal)
+        assert [each.id async for each in store.nodes(page_size=2)] == ["req-1", "sym-1", "sym-2"]
+        found, stats = await store.node("sym-1"), await store.stats()
+        assert (found.node.id, stats.nodes) == ("sym-1", 3)
+        async with store.export() as lines:
+            kinds = [type(each).__name__ async for each in lines]
+        assert kinds == ["NodeLine"] * 3 + ["EdgeLine"] * 2
+        with pytest.raises(InvalidInput):
+            await client.drop(name, confirm="")
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(partial(store.inject, [{"id": f"n{number}", "type": "t"}]))
+        assert (await client.drop(name, confirm=name)).ok
+
+
+def test_the_same_awaited(served: Served, store: str) -> None:
+    anyio.run(everything, served.url, store)
+
+
+def test_the_fields_of_a_walk_are_the_servers() -> None:
+    assert msgspec.structs.fields(Traversal) == msgspec.structs.fields(TraverseAnswer)

@@ -1,0 +1,222 @@
+"""The client and a server process: found by its folder, restarted under a listener, fed and emptied in streams."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from kgserve import settings
+from kgserve.client import AsyncClient, Client, Event, Unreachable
+from kgserve.client.lines import Line
+from kgserve.errors import Gone, NotFound
+from kgserve.model.requests import EdgeLine, NodeLine
+from tests.cli.running import Running, serving
+
+LINES = 50_000
+TEXT = "x" * 200
+FLAT = 6 << 20
+OPTIONS = ("--indexes", "false")
+
+
+def lines() -> Iterator[dict[str, Any] | NodeLine]:
+    for number in range(LINES // 2):
+        yield {"kind": "node", "id": f"d{number}", "type": "dict", "content": TEXT}
+        yield NodeLine(id=f"s{number}", type="struct", content=TEXT)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("client") / "data", *OPTIONS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[Client]:
+    with Client(data=server.data) as client:
+        yield client
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """Bytes of Python's memory that a piece of work took at most beyond what there was."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client: Client) -> None:
+    assert repr(client) == f"Client({server.url!r})"
+    token = msgspec.json.decode((server.data / "server.json").read_bytes())["token"]
+    assert client.connection.target.address.headers == {"Authorization": f"Bearer {token}"}
+    with Client(data=server.data, token="mine") as other:
+        assert other.connection.target.address.token == "mine"
+        assert other.health().status == "ok"
+
+
+def test_without_a_server_the_configured_address_is_meant(tmp_path: Path) -> None:
+    with Client(data=tmp_path, retries=0) as client:
+        assert client.connection.target.address.url == f"http://127.0.0.1:{settings.load().port}"
+
+
+def test_a_long_import_and_export_in_flat_memory(client: Client, tmp_path: Path) -> None:
+    big, file = client.store("big"), tmp_path / "big.ndjson"
+    assert peak(lambda: big.import_(lines())) < FLAT
+    assert big.stats().nodes == LINES
+    assert peak(lambda: sum(1 for _ in big.export())) < FLAT
+    assert peak(lambda: big.export_to(file)) < FLAT
+    assert big.export_to(file) == big.stats().sequence
+    assert file.read_bytes().count(b"\n") == LINES
+    again = big.import_(file)
+    assert (again.nodes_unchanged, again.nodes_created, again.ok) == (LINES, 0, True)
+    assert sum(1 for _ in big.nodes(type="struct")) == LINES // 2
+
+
+def test_an_export_is_what_an_import_takes(client: Client, tmp_path: Path) -> None:
+    one, two, file = client.store("one"), client.store("two"), tmp_path / "one.ndjson"
+    one.inject([{"id": "a", "type": "t", "attributes": {"k": [1]}}, {"id": "b", "type": "t"}])
+    one.inject(edges=[{"from": "a", "to": "b", "relation_type": "r", "weight": 0.25}])
+    exported = list(one.export())
+    assert [type(each) for each in exported] == [NodeLine, NodeLine, EdgeLine]
+    assert two.import_(exported).ok
+    assert list(two.export()) == exported
+    assert one.export_to(file) == 2
+    assert client.store("three").import_(file).edges_created == 1
+    with pytest.raises(NotFound):
+        client.store("none").export_to(tmp_path / "none.ndjson")
+    assert [path.name for path in tmp_path.iterdir()] == ["one.ndjson"]
+
+
+def test_wrong_lines_are_listed(client: Client) -> None:
+    done = client.store("wrong").import_(
+        [b'{"kind":"node","id":"a"', b',"type":"t"}\n{"kind":"x"}\n', {"kind": "node"}]
+    )
+    assert (done.ok, done.nodes_created, [each.line for each in done.errors]) == (False, 1, [2, 3])
+
+
+def test_a_stream_that_is_left_closes_its_connection(client: Client) -> None:
+    store = client.store("left")
+    store.inject([{"id": str(number), "type": "t"} for number in range(3)])
+    for _ in range(70):  # more than the server takes at once
+        with store.events(since=0) as events:
+            assert next(events).id == "1-0"
+
+
+def test_events_of_several_stores(client: Client) -> None:
+    for name in ("several-a", "several-b"):
+        client.store(name).inject([{"id": name, "type": "t"}])
+    with client.events(["several-a", "several-b"], since=0, kinds=["node_created"]) as events:
+        told = [next(events), next(events)]
+    assert {each.store for each in told} == {"several-a", "several-b"}
+    assert {each.node.id for each in told if each.node} == {"several-a", "several-b"}
+    with client.events(["several-a", "several-b"], last_event_id=told[0].id) as events:
+        assert next(events).data == told[1].data
+
+
+def test_the_events_of_a_dropped_store_end(client: Client) -> None:
+    store = client.store("dropped")
+    store.inject([{"id": "a", "type": "t"}, {"id": "b", "type": "t"}])
+    store.inject(edges=[{"from": "a", "to": "b", "relation_type": "r"}])
+    told: list[Event] = []
+    for event in store.events(since=0):
+        told.append(event)
+        if event.kind == "edge_created":
+            assert event.edge is not None
+            assert (event.edge.target, event.node) == ("b", None)
+            client.drop("dropped", confirm="dropped")
+    assert [each.kind for each in told] == ["node_created", "node_created", "edge_created", "store_dropped"]
+    with pytest.raises(NotFound):
+        next(store.events())
+
+
+def test_what_the_journal_does_not_have_is_gone(client: Client) -> None:
+    client.create("short")
+    with pytest.raises(Gone):
+        next(client.store("short").events(since=99))
+
+
+def write(data: Path, names: list[str]) -> None:
+    with Client(data=data) as client:
+        for name in names:
+            client.store("s").inject([{"id": name, "type": "t"}])
+
+
+def test_a_listener_outlives_a_restart(tmp_path: Path) -> None:
+    data, told = tmp_path / "data", list[str]()
+    with Client(data=data) as client:
+        with serving(data, *OPTIONS) as first:
+            write(data, ["a", "b"])
+            client.connection.target.look_again()
+            events = client.store("s").events(since=0)
+            told += [next(events).data["id"], next(events).data["id"]]
+            first.process.kill()
+        with serving(data, *OPTIONS) as second:  # on another port
+            assert second.url != first.url
+            writer = threading.Thread(target=write, args=(data, ["c", "d"]))
+            writer.start()
+            told += [next(events).data["id"], next(events).data["id"]]
+            writer.join()
+            events.close()
+    assert told == ["a", "b", "c", "d"]
+
+
+async def listen_across_a_restart(data: Path) -> list[str]:
+    told: list[str] = []
+    async with AsyncClient(data=data) as client:
+        with serving(data, *OPTIONS):
+            await client.connection.rest(0)
+            await client.store("s").inject([{"id": "a", "type": "t"}])
+            events = client.store("s").events(since=0)
+            told.append((await anext(events)).data["id"])
+        with serving(data, *OPTIONS):
+            await client.connection.rest(0)
+            async with anyio.create_task_group() as group, events:
+                group.start_soon(client.store("s").inject, [{"id": "b", "type": "t"}])
+                async for event in events:
+                    told.append(event.data["id"])
+                    break
+    return told
+
+
+def test_the_same_awaited(tmp_path: Path) -> None:
+    assert anyio.run(listen_across_a_restart, tmp_path / "data") == ["a", "b"]
+
+
+def test_calls_wait_for_a_server_that_is_just_starting(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Client(data=data, retries=1) as client, pytest.raises(Unreachable):
+        client.store("s").inject([{"id": "a", "type": "t"}])
+    begun = time.monotonic()
+    writer = threading.Thread(target=write, args=(data, ["a"]))
+    writer.start()
+    with serving(data, *OPTIONS), Client(data=data) as client:
+        writer.join()
+        assert client.store("s").node("a").node.version == 1
+    assert time.monotonic() - begun < 30
+
+
+async def import_and_export(url: str, folder: Path) -> None:
+    async def come() -> AsyncIterator[Line]:
+        for number in range(1000):
+            yield {"kind": "node", "id": str(number), "type": "t"}
+
+    async with AsyncClient(url) as client:
+        store = client.store("awaited")
+        assert (await store.import_(come())).nodes_created == 1000
+        assert await store.export_to(folder / "out.ndjson") == 1
+        assert (await store.import_(folder / "out.ndjson")).nodes_unchanged == 1000
+        async for _ in store.export():
+            break
+
+
+def test_transfers_awaited(server: Running, tmp_path: Path) -> None:
+    anyio.run(import_and_export, server.url, tmp_path)

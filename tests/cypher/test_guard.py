@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.cypher.guard import Statement, examine
+from kgserve.errors import Forbidden, InvalidInput
+
+
+def read(text: str, **parameters: Any) -> Statement:
+    return examine(text, parameters, writable=False)
+
+
+FILES = [
+    "LOAD FROM '/etc/passwd' RETURN *",
+    "COPY Entity FROM 'x.csv'",
+    "COPY (MATCH (n) RETURN n) TO 'x.csv'",
+    "EXPORT DATABASE 'x'",
+    "IMPORT DATABASE 'x'",
+    "ATTACH 'x' AS y (dbtype kuzu)",
+    "DETACH y",
+    "USE y",
+    "INSTALL httpfs",
+    "LOAD EXTENSION httpfs",
+    "UNINSTALL json",
+    "UPDATE json",
+    "CALL read_csv_serial('x') RETURN *",
+    "CALL `read_parquet`('x') RETURN *",
+    "CALL project_graph('g', ['Entity'], ['RELATES_TO'])",
+]
+SETTINGS = [
+    "CALL threads=1",
+    "CALL auto_checkpoint = false",
+    "CALL clear_warnings()",
+    "CALL current_setting('home_directory') RETURN *",
+]
+TRANSACTIONS = ["BEGIN TRANSACTION", "BEGIN TRANSACTION READ ONLY", "COMMIT", "ROLLBACK", "CHECKPOINT"]
+DEFINITIONS = [
+    "DROP TABLE Entity",
+    "ALTER TABLE Entity ADD x INT64",
+    "CREATE NODE TABLE A(id STRING, PRIMARY KEY(id))",
+    "CREATE REL TABLE R(FROM Entity TO Entity)",
+    "CREATE SEQUENCE s",
+    "CREATE MACRO f(x) AS x + 1",
+    "CREATE TYPE t AS INT64",
+    "CREATE USER u",
+    "COMMENT ON TABLE Entity IS 'x'",
+]
+
+
+@pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.parametrize("text", FILES + SETTINGS + TRANSACTIONS + DEFINITIONS)
+def test_files_settings_transactions_and_tables_are_forbidden(text: str, writable: bool) -> None:
+    disguises = [
+        text,
+        text.lower(),
+        f"/* x */ {text}",
+        text.replace(" ", "/**/"),
+        f"EXPLAIN {text}",
+        f"PROFILE {text}",
+        f"{text};",
+    ]
+    for disguised in disguises:
+        with pytest.raises(Forbidden, match=r"line 1, column \d+"):
+            examine(disguised, {}, writable=writable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RETURN 1 AS x UNION LOAD FROM 'x' RETURN *",
+        "UNWIND [1] AS AS LOAD FROM 'x' RETURN *",
+        "MATCH (n) WHERE n.as LOAD FROM 'x' RETURN 1",
+        "MATCH (as) WHERE as LOAD FROM 'x' RETURN 1",
+        "WITH DISTINCT AS LOAD FROM 'x' RETURN *",
+        "MATCH (n) WHERE EXISTS { MATCH (n) LOAD FROM 'x' } RETURN 1",
+        "MATCH (n) //\rLOAD FROM 'x' RETURN 1",
+        "MATCH (n) /***/ LOAD FROM 'x' /***/ RETURN 1",
+    ],
+)
+def test_no_disguise_hides_a_clause(text: str) -> None:
+    with pytest.raises(Forbidden):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE (n:Entity {id: 'x'})",
+        "MATCH (n) SET n.id = 'x'",
+        "MATCH (n) DETACH DELETE n",
+        "MERGE (n:Entity {id: 'x'})",
+    ],
+)
+def test_a_write_needs_the_right_to_write(text: str) -> None:
+    with pytest.raises(Forbidden, match="writes"):
+        read(text)
+    assert examine(text, {}, writable=True).updates
+
+
+def test_the_own_table_cannot_be_written() -> None:
+    with pytest.raises(Forbidden):
+        examine("MATCH (s:`storecommit`) DELETE s", {}, writable=True)
+    assert not read("MATCH (s:StoreCommit) RETURN s").updates
+
+
+@given(st.sampled_from(FILES + TRANSACTIONS), st.sampled_from('"`'))
+def test_words_in_quotes_do_nothing(text: str, quote: str) -> None:
+    inside = text.replace("`", "").replace("'", "\\'" if quote == '"' else "'")
+    quoted = f"{quote}{inside}{quote}"
+    text = f"RETURN {quoted} AS x" if quote == '"' else f"RETURN 1 AS {quoted}"
+    assert read(text).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (n) WHERE n.copy = 1 RETURN n.load AS load, {drop: 1, use: 2}",
+        "MATCH (begin:Entity) RETURN begin.id, count(begin)",
+        "MATCH (n:`DROP`) RETURN n.`LOAD`",
+        "WITH 1 AS set, 2 AS commit RETURN [set, commit]",
+    ],
+)
+def test_words_as_names_pass(text: str) -> None:
+    assert not read(text).updates
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RETURN 1; RETURN 2",
+        ";RETURN 1",
+        "RETURN 1;;",
+        "",
+        " ",
+        "/* x */",
+        ";",
+        "REMOVE n.x",
+        "FOREACH (x IN [1] | RETURN x)",
+    ],
+)
+def test_exactly_one_statement(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RETURN " + "(" * 3_000 + "1" + ")" * 3_000,
+        "RETURN " + "[" * 5_000,
+        "RETURN " + "+".join(["1"] * 10_001),
+        "RETURN " + "NOT " * 700 + "true",
+        "RETURN " + "[" * 33 + "]" * 33,
+        "RETURN " + "CASE WHEN true THEN " * 9 + "1" + " END" * 9,
+        "RETURN [1]" + "[1]" * 700,
+        "MATCH ()" + "-[]->()" * 11 + " RETURN 1",
+        " ".join(["MATCH (n)"] * 101) + " RETURN 1",
+        " UNION ".join(["RETURN 1"] * 22),
+        "WITH [1] AS a " + "WITH [a, a] AS a " * 7 + "RETURN a",
+        "WITH 'x' AS a " + "WITH a + a AS a " * 7 + "RETURN a",
+        "RETURN '" + "a" * 65_536 + "'",
+        "RETURN range(1, 100000000)",
+        "RETURN range(1, 9000), range(1, 9000)",
+        "RETURN range(1, size('a'))",
+        "RETURN range(1, -9223372036854775808, 3)",
+        "RETURN repeat('a', 1000000)",
+        "RETURN repeat(repeat('a', 1000), 1000)",
+        "RETURN lpad('a', 1000000, 'b')",
+        "RETURN CAST(NULL AS INT64[100000])",
+        "RETURN CAST(NULL, 'INT64[100000]')",
+    ],
+)
+def test_what_is_too_large_is_refused_at_once(text: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(InvalidInput) as caught:
+        read(text)
+    assert time.perf_counter() - start < 0.25
+    assert caught.value.errors[0].path == "query"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RETURN id(NULL)",
+        "MATCH (n) RETURN n.id IN NULL",
+        "WITH NULL AS x RETURN labels(x)",
+        "RETURN labels(CASE WHEN true THEN NULL END)",
+        "RETURN abs(x -> x)",
+        "RETURN all(x IN [1] WHERE x > 0)",
+        "MATCH (n) RETURN n.created_at =~ 'a'",
+        "MATCH (n) WITH n.created_at AS t RETURN t[1:2]",
+        "RETURN label({a: 1})",
+        "MATCH (n) RETURN list_sort(['a'], n.created_at)",
+        "RETURN 9223372036854775807!",
+        "RETURN to_days(9223372036854775807)",
+        "RETURN substring('abc', 1, -1)",
+        "MATCH (n) RETURN n ORDER BY n.id SKIP 9223372036854775807 LIMIT 3",
+        "RETURN string_split('a', 'b')",
+        "MATCH (n) RETURN split_part(n.created_at, 'a', 1)",
+        "RETURN less_than(1, 2)",
+        "RETURN regexp_extract('a', '(a)', -1)",
+        "MATCH (n) RETURN regexp_replace(n.id < 'a', 'b', 'c')",
+    ],
+)
+def test_what_crashes_the_engine_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="line 1"):
+        read(text)
+
+
+def test_the_engine_gets_no_comments_and_every_character_in_its_place() -> None:
+    text = "/* a\nb */ RETURN // c\n 1\u00a0+ 2 ; // d"
+    statement = read(text)
+    assert statement.text == "    \n     RETURN     \n 1 + 2"
+    assert statement.text.index("+") == text.index("+")
+
+
+@pytest.mark.parametrize("value", [10**8, 2.5, "3", None, [1]])
+def test_bounds_hold_for_parameters(value: Any) -> None:
+    with pytest.raises(InvalidInput):
+        read("RETURN range(1, $n)", n=value)
+    assert read("RETURN range(1, $n)", n=50).parameters == {"n": 50}
+
+
+def test_a_parameter_without_a_value_is_named() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read("RETURN $a, $b, $a, $c", b=1)
+    assert [error.path for error in caught.value.errors] == ["params.a", "params.c"]
+
+
+def test_a_parameter_that_is_not_used_is_left_out() -> None:
+    assert read("RETURN $a AS `$b`", a=1, b=2**70).parameters == {"a": 1}
+
+
+def test_an_empty_list_is_written_into_the_text() -> None:
+    statement = read("MATCH (n) WHERE n.id IN $ids RETURN n", ids=[])
+    assert statement.text == "MATCH (n:Entity) WHERE n.id IN []   RETURN n"
+    assert statement.parameters == {}
+
+
+def test_a_null_may_be_compared_and_asked_for() -> None:
+    text = "MATCH (n) WHERE $t IS NULL OR n.type = $t RETURN CASE WHEN n.x IS NOT NULL THEN 1 ELSE NULL END"
+    assert read(text, t=None).parameters == {"t": None}
+    with pytest.raises(InvalidInput, match=r"\$t has no type"):
+        read("MATCH (n) WHERE n.id IN $t RETURN n", t=None)
+
+
+def test_explaining_is_for_reads() -> None:
+    assert read("EXPLAIN LOGICAL MATCH (n) RETURN n").explains
+    with pytest.raises(Forbidden):
+        examine("EXPLAIN CREATE (n:Entity {id: 'x'})", {}, writable=True)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_let_through_or_refused(text: str) -> None:
+    with suppress(InvalidInput, Forbidden):
+        assert not read(text).updates

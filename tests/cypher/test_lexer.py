@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.cypher.lexer import Unterminated, complete, offset_of, place, scan, statements, tokens
+from kgserve.errors import InvalidInput
+
+PIECES = [
+    "MATCH",
+    "n",
+    " ",
+    "\n",
+    "'a'",
+    '"b"',
+    "`c d`",
+    "$p",
+    "1.5e-3",
+    "..",
+    "<=",
+    "(",
+    "]",
+    "/* x */",
+    "// y\n",
+    "é",
+    ";",
+    "\\",
+]
+
+
+@given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(max_size=60)))
+def test_tokens_tile_the_text(text: str) -> None:
+    try:
+        list(scan(text))
+    except InvalidInput as error:
+        refused = error.errors
+    else:
+        refused = ()
+    if refused:
+        assert refused[0].path == "query"
+        assert "line " in refused[0].message
+        return
+    found = list(scan(text))
+    assert "".join(token.text for token in found) == text
+    assert [token.start for token in found[1:]] == [token.end for token in found[:-1]]
+    assert all(text[token.start : token.end] == token.text for token in found)
+
+
+@given(
+    st.sampled_from(["LOAD FROM", "COPY (", "; DROP TABLE x", "CALL threads=1", "/* CREATE */ // SET"]),
+    st.sampled_from("'\"`"),
+)
+def test_words_in_quotes_are_one_token(words: str, quote: str) -> None:
+    assert [token.kind for token in tokens(f"RETURN {quote}{words}{quote}")][1:] == [
+        "quoted" if quote == "`" else "string"
+    ]
+
+
+def test_kinds() -> None:
+    found = tokens("MATCH (`a b`:T) // c\nWHERE n.x >= $p /* d */ AND 'it\\'s' <> \"\\u00e9\" RETURN 1..3, .5e-2")
+    kinds = {token.text: token.kind for token in found}
+    assert kinds["`a b`"] == "quoted"
+    assert kinds["$p"] == "parameter"
+    assert kinds["'it\\'s'"] == "string"
+    assert kinds[">="] == kinds[".."] == "symbol"
+    assert kinds["1"] == kinds[".5e-2"] == "number"
+    assert "//" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("RETURN 'a", "line 1, column 8"),
+        ("RETURN\n /* a", "line 2, column 2"),
+        ("RETURN `a", "line 1, column 8"),
+        ('"\\"', "line 1, column 1"),
+    ],
+)
+def test_what_does_not_end_is_named_with_its_place(text: str, where: str) -> None:
+    with pytest.raises(Unterminated) as caught:
+        tokens(text)
+    assert caught.value.errors[0].path == "query"
+    assert where in caught.value.message
+
+
+@pytest.mark.parametrize("text", [r"'\q'", r"'\x41'", r"'\u12'", "``", "$ a", "a # b", "a ? b", "a ⟨ b", "\x00"])
+def test_what_the_engine_would_take_apart_differently_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        tokens(text)
+
+
+def test_statements_are_split_outside_of_quotes() -> None:
+    text = "RETURN ';' ; /* ; */ RETURN `;`;; RETURN 3 // ;"
+    assert [text[slice(*span)] for span in statements(text)] == ["RETURN ';'", "RETURN `;`", "RETURN 3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("RETURN 1;", True),
+        ("RETURN 1", False),
+        ("RETURN ';", False),
+        ("RETURN 1; // x", True),
+        ("/* ;", False),
+        ("", False),
+        ("RETURN # ", True),
+    ],
+)
+def test_a_shell_knows_when_to_wait_for_more(text: str, ends: bool) -> None:
+    assert complete(text) is ends
+
+
+def test_places_go_both_ways() -> None:
+    text = "ab\ncd\n\nef"
+    for offset in range(len(text)):
+        line, column = (int(part.split()[1]) for part in place(text, offset).split(", "))
+        assert offset_of(text, line, column) == offset
+
+
+@pytest.mark.parametrize(
+    "text", ["'" + "a" * 60_000, "'" + "\\\\" * 30_000, "/*" * 30_000, "`a" * 30_000, "(" * 60_000, "1" * 60_000]
+)
+def test_time_is_linear(text: str) -> None:
+    start = time.perf_counter()
+    with suppress(InvalidInput):
+        tokens(text)
+    assert time.perf_counter() - start < 1.0

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cypher_fuzz import Worker, digest, fill, fuzz
+from bench.cypher_texts import PARAMETERS, READS, WRITES
+from bench.cypher_worker import Job, Outcome
+from kgserve.cypher import limits
+from kgserve.cypher.functions import ALLOWED
+from kgserve.cypher.guard import examine
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cypher") / "store.kz"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def worker(store: Path) -> Any:
+    worker = Worker(store)
+    yield worker
+    worker.stop()
+
+
+def run(worker: Worker, text: str, parameters: dict[str, Any]) -> Outcome:
+    statement = examine(text, parameters, writable=True)
+    return worker.run(Job(statement.text, statement.parameters, statement.updates))
+
+
+def test_real_queries_run(worker: Worker) -> None:
+    for text in READS:
+        assert not run(worker, text, PARAMETERS).error, text
+
+
+LARGEST = {
+    "nesting": "RETURN " + "(" * 32 + "1" + ")" * 32,
+    "lists": "RETURN " + "[" * 32 + "1" + "]" * 32,
+    "operators": "RETURN " + "+".join(["1"] * limits.MAX_OPERATORS),
+    "not": "RETURN " + "NOT " * limits.MAX_OPERATORS + "true",
+    "cases": "RETURN " + "CASE WHEN true THEN " * limits.MAX_CASES + "1" + " ELSE 2 END" * limits.MAX_CASES,
+    "star": "MATCH (a:Entity {id: 'n1'}), "
+    + ", ".join(f"(a)-[:RELATES_TO]->(b{i})" for i in range(10))
+    + " RETURN count(*)",
+    "clauses": " ".join(f"UNWIND [1] AS x{i}" for i in range(99)) + " RETURN 1",
+    "unions": " UNION ".join(["RETURN 1 AS x"] * 21),
+    "optional": "MATCH (n:Entity {id: 'n1'}) " + "OPTIONAL MATCH (n) " * 20 + "RETURN count(*)",
+    "functions": "RETURN " + "".join(f"list_transform([1], x{i} -> " for i in range(3)) + "1" + ")" * 3,
+    "growth": "WITH range(1, 700) AS a " + "WITH [a, a] AS a " * 6 + "RETURN a",
+    "columns": "RETURN " + ", ".join(f"{i} AS c{i}" for i in range(1_200)),
+    "range": "MATCH (n:Entity), (m:Entity) RETURN sum(size(list_append(range(1, 10000), n.version)))",
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_engine_bears_the_largest_statements(worker: Worker, name: str) -> None:
+    outcome = run(worker, LARGEST[name], {})
+    assert not outcome.error
+    assert outcome.seconds < 2.0
+
+
+def test_parameters_arrive_as_they_are(store: Path) -> None:
+    """In a process of its own, for wrong ones have crashed it."""
+    program = (
+        "import sys, kuzu; from kgserve.cypher.guard import examine\n"
+        f"connection = kuzu.Connection(kuzu.Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
+        "rows = [{'a': 1, 'b': 'x'}, {'b': 'y', 'a': 2.5}, {'b': None}]\n"
+        "for value in (None, [], [1, 2.5], rows, {'a': [1]}, [[1], []], 'a\\0b', 2**63 - 1, True):\n"
+        "    text = 'RETURN $v IS NULL' if value is None else 'RETURN $v'\n"
+        "    found = examine(text, {'v': value}, writable=False)\n"
+        "    print(connection.execute(found.text, found.parameters).get_next())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    expected = [True, [], [1.0, 2.5], [{"a": 1.0, "b": "x"}, {"a": 2.5, "b": "y"}, {"a": None, "b": None}]]
+    expected += [{"a": [1]}, [[1], []], "a\0b", 2**63 - 1, True]
+    assert done.stdout.splitlines() == [repr([value]) for value in expected]
+
+
+def called(worker: Worker, name: str) -> str:
+    return worker.run(Job(f"RETURN {name}(1)")).error.replace("is not defined", "does not exist")
+
+
+def test_every_allowed_function_exists(worker: Worker) -> None:
+    known = {name for name in ALLOWED if "does not exist" not in called(worker, name)}
+    assert ALLOWED - known == set()
+    assert "does not exist" in called(worker, "no_such_function")
+    assert {"copy_csv", "nextval", "error", "string_split"} & ALLOWED == set()
+
+
+def test_spoilt_queries_do_no_harm(store: Path) -> None:
+    before = digest(store)
+    done = fuzz(store, 400, seed=77, writable=False)
+    assert done.violations == []
+    assert done.outcomes["ran"] > 30
+    assert digest(store) == before
+
+
+def test_writes_run(tmp_path: Path) -> None:
+    path = tmp_path / "scratch.kz"
+    fill(path)
+    worker = Worker(path)
+    try:
+        for text in WRITES:
+            assert not run(worker, text, PARAMETERS).error, text
+    finally:
+        worker.stop()
+    assert digest(path)

@@ -1,0 +1,130 @@
+"""The official client, and bare requests in both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any, Literal, TypeVar
+
+import httpx
+import msgspec
+from mcp import Client
+from mcp.types import CallToolResult, TextContent
+
+T = TypeVar("T")
+Mode = Literal["auto", "legacy"]
+
+MODES: tuple[Mode, ...] = ("auto", "legacy")
+STATELESS = "2026-07-28"
+HANDSHAKE = "2025-11-25"
+BOTH = "application/json, text/event-stream"
+CLIENT = {"name": "tests", "version": "1"}
+
+_ids = count(1)
+
+
+def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]]) -> T:
+    """What comes of a conversation with the server, whatever it raises included."""
+
+    async def run() -> T:
+        async with Client(f"{url}/mcp", mode=mode) as client:
+            assert client.protocol_version == (STATELESS if mode == "auto" else HANDSHAKE)
+            return await conversation(client)
+
+    return asyncio.run(run())
+
+
+def call(url: str, mode: Mode, tool: str, /, **arguments: Any) -> CallToolResult:
+    """The result of one tool, which must not be an error."""
+    result = talk(url, mode, lambda client: client.call_tool(tool, arguments))
+    assert not result.is_error, text_of(result)
+    return result
+
+
+def refusal(url: str, mode: Mode, tool: str, /, **arguments: Any) -> str:
+    """The text of the error that a tool must answer with."""
+    result = talk(url, mode, lambda client: client.call_tool(tool, arguments))
+    assert result.is_error, text_of(result)
+    assert result.structured_content is None
+    return text_of(result)
+
+
+def text_of(result: CallToolResult) -> str:
+    """Its readable text."""
+    [content] = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+class Stateless:
+    """Bare requests of the stateless era over one connection."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def post(self, method: str, params: dict[str, Any], version: str = STATELESS, **headers: str) -> httpx.Response:
+        """The answer to one request; underscores in names of headers are hyphens."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": CLIENT,
+        }
+        body = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": {**params, "_meta": meta}}
+        routing = {"accept": BOTH, "mcp-protocol-version": version, "mcp-method": method}
+        if "name" in params:
+            routing["mcp-name"] = params["name"]
+        routing |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._http.post("/mcp", json=body, headers=routing)
+
+    def call(self, tool: str, arguments: dict[str, Any], **headers: str) -> dict[str, Any]:
+        """The result of a tool."""
+        answer = self.post("tools/call", {"name": tool, "arguments": arguments}, **headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["result"]
+
+
+class Session:
+    """A session of the handshake era, by bare requests over one connection."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+        self.opening = http.post("/mcp", json=_request("initialize", params), headers={"accept": BOTH})
+        self.headers = {
+            "accept": BOTH,
+            "mcp-protocol-version": HANDSHAKE,
+            "mcp-session-id": self.opening.headers.get("mcp-session-id", ""),
+        }
+
+    def begin(self) -> None:
+        """Say that the handshake is over."""
+        done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert self._http.post("/mcp", json=done, headers=self.headers).status_code == 202
+
+    def post(self, method: str, params: dict[str, Any], **headers: str) -> httpx.Response:
+        """The answer to one request."""
+        extra = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._http.post("/mcp", json=_request(method, params), headers=self.headers | extra)
+
+    def call(self, tool: str, arguments: dict[str, Any], **headers: str) -> dict[str, Any]:
+        """The result of a tool, out of the event stream that this era answers with."""
+        answer = self.post("tools/call", {"name": tool, "arguments": arguments}, **headers)
+        assert answer.status_code == 200, answer.text
+        return message(answer)["result"]
+
+    def end(self) -> None:
+        """Delete the session."""
+        assert self._http.delete("/mcp", headers=self.headers).status_code == 200
+
+
+def message(answer: httpx.Response) -> dict[str, Any]:
+    """The one JSON-RPC message of an answer, which is JSON or an event stream."""
+    if answer.headers["content-type"].startswith("application/json"):
+        return answer.json()
+    [data] = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return msgspec.json.decode(data, type=dict[str, Any])
+
+
+def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": params}

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client
+
+from tests.cli.running import Running
+from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
+
+NODES = [
+    {"id": "req-001", "type": "requirement", "content": "Login via email"},
+    {"id": "feat-jwt", "type": "code", "content": "JWT handler"},
+    {"id": "impl-db", "type": "code", "content": "DB session store"},
+]
+EDGES = [
+    {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"},
+    {"from": "req-001", "to": "impl-db", "relation_type": "IMPLEMENTED_BY", "weight": 0.5},
+]
+EXPECTED = {
+    "inject_knowledge_graph": (False, False),
+    "delete_graph_entity": (False, True),
+    "delete_graph_relation": (False, True),
+    "traverse_knowledge_graph": (True, False),
+    "get_entity": (True, False),
+    "search_knowledge": (True, False),
+    "search_batch": (True, False),
+    "get_context": (True, False),
+    "list_stores": (True, False),
+    "describe_store": (True, False),
+    "query_cypher": (True, False),
+    "drop_store": (False, True),
+}
+
+
+def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
+    return call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=EDGES).structured_content
+
+
+def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
+    async def listed(client: Client) -> Any:
+        return (await client.list_tools()).tools
+
+    tools = {tool.name: tool for tool in talk(server.url, mode, listed)}
+    assert set(tools) == set(EXPECTED)
+    for name, tool in tools.items():
+        hints = tool.annotations
+        assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
+        assert (hints.idempotent_hint, hints.open_world_hint, hints.title) == (True, False, tool.title)
+        assert tool.description
+        for schema in (tool.input_schema, tool.output_schema):
+            assert schema["type"] == "object", name
+            assert "$ref" not in schema, name
+    walk = tools["traverse_knowledge_graph"].input_schema
+    assert set(walk["properties"]) == {"index", "start_id", "depth"}
+    assert walk["required"] == ["start_id"]
+    for tool in tools.values():
+        assert all("type" in field for field in tool.input_schema["properties"].values()), tool.name
+    depth = walk["properties"]["depth"]
+    assert (depth["default"], depth["minimum"], depth["maximum"]) == (2, 1, 10)
+    assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
+    assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
+
+
+def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str) -> None:
+    answer = filled(server, mode, store)
+    assert (answer["nodes_created"], answer["edges_created"], answer["sequence"]) == (3, 2, 1)
+    walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
+    assert text_of(walked) == (
+        'Traversal from "req-001" (depth 3) — 3 nodes, 2 edges\n'
+        "\n"
+        "=== Nodes ===\n"
+        '  [*] id="req-001" type="requirement" content="Login via email"\n'
+        '  [ ] id="feat-jwt" type="code" content="JWT handler"\n'
+        '  [ ] id="impl-db" type="code" content="DB session store"\n'
+        "\n"
+        "=== Edges ===\n"
+        '  "req-001" -[IMPLEMENTED_BY]-> "feat-jwt" (weight=1.00)\n'
+        '  "req-001" -[IMPLEMENTED_BY]-> "impl-db" (weight=0.50)'
+    )
+    assert [node["id"] for node in walked.structured_content["nodes"]] == ["req-001", "feat-jwt", "impl-db"]
+    assert walked.structured_content["count"] == 3
+
+
+def test_walking_from_nowhere_says_so(server: Running, mode: Mode, store: str) -> None:
+    filled(server, mode, store)
+    walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="nowhere")
+    assert text_of(walked).startswith('Traversal from "nowhere" (depth 2) — 0 nodes, 0 edges')
+    assert "no node" in text_of(walked)
+
+
+def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> None:
+    content = "line one\n" + "x" * 200
+    call(
+        server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t", "content": content}]
+    )
+    walked = call(server.url, "auto", "traverse_knowledge_graph", index=store, start_id="a")
+    [line] = [line for line in text_of(walked).splitlines() if "[*]" in line]
+    assert line.endswith('xxx..."')
+    assert len(line) < 130
+    assert walked.structured_content["nodes"][0]["content"] == content
+
+
+def test_deleting(server: Running, mode: Mode, store: str) -> None:
+    filled(server, mode, store)
+    relation = {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"}
+    first = call(server.url, mode, "delete_graph_relation", index=store, **relation)
+    again = call(server.url, mode, "delete_graph_relation", index=store, **relation)
+    assert [answer.structured_content["existed"] for answer in (first, again)] == [True, False]
+    entity = call(server.url, mode, "delete_graph_entity", index=store, id="req-001")
+    assert (entity.structured_content["existed"], entity.structured_content["edges_deleted"]) == (True, 1)
+    assert "no entity" in text_of(call(server.url, mode, "delete_graph_entity", index=store, id="req-001"))
+
+
+def test_skipped_edges_are_named(server: Running, mode: Mode, store: str) -> None:
+    edges = [{"from": "req-001", "to": "nobody", "relation_type": "X"}]
+    answer = call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=edges)
+    assert answer.structured_content["edges_skipped_count"] == 1
+    assert '"req-001" -[X]-> "nobody"' in text_of(answer)
+
+
+def test_searching_finds_what_was_written(server: Running, mode: Mode, store: str) -> None:
+    sequence = filled(server, mode, store)["sequence"]
+    found = call(server.url, mode, "search_knowledge", index=store, query="email login", at_least=sequence, limit=2)
+    assert found.structured_content["hits"][0]["node"]["id"] == "req-001"
+    assert '1. "req-001" (requirement)' in text_of(found)
+    queries = [{"query": "email"}, {"query": "session store"}]
+    joined = call(server.url, mode, "search_batch", index=store, queries=queries, at_least=sequence)
+    assert {hit["node"]["id"] for hit in joined.structured_content["hits"]} >= {"req-001", "impl-db"}
+    context = call(server.url, mode, "get_context", index=store, query="email login", at_least=sequence, budget=200)
+    assert "req-001" in context.structured_content["ids"]
+    assert context.structured_content["tokens"] <= 200
+    assert text_of(context) == context.structured_content["text"]
+
+
+def test_reading_describing_listing(server: Running, mode: Mode, store: str) -> None:
+    filled(server, mode, store)
+    entity = call(server.url, mode, "get_entity", index=store, id="req-001")
+    assert entity.structured_content["node"]["content"] == "Login via email"
+    assert len(entity.structured_content["outgoing"]) == 2
+    assert "Login via email" in text_of(entity)
+    described = call(server.url, mode, "describe_store", index=store)
+    types = {each["type"]: each for each in described.structured_content["types"]}
+    assert (types["code"]["count"], types["requirement"]["count"]) == (2, 1)
+    assert [example["id"] for example in types["code"]["examples"]] == ["feat-jwt", "impl-db"]
+    assert described.structured_content["relation_types"] == {"IMPLEMENTED_BY": 2}
+    listed = call(server.url, mode, "list_stores", limit=100)
+    assert store in {each["name"] for each in listed.structured_content["stores"]}
+
+
+def test_querying(server: Running, mode: Mode, store: str) -> None:
+    filled(server, mode, store)
+    query = "MATCH (e:Entity) WHERE e.type = $type RETURN e.id ORDER BY e.id"
+    found = call(server.url, mode, "query_cypher", index=store, query=query, params={"type": "code"})
+    assert found.structured_content["rows"] == [["feat-jwt"], ["impl-db"]]
+    assert '["feat-jwt"]' in text_of(found)
+    written = refusal(server.url, mode, "query_cypher", index=store, query="CREATE (e:Entity {id: 'x'})")
+    assert written
+    assert call(server.url, mode, "describe_store", index=store).structured_content["nodes"] == 3
+
+
+def test_a_default_store_comes_with_header_or_url(bare: httpx.Client, store: str) -> None:
+    one, node = Stateless(bare), [{"id": "a", "type": "t"}]
+    assert not one.call("inject_knowledge_graph", {"nodes": node}, kgserve_store=store)["isError"]
+    session = Session(bare)
+    session.begin()
+    assert session.call("get_entity", {"id": "a"}, kgserve_store=store)["structuredContent"]["node"]["id"] == "a"
+    session.end()
+    with httpx.Client(base_url=bare.base_url, params={"store": store}) as named:
+        assert not Stateless(named).call("get_entity", {"id": "a"})["isError"]
+
+
+def test_what_index_says_wins_over_the_default(bare: httpx.Client, store: str) -> None:
+    result = Stateless(bare).call("get_entity", {"index": "not-there", "id": "a"}, kgserve_store=store)
+    assert result["isError"]
+    assert "not-there" in result["content"][0]["text"]
+
+
+def test_null_is_as_good_as_left_out(server: Running, store: str) -> None:
+    given = {"index": store, "nodes": [{"id": "a", "type": "t", "content": None}], "edges": None}
+    assert call(server.url, "auto", "inject_knowledge_graph", **given).structured_content["nodes_created"] == 1
+
+
+def test_no_store_at_all_is_an_error_that_helps(server: Running, mode: Mode) -> None:
+    assert "list_stores" in refusal(server.url, mode, "traverse_knowledge_graph", start_id="a")
+    assert "list_stores" in refusal(server.url, mode, "inject_knowledge_graph", nodes=NODES)
+
+
+@pytest.mark.parametrize("index", ["../x", "a b", "demo\n", "x" * 65, "con"])
+def test_names_that_cannot_be_are_refused(server: Running, index: str) -> None:
+    assert refusal(server.url, "auto", "inject_knowledge_graph", index=index, nodes=NODES)
+    names = call(server.url, "auto", "list_stores", limit=100).structured_content["stores"]
+    assert index not in {each["name"] for each in names}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"[NaN]", "nodes[0].attributes.x[0]: is not a finite number"),
+        (b"1e400", "nodes[0].attributes.x: is not a finite number"),
+        (b"-Infinity", "nodes[0].attributes.x: is not a finite number"),
+        (rb'"\ud800"', "the arguments hold a surrogate without its other half"),
+        (b"[" * 70 + b"]" * 70, "64 levels deep"),
+    ],
+)
+def test_values_that_no_store_holds_are_refused(bare: httpx.Client, store: str, written: bytes, said: str) -> None:
+    marked = {"index": store, "nodes": [{"id": "a", "type": "t", "attributes": {"x": "MARK"}}]}
+    stateless = Stateless(bare)
+    sent = stateless.post("tools/call", {"name": "inject_knowledge_graph", "arguments": marked}).request
+    del sent.headers["content-length"]
+    answer = bare.post("/mcp", content=sent.content.replace(b'"MARK"', written), headers=sent.headers)
+    result = answer.json()["result"]
+    assert result["isError"]
+    assert said in result["content"][0]["text"]
+    stored = stateless.call("get_entity", {"index": store, "id": "a"})["structuredContent"]["node"]
+    assert stored["attributes"] == {"x": "MARK"}
+
+
+def test_progress_is_reported_to_those_who_ask(server: Running, mode: Mode, store: str) -> None:
+    heard: list[tuple[float, str | None]] = []
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        assert total is None
+        heard.append((progress, message))
+
+    async def inject(client: Client) -> Any:
+        nodes = [{"id": f"n{number}", "type": "t"} for number in range(500)]
+        return await client.call_tool(
+            "inject_knowledge_graph", {"index": store, "nodes": nodes}, progress_callback=listen
+        )
+
+    assert talk(server.url, mode, inject).structured_content["nodes_created"] == 500
+    assert heard[0] == (0.0, "writing the batch")
+    assert sorted(heard) == heard
