@@ -23,16 +23,18 @@ from threadpoolctl import threadpool_limits
 from kgserve import __version__, log
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.edge import Edge
-from kgserve.http.guard import Guard, is_loopback
+from kgserve.http.guard import Guard
 from kgserve.http.openapi import describe
 from kgserve.http.problem import handle
 from kgserve.http.protocol import Protocol
 from kgserve.http.routes import ROUTES
 from kgserve.http.service import Service
 from kgserve.mcp.endpoint import McpEndpoint
+from kgserve.model.hosts import is_loopback
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 
-def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
+def create_app(pool: StorePool, indexer: Indexer | None = None, historian: Historian | None = None) -> Litestar:
     """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
     endpoint = McpEndpoint(pool, indexer)
 
@@ -59,14 +61,15 @@ def create_app(pool: StorePool, indexer: Indexer | None = None) -> Litestar:
                 yield
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
-            if indexer is not None:
-                indexer.halt()
+            for follower in (indexer, historian):
+                if follower is not None:
+                    follower.halt()
             await asyncio.to_thread(pool.close)
 
     app = Litestar(
         route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(pool, pool.settings, indexer), "mcp": endpoint}),
+        state=State({"service": Service(pool, indexer, historian), "mcp": endpoint}),
         exception_handlers={Exception: handle},
         openapi_config=None,
         logging_config=None,
@@ -84,10 +87,16 @@ def serve(settings: Settings) -> int:
     try:
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
             _warn_if_open_to_others(settings)
-            return _run(settings, lock, listener)
+            left_behind = _run(settings, lock, listener)
     except KgserveError as error:
         print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    if left_behind:
+        # Everything is closed but a thread within the embedding model, which an orderly end of the process would abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
 
 
 def _indexer(settings: Settings) -> Indexer:
@@ -114,7 +123,8 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> int:
+def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
+    """Serve; whether a thread is still at work in the end."""
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -129,12 +139,13 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> i
     with ExitStack() as stack:
         # Built first and closed last: closing a store saves its indexes.
         indexer = stack.enter_context(closing(_indexer(settings))) if settings.indexes else None
+        historian = stack.enter_context(closing(Historian())) if settings.history else None
         pool = stack.enter_context(StorePool(settings))
-        if indexer is not None:
-            pool.companions.append(indexer)
-        server = Server(uvicorn_config(create_app(pool, indexer), settings), settings.shutdown_grace, started)
+        pool.companions += [each for each in (indexer, historian) if each is not None]
+        app = create_app(pool, indexer, historian)
+        server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started)
         server.run(sockets=[listener])
-    return 0
+    return indexer is not None and indexer.left_behind
 
 
 def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:

@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     compact_wal_mb: Annotated[int, _doc("Engine log that triggers a compaction once the store is idle", ge=1)] = 64
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
+    history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
     models_dir: Annotated[Path | None, _doc("Folder of embedding models; by default models in the data folder")] = None
     embedding_provider: Annotated[
         Literal["local", "openai", "hashing"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 
 import httpx
@@ -10,6 +9,7 @@ import msgspec
 
 from kgserve import settings
 from kgserve.errors import InvalidInput
+from kgserve.model.hosts import is_loopback
 from kgserve.server_file import read_server_file
 from kgserve.settings import Settings
 
@@ -44,7 +44,7 @@ class Target:
     @property
     def nearby(self) -> bool:
         """Whether it is on this machine: proxies of the environment would be asked for 127.0.0.1."""
-        return self._settings is not None or _is_loopback(httpx.URL(self.address.url).host)
+        return self._settings is not None or is_loopback(httpx.URL(self.address.url).host)
 
     def look_again(self) -> None:
         """A server that was started anew may have another port, and has another token."""
@@ -70,10 +70,3 @@ def _whole(url: str) -> str:
     if odd or parsed.scheme not in {"http", "https"} or not parsed.host or parsed.query or parsed.fragment:
         raise InvalidInput(f"{url!r} is no address of a server; one looks like http://127.0.0.1:8080")
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -12,6 +12,7 @@ import anyio.to_thread
 import httpx
 
 import kgserve.client.operations as ask
+import kgserve.client.past as past_of
 from kgserve.client.address import Target
 from kgserve.client.connection import LIMITS, TIMEOUT, authorities, limit, present
 from kgserve.client.failures import refusal, translated
@@ -272,6 +273,10 @@ class AsyncStore:
     traverse = _store_asks(ask.traverse)
     node = _store_asks(ask.node)
     nodes = _store_pages(ask.nodes)
+    history = _store_asks(past_of.history)
+    revert = _store_asks(past_of.revert)
+    changes = _store_asks(past_of.changes)
+    restore = _store_asks(past_of.restore)
     search = _store_asks(ask.search)
     search_batch = _store_asks(ask.search_batch)
     context = _store_asks(ask.context)

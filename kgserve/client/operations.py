@@ -81,10 +81,12 @@ class Paged(msgspec.Struct, frozen=True):
     store: str
     type: str | None
     page_size: int
+    as_of: str | None = None
 
     def page(self, cursor: str | None = None) -> Call[NodePage]:
         """The first page, or the one that the ``next_cursor`` of another names."""
-        return NODES.call({"store": self.store}, {"type": self.type, "limit": self.page_size, "cursor": cursor})
+        query = {"type": self.type, "limit": self.page_size, "cursor": cursor, "as_of": self.as_of}
+        return NODES.call({"store": self.store}, query)
 
 
 def health() -> Call[Health]:
@@ -142,7 +144,7 @@ def delete_edge(store: str, source: str, target: str, relation_type: str) -> Cal
     return DELETE_EDGE.call({"store": store}, body=body)
 
 
-def traverse(
+def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
     store: str,
     start_id: str,
     *,
@@ -151,8 +153,12 @@ def traverse(
     relation_types: list[str] | None = None,
     min_weight: float | None = None,
     max_nodes: int = 1000,
+    as_of: str | None = None,
 ) -> Call[Traversal]:
-    """Walk from a node, breadth first, ``depth`` hops. A start that does not exist gives nothing."""
+    """Walk from a node, breadth first, ``depth`` hops. A start that does not exist gives nothing.
+
+    ``as_of`` is a sequence or an RFC 3339 time: the walk is then what it would have been.
+    """
     walk = TraverseRequest(
         start_id=start_id,
         depth=depth,
@@ -160,18 +166,28 @@ def traverse(
         relation_types=relation_types,
         min_weight=min_weight,
         max_nodes=max_nodes,
+        as_of=as_of,
     )
     return TRAVERSE.call({"store": store}, body=walk)
 
 
-def node(store: str, node_id: str) -> Call[NodeAnswer]:
-    """One node with its edges, at most 1,000 in each direction. Raises NotFound."""
-    return NODE.call({"store": store, "id": node_id})
+def node(store: str, node_id: str, *, as_of: str | None = None, version: int | None = None) -> Call[NodeAnswer]:
+    """One node with its edges, at most 1,000 in each direction, now or as it was; a version comes without edges.
+
+    Raises NotFound, and Gone for a time that is no longer known.
+    """
+    return NODE.call({"store": store, "id": node_id}, {"as_of": as_of, "version": version})
 
 
-def nodes(store: str, *, type: str | None = None, page_size: int = 1000) -> Paged:  # noqa: A002 - the field's name
+def nodes(
+    store: str,
+    *,
+    type: str | None = None,  # noqa: A002 - the field's name
+    page_size: int = 1000,
+    as_of: str | None = None,
+) -> Paged:
     """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000)."""
-    return Paged(store, type, page_size)
+    return Paged(store, type, page_size, as_of)
 
 
 def search(  # noqa: PLR0913 - the fields of SearchRequest
@@ -297,9 +313,11 @@ def import_(store: str, source: Source) -> Call[ImportAnswer]:
     return IMPORT.call({"store": store}, body=Upload(source), wait=None)
 
 
-def export(store: str) -> Streamed[ExportLine]:
+def export(store: str, *, as_of: str | None = None) -> Streamed[ExportLine]:
     """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
-    return Streamed(EXPORT.call({"store": store}, headers={"Accept": NDJSON}, wait=None), export_decoder)
+    return Streamed(
+        EXPORT.call({"store": store}, {"as_of": as_of}, headers={"Accept": NDJSON}, wait=None), export_decoder
+    )
 
 
 def store_events(

@@ -120,6 +120,7 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
         raise not_allowed(outline, 0, "only what reads can be explained; EXPLAIN stands")
     if updates:
         _check_own_table(outline)
+        _check_no_limit(outline)
     return updates, explains
 
 
@@ -132,6 +133,14 @@ def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> 
             raise not_allowed(outline, index, f"{word} may only be followed by a pattern; something else follows")
     if not writable:
         raise not_allowed(outline, index, f"{word} writes, and this statement may only read;")
+
+
+def _check_no_limit(outline: Outline) -> None:
+    """After a write the engine may take LIMIT and SKIP for a limit of what is written."""
+    last = max(index for index, word in enumerate(outline.words) if word in WRITES)
+    for index, word in enumerate(outline.words[last:], last):
+        if word in {"LIMIT", "SKIP"}:
+            raise outline.at(index, f"{word} may not follow what writes; put it before, as WITH … {word}; it stands")
 
 
 def _check_own_table(outline: Outline) -> None:

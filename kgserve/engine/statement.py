@@ -31,8 +31,12 @@ _NODES, _RELATIONS = "_nodes", "_rels"
 _BATCH = 10_000
 _INT64 = range(-(1 << 63), 1 << 63)
 _IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
+_ALL_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
+_NODES_THERE = "MATCH (e:Entity) RETURN count(*)"
 
-
+# Each look-up is a scan of all nodes: after so many ends the ids of all are read at once, where they fit into memory.
+MAX_LOOKED_UP = 3_000
+MAX_KNOWN = 500_000
 MAX_TIMED_ROWS = 1_000_000
 _TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
 
@@ -51,6 +55,7 @@ class Cursor:
         self.types: list[str] = [str(name) for name in result.get_column_data_types()]
         self.total: int = result.get_num_tuples()
         self._names: dict[int, str] = {}
+        self._looked_up = 0
         timed = through_arrow or any(time in kind for kind in self.types for time in _TIMES)
         self._rows = self._through_arrow() if timed else self._directly()
 
@@ -85,7 +90,13 @@ class Cursor:
             for value in row:
                 _collect(value, self._names, offsets)
         unknown = sorted(offsets - self._names.keys())
-        if unknown:
+        if not unknown:
+            return
+        self._looked_up += len(unknown)
+        if self._looked_up > MAX_LOOKED_UP and self._session.rows(_NODES_THERE)[0][0] <= MAX_KNOWN:
+            found = self._session.arrow(_ALL_IDS)
+            self._names = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        else:
             self._names.update((offset, name) for offset, name in self._session.rows(_IDS_OF, {"offsets": unknown}))
 
     def _plain(self, value: Any) -> Any:

@@ -13,15 +13,13 @@ from functools import cache
 from itertools import islice
 from typing import Any, LiteralString, cast
 
-import msgspec
-
 from kgserve.engine import read
 from kgserve.engine.columns import edge_rows, ids_table, node_row
 from kgserve.engine.session import Session
-from kgserve.model.requests import MAX_DEPTH, MAX_TRAVERSED_NODES, Direction
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.requests import MAX_TRAVERSED_NODES, Direction
+from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.walk import MAX_EDGES, Reached, Walk, by_levels
 
-MAX_EDGES = 100_000
 _FIRST_DEPTH = 3
 _SHORT_LIST = 1000
 _LOOKUP_LAST_LEVEL = 1500
@@ -45,35 +43,6 @@ LOAD FROM $rows MATCH (x:Entity {{id: i}})-[k:RELATES_TO]->(y:Entity) RETURN x.i
 _IN_SCAN: LiteralString = f"""
 LOAD FROM $rows MATCH (y:Entity {{id: i}})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id, {_EDGE}
 """
-
-
-class Walk(msgspec.Struct, frozen=True):
-    """What to walk: ``depth`` in hops from 0 to 10, and which edges to follow."""
-
-    start: str
-    depth: int
-    direction: Direction
-    relation_types: frozenset[str] | None
-    min_weight: float | None
-    max_nodes: int
-
-    @property
-    def filtered(self) -> bool:
-        """Whether not every edge is followed."""
-        return self.relation_types is not None or self.min_weight is not None
-
-    def follows(self, edge: EdgeRow) -> bool:
-        """Whether an edge is one to follow."""
-        fits = self.relation_types is None or edge.relation_type in self.relation_types
-        return fits and (self.min_weight is None or edge.weight >= self.min_weight)
-
-
-class Reached(msgspec.Struct, frozen=True):
-    """What a walk found: nodes with their depth, nearest first, and the edges between them."""
-
-    nodes: list[tuple[NodeRow, int]]
-    edges: list[EdgeRow]
-    truncated: bool
 
 
 def walk(session: Session, request: Walk) -> Reached:
@@ -180,27 +149,10 @@ def _edges_query(radius: int, direction: Direction) -> LiteralString:
 
 
 def _by_levels(session: Session, request: Walk, start: NodeRow) -> Reached:
-    depths = {start.id: 0}
-    edges: dict[EdgeKey, EdgeRow] = {}
-    frontier = [start.id]
-    truncated = False
-    for depth in range(1, request.depth + 1):
-        beyond: set[str] = set()
-        for edge in _followed(session, request, frontier):
-            edges[edge.key] = edge
-            beyond.update(end for end in (edge.source, edge.target) if end not in depths)
-        room = request.max_nodes - len(depths)
-        truncated = truncated or len(beyond) > room or len(edges) > MAX_EDGES
-        frontier = sorted(beyond)[: max(room, 0)]
-        depths.update(dict.fromkeys(frontier, depth))
-        if not frontier or truncated:
-            break
-    for edge in _followed(session, request, frontier):
-        edges[edge.key] = edge
-    inside = [edge for edge in edges.values() if edge.source in depths and edge.target in depths]
-    rows = {row.id: row for row in read.find_nodes(session, list(depths))}
-    nodes = [(rows[node_id], depth) for node_id, depth in depths.items()]
-    return Reached(nodes, inside[:MAX_EDGES], truncated or len(inside) > MAX_EDGES)
+    found = by_levels(request, start.id, lambda ids: _followed(session, request, ids))
+    rows = {row.id: row for row in read.find_nodes(session, list(found.depths))}
+    nodes = [(rows[node_id], depth) for node_id, depth in found.depths.items()]
+    return Reached(nodes, found.edges, found.truncated)
 
 
 def _followed(session: Session, request: Walk, ids: Collection[str]) -> Iterator[EdgeRow]:
@@ -216,8 +168,3 @@ def _neighbours(
     if len(ids) > read.LOOKUP_EDGES:
         return edge_rows(session.arrow(many, {"rows": ids_table(ids)}))
     return (edge for node_id in ids for edge in one(session, node_id))
-
-
-def clamp(depth: int) -> int:
-    """A depth as it is taken: negative is 0, above 10 is 10."""
-    return max(0, min(depth, MAX_DEPTH))

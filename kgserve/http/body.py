@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar import Request
 
-from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
+from kgserve.errors import InvalidInput, TooLarge, Unsupported
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
+from kgserve.model.faults import place_of
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ FORM = "application/x-www-form-urlencoded"
 NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
-_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
 async def read_json(request: AnyRequest, into: type[T]) -> T:
@@ -59,16 +58,6 @@ def decode(body: bytes, into: type[T]) -> T:
         raise InvalidInput(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
-
-
-def place_of(error: msgspec.ValidationError) -> FieldError:
-    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path."""
-    found = _FAULT.fullmatch(str(error))
-    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
-    path = path.removeprefix("$").removeprefix(".")
-    if field := _FIELD.fullmatch(message):
-        path = f"{path}.{field['name']}" if path else field["name"]
-    return FieldError(path, message)
 
 
 def _check_headers(request: AnyRequest, fits: Any) -> None:

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
+    ChangeEntry,
+    ChangesPage,
     ContextAnswer,
     CypherAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DropAnswer,
     Edge,
+    FieldChange,
     Health,
     ImportAnswer,
     IndexStatus,
     InjectAnswer,
     Node,
     NodeAnswer,
+    NodeHistory,
     NodePage,
+    NodeState,
     ReachedNode,
     Ready,
     ReindexAnswer,
+    RestoreAnswer,
     SearchAnswer,
     SearchHit,
     StoreAnswer,
@@ -256,3 +264,42 @@ CYPHER_LINES = (
 )
 
 CYPHER_CSV = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-jwt\r\n"
+
+REVERT: dict[str, Any] = {"version": 1}
+RESTORE: dict[str, Any] = {"as_of": "2025-07-15T12:00:00Z", "into": "project-as-it-was"}
+RESTORED = RestoreAnswer(name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1)
+
+HISTORY = NodeHistory(
+    id="req-001",
+    states=[
+        NodeState(
+            node=msgspec.structs.replace(NODE.node, version=2, sequence=2),
+            from_sequence=2,
+            to_sequence=None,
+            recorded_from=_TIME,
+            recorded_to=None,
+            deleted=False,
+            diff=[FieldChange(path="attributes.sprint", before=2, after=3)],
+        )
+    ],
+    next_before=2,
+)
+
+CHANGES = ChangesPage(
+    changes=[
+        ChangeEntry(
+            sequence=1,
+            time=_TIME,
+            rows=3,
+            nodes_created=[NODE.node],
+            nodes_updated=[],
+            nodes_deleted=[],
+            edges_created=NODE.outgoing,
+            edges_updated=[],
+            edges_deleted=[],
+            truncated=False,
+        )
+    ],
+    next_since=1,
+    sequence=2,
+)

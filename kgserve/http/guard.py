@@ -7,12 +7,12 @@ No CORS header is ever sent.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.http.problem import Misdirected
+from kgserve.model.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,15 +44,6 @@ class Guard:
         for origin in origins:
             if host is None or not _same(origin.decode("latin-1"), host):
                 raise Forbidden("pages of other sites may not use this server")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to ``host``."""
-    name = host.strip("[]").lower()
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
 
 
 def _authority(text: str) -> SplitResult | None:

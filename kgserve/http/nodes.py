@@ -7,12 +7,15 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, Response, delete, get
 
+from kgserve.errors import InvalidInput
 from kgserve.http import examples
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import service_of
 from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer, NodePage
+from kgserve.model.requests import AS_OF
 from kgserve.ops import delete as delete_ops
+from kgserve.ops import history as history_ops
 from kgserve.ops import nodes as ops
 
 
@@ -24,6 +27,17 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cursor: Annotated[str, msgspec.Meta(description="`next_cursor` of the page before")] | msgspec.UnsetType = (
         msgspec.UNSET
     )
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of one node; ``version`` and ``as_of`` exclude each other."""
+
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    version: (
+        Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 _LIST = Operation(
@@ -32,14 +46,15 @@ _LIST = Operation(
     summary="List nodes, page by page",
     query=NodesQuery,
     answer=Body(NodePage, examples.PAGE),
-    errors=READ,
+    errors=(*READ, "gone"),
 )
 _GET = Operation(
     id="getNode",
     tag="nodes",
     summary="One node with its edges",
+    query=NodeQuery,
     answer=Body(NodeAnswer, examples.NODE),
-    errors=READ,
+    errors=(*READ, "gone"),
 )
 _DELETE = Operation(
     id="deleteNode",
@@ -62,14 +77,22 @@ async def list_nodes(request: Request[Any, Any, Any]) -> Response[bytes]:
         wanted.type or None,
         wanted.limit,
         wanted.cursor or None,
+        service.past(wanted.as_of),
     )
 
 
 @get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET))
 async def get_node(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The node, and at most 1,000 of its edges in each direction."""
+    """The node, and at most 1,000 of its edges in each direction: now, or as it was."""
+    wanted = query(request, NodeQuery)
     service = service_of(request)
-    return await service.read(ops.get_node, service.pool, path_text(request, "store"), path_text(request, "id"))
+    store, node_id = path_text(request, "store"), path_text(request, "id")
+    past = service.past(wanted.as_of)
+    if isinstance(wanted.version, msgspec.UnsetType):
+        return await service.read(ops.get_node, service.pool, store, node_id, past)
+    if past is not None:
+        raise InvalidInput("version and as_of: only one of them can be asked for")
+    return await service.read(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
 
 
 @delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE))

@@ -33,6 +33,7 @@ _TAGS = {
     "stores": "Stores: each an isolated graph with its own journal",
     "cypher": "Ask and change the graph in Cypher",
     "search": "Find nodes, and keep the indexes that find them",
+    "history": "What was: states of nodes, writes, and going back to them",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
     "service": "The process itself",

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.http.body import place_of
+from kgserve.model.faults import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

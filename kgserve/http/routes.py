@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import cypher, docs, edges, events, health, inject, nodes, search, stores, transfer, traverse
+from kgserve.http import cypher, docs, edges, events, health, history, inject, nodes, search, stores, transfer, traverse
 
 _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     inject.inject,
@@ -18,6 +18,10 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     stores.store_stats,
     nodes.list_nodes,
     nodes.get_node,
+    history.node_history,
+    history.revert_node,
+    history.changes,
+    history.restore,
     stores.reindex,
     search.search,
     search.search_batch,

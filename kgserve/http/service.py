@@ -12,14 +12,15 @@ from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.http.sse import Streams
+from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from kgserve.settings import Settings
     from kgserve.store.pool import StorePool
+    from kgserve.views.historian import Historian
     from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")
@@ -37,14 +38,19 @@ class Service:
     Reads, writes and transfers have threads of their own, so that none of them takes the places of another.
     """
 
-    def __init__(self, pool: StorePool, settings: Settings, indexer: Indexer | None) -> None:
+    def __init__(self, pool: StorePool, indexer: Indexer | None, historian: Historian | None) -> None:
         self.pool = pool
         self.indexer = indexer
-        self.settings = settings
-        self.streams = Streams(settings.max_event_streams)
+        self.historian = historian
+        self.settings = pool.settings
+        self.streams = Streams(pool.settings.max_event_streams)
         self._calls = CapacityLimiter(CALL_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)
+
+    def past(self, as_of: str | msgspec.UnsetType) -> Past | None:
+        """The moment that a query names, if it names one."""
+        return None if isinstance(as_of, msgspec.UnsetType) else Past(self.historian, as_of)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import msgspec
@@ -12,13 +12,22 @@ from litestar.response.base import ASGIResponse
 from kgserve.http import examples
 from kgserve.http.body import ndjson_chunks
 from kgserve.http.operation import NDJSON, READ, WRITE, Body, Operation, described
-from kgserve.http.parameters import path_text
+from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
+from kgserve.model.requests import AS_OF
 from kgserve.ops import transfer as ops
+from kgserve.ops.past_export import PastStream, export_as_of
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
+
+
+class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of an export."""
+
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+
 
 _IMPORT = Operation(
     id="importStore",
@@ -32,8 +41,9 @@ _EXPORT = Operation(
     id="exportStore",
     tag="transfer",
     summary="Export a store as NDJSON, from one snapshot",
+    query=ExportQuery,
     answer=Body(None, examples.NDJSON_LINES, NDJSON),
-    errors=READ,
+    errors=(*READ, "gone"),
     headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
 )
 
@@ -69,7 +79,10 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     service = service_of(request)
     store = path_text(request, "store")
-    return ExportAnswer(service, store, await service.transfer(ops.export, service.pool, store))
+    past = service.past(query(request, ExportQuery).as_of)
+    if past is None:
+        return ExportAnswer(service, store, await service.transfer(ops.export, service.pool, store))
+    return ExportAnswer(service, store, await service.transfer(export_as_of, service.pool, store, past))
 
 
 class ExportAnswer(ASGIResponse):
@@ -77,7 +90,7 @@ class ExportAnswer(ASGIResponse):
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, store: str, stream: ops.ExportStream) -> None:
+    def __init__(self, service: Service, store: str, stream: ops.ExportStream | PastStream) -> None:
         headers = {
             "content-disposition": f'attachment; filename="{store}.ndjson"',
             "kgserve-sequence": str(stream.sequence),

@@ -21,7 +21,7 @@ _TRAVERSE = Operation(
     summary="Walk edges from one node, breadth first",
     request=Body(TraverseRequest, examples.TRAVERSE),
     answer=Body(TraverseAnswer, examples.TRAVERSED),
-    errors=(*READ, "too_large", "unsupported"),
+    errors=(*READ, "gone", "too_large", "unsupported"),
 )
 
 
@@ -34,4 +34,4 @@ async def traverse(request: Request[Any, Any, Any]) -> Response[bytes]:
     store = path_text(request, "store")
     walk = await read_json(request, TraverseRequest)
     service = service_of(request)
-    return await service.read(ops.traverse, service.pool, store, walk)
+    return await service.read(ops.traverse, service.pool, store, walk, service.historian)

@@ -20,7 +20,7 @@ from kgserve.errors import JournalDamaged
 from kgserve.journal.files import sync_file, sync_folder, write_whole
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, rows_digest, to_text
-from kgserve.model.rows import NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow
 
 PREFIX = "snapshot."
 NODES = "nodes.parquet"
@@ -101,6 +101,12 @@ def read_nodes(folder: Path) -> Iterator[NodeRow]:
     """The nodes in a folder of rows, a batch in memory at a time."""
     for rows in read_rows(folder / NODES):
         yield from (NodeRow(*row) for row in rows)
+
+
+def read_edges(folder: Path) -> Iterator[EdgeRow]:
+    """The edges in a folder of rows, a batch in memory at a time."""
+    for rows in read_rows(folder / EDGES):
+        yield from (EdgeRow(*row) for row in rows)
 
 
 def table(file: Path, fields: list[str]) -> pa.Table:

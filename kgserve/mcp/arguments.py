@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.faults import place_of
 from kgserve.model.requests import MAX_CYPHER_ROWS, MAX_DEPTH, MAX_ID_BYTES, EdgeInput, NodeInput, SearchVariant
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,9 +32,6 @@ _AtLeast = Annotated[
     int, msgspec.Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
 ]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-
-_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -154,19 +151,10 @@ def read_arguments(values: Mapping[str, Any] | None, into: type[T]) -> T:
     try:
         return msgspec.convert(given, into)
     except msgspec.ValidationError as error:
-        fault = _place_of(error)
+        fault = place_of(error)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except RecursionError:
         raise InvalidInput("the arguments are nested too deeply") from None
-
-
-def _place_of(error: msgspec.ValidationError) -> FieldError:
-    found = _FAULT.fullmatch(str(error))
-    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
-    path = path.removeprefix("$").removeprefix(".")
-    if field := _FIELD.fullmatch(message):
-        path = f"{path}.{field['name']}" if path else field["name"]
-    return FieldError(path, message)
 
 
 def _not_finite(value: object, path: str) -> str | None:

@@ -325,3 +325,76 @@ class CypherAnswer(msgspec.Struct, kw_only=True):
     truncated: Annotated[bool, msgspec.Meta(description="There were more rows than max_rows")]
     took_ms: float
     changes: CypherChanges | None = None
+
+
+class FieldChange(msgspec.Struct, kw_only=True):
+    """What a state changed: ``path`` is ``type``, ``content`` or ``attributes.NAME``; null: it was not there."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+class NodeState(msgspec.Struct, kw_only=True):
+    """A node as it was from one commit to another, which is null while it still is so.
+
+    ``deleted``: it ended because the node was deleted. ``diff`` is against the state before, empty for a first one.
+    """
+
+    node: Node
+    from_sequence: int
+    to_sequence: int | None
+    recorded_from: str
+    recorded_to: str | None
+    deleted: bool
+    diff: list[FieldChange]
+
+
+class NodeHistory(msgspec.Struct, kw_only=True):
+    """The states of a node, newest first; ``next_before`` asks for the next page and is null on the last one."""
+
+    id: str
+    states: list[NodeState]
+    next_before: int | None
+
+
+class EdgeKeyAnswer(msgspec.Struct):
+    """Names one edge."""
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    relation_type: str
+
+
+class ChangeEntry(msgspec.Struct, kw_only=True):
+    """One write: the rows as it left them. Of one with over 1,000 rows only the number: ``truncated``."""
+
+    sequence: int
+    time: str
+    rows: int
+    nodes_created: list[Node]
+    nodes_updated: list[Node]
+    nodes_deleted: list[str]
+    edges_created: list[Edge]
+    edges_updated: list[Edge]
+    edges_deleted: list[EdgeKeyAnswer]
+    truncated: bool
+
+
+class ChangesPage(msgspec.Struct, kw_only=True):
+    """Writes, oldest first; ``next_since`` asks for the next page and is null on the last one."""
+
+    changes: list[ChangeEntry]
+    next_since: int | None
+    sequence: Annotated[int, msgspec.Meta(description="The store's commit number now")]
+
+
+class RestoreAnswer(msgspec.Struct, kw_only=True):
+    """A new store with what another one was as of ``from_sequence``."""
+
+    ok: Literal[True] = True
+    name: str
+    nodes: int
+    edges: int
+    from_sequence: int
+    sequence: int

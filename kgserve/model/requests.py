@@ -17,6 +17,8 @@ MAX_DEPTH = 10
 MAX_TRAVERSED_NODES = 10_000
 MAX_CYPHER_ROWS = 100_000
 
+AS_OF = "The moment to look at: a sequence, or an RFC 3339 time; left out: now"
+
 Direction = Literal["outgoing", "incoming", "both"]
 
 _Id = Annotated[
@@ -79,6 +81,7 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_nodes: Annotated[
         int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes returned, nearest first")
     ] = 1000
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
 
 
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
@@ -159,6 +162,19 @@ class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
+
+
+class RevertRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The version of a node to go back to."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+
+
+class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The moment to go back to, and the new store to make of it."""
+
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description="A sequence, or an RFC 3339 time")]
+    into: Annotated[str, msgspec.Meta(description="Name of the new store")]
 
 
 class NodeLine(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

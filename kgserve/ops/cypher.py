@@ -28,6 +28,8 @@ from kgserve.store.store import Store
 DEFAULT_ROWS = 1000
 MAX_ANSWER_BYTES = 64 << 20
 ROWS_AT_ONCE = 500
+FEW_ROWS = 20
+PART_BYTES = 1 << 20
 
 
 class Interruption:
@@ -150,7 +152,8 @@ def _tried(
 ) -> tuple[WriteBatch, CypherAnswer]:
     """What the statement answers and changes on a copy of the store."""
     control.check()
-    with copied(store.reading(timeout=0), store.layout.scratch, store.view.options) as copy:
+    view = store.view
+    with copied(store.reading(timeout=0), store.layout.scratch, view.options, sum(view.bytes())) as copy:
         copy.session.limit(seconds)
         with control.over(copy.session), statements.writing(copy.session, statement) as cursor:
             answer = _answer(cursor, most)
@@ -158,15 +161,24 @@ def _tried(
         return batch_of(copy.difference()), answer
 
 
+def in_parts(cursor: Cursor, most: int) -> Generator[tuple[list[list[Any]], int]]:
+    """At most so many rows, in parts of about 1 MiB or 500 rows, with the bytes of each as JSON."""
+    left, at_once = most, FEW_ROWS
+    while rows := cursor.take(min(at_once, left)):
+        size = len(msgspec.json.encode(rows))
+        left -= len(rows)
+        yield rows, size
+        at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // size))
+
+
 def _answer(cursor: Cursor, most: int) -> CypherAnswer:
     rows: list[list[Any]] = []
-    size = 0
-    while len(rows) < most and size < MAX_ANSWER_BYTES:
-        some = cursor.take(min(ROWS_AT_ONCE, most - len(rows)))
-        if not some:
-            break
+    total = 0
+    for some, size in in_parts(cursor, most):
         rows += some
-        size += len(msgspec.json.encode(some))
+        total += size
+        if total >= MAX_ANSWER_BYTES:
+            break
     return CypherAnswer(
         columns=cursor.columns,
         types=cursor.types,

@@ -61,6 +61,11 @@ def _edge(index: int, row: Changed) -> EdgePut:
     name = f"the edge from {source!r} to {target!r}"
     if not relation_type:
         raise _fault(f"{name} has no relation_type; every edge needs one")
+    if row.before is None and row.now["version"] is not None:
+        raise _fault(
+            f"{name} is new and has a version, which is kept by kgserve;"
+            " to give an edge another relation_type, delete it and create another"
+        )
     _check_kept(row, _KEPT_OF_EDGES, name)
     weight = _given(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):

@@ -19,7 +19,7 @@ from kgserve.engine.statement import Cursor
 from kgserve.errors import InvalidInput
 from kgserve.journal.files import storage_error
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import ROWS_AT_ONCE, Interruption, reading, seconds_of
+from kgserve.ops.cypher import Interruption, in_parts, reading, seconds_of
 from kgserve.store.pool import StorePool
 
 IN_MEMORY_BYTES = 4 << 20
@@ -78,13 +78,12 @@ def _write(file: IO[bytes], cursor: Cursor, most: int | None, form: Format, cont
     head, lines, tail = _FORMS[form]
     file.write(head(cursor))
     count = 0
-    while count < most and file.tell() < MAX_STREAM_BYTES:
+    for rows, _ in in_parts(cursor, most):
         control.check()
-        rows = cursor.take(min(ROWS_AT_ONCE, most - count))
-        if not rows:
-            break
         file.write(lines(rows))
         count += len(rows)
+        if file.tell() >= MAX_STREAM_BYTES:
+            break
     took = round((time.perf_counter() - started) * 1000, 3)
     file.write(tail(count, cursor.total > count, took))
 

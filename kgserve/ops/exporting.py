@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -55,9 +55,9 @@ class ExportStream:
 
     def __iter__(self) -> Iterator[bytes]:
         for rows in snapshot.read_rows(self._folder / snapshot.NODES):
-            yield _encode([_node_line(row) for row in rows])
+            yield encode_nodes(rows)
         for rows in snapshot.read_rows(self._folder / snapshot.EDGES):
-            yield _encode([_edge_line(row) for row in rows])
+            yield encode_edges(rows)
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +95,16 @@ def _dump(store: Store) -> tuple[Path, StoreState]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def encode_nodes(rows: Iterable[snapshot.RowTuple]) -> bytes:
+    """Nodes, as tuples in the order of `NodeRow`, as lines."""
+    return _encode([_node_line(row) for row in rows])
+
+
+def encode_edges(rows: Iterable[snapshot.RowTuple]) -> bytes:
+    """Edges, as tuples in the order of `EdgeRow`, as lines."""
+    return _encode([_edge_line(row) for row in rows])
 
 
 def _node_line(row: snapshot.RowTuple) -> _NodeLine:

@@ -7,22 +7,25 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from kgserve.engine import read
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import NodeAnswer, NodePage
-from kgserve.ops import render
+from kgserve.ops import as_of, render
+from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
 
 MAX_PAGE = 1000
 
 
-def get_node(pool: StorePool, store: str, node_id: str) -> NodeAnswer:
-    """A node and its edges, at most 1,000 in each direction. Raises NotFound."""
+def get_node(pool: StorePool, store: str, node_id: str, past: Past | None = None) -> NodeAnswer:
+    """A node and its edges, at most 1,000 in each direction. Raises NotFound, and what `Past.of` raises."""
     faults = Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
-    with pool.lease(store) as leased, leased.reading() as session:
-        found = read.view(session, node_id)
+    with pool.lease(store) as leased:
+        found = _view(leased, node_id) if past is None else as_of.view(leased, past, node_id)
     if found is None:
-        raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+        when = f" as of {past.as_of}" if past else ""
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}{when}")
     return NodeAnswer(
         node=render.node(found.node),
         outgoing=[render.edge(row) for row in found.outgoing],
@@ -31,7 +34,9 @@ def get_node(pool: StorePool, store: str, node_id: str) -> NodeAnswer:
     )
 
 
-def list_nodes(pool: StorePool, store: str, type_: str | None, limit: int, cursor: str | None) -> NodePage:
+def list_nodes(
+    pool: StorePool, store: str, type_: str | None, limit: int, cursor: str | None, past: Past | None = None
+) -> NodePage:
     """The next nodes in the order of their ids (by code point), of one type or of all.
 
     A node that is there from the first page to the last is listed exactly once, whatever is written meanwhile.
@@ -42,9 +47,17 @@ def list_nodes(pool: StorePool, store: str, type_: str | None, limit: int, curso
         raise InvalidInput(f"limit: {message}", (FieldError("limit", message),))
     after = None if cursor is None else _decode(cursor)
     with pool.lease(store) as leased:
-        rows = leased.listing(lambda catalog: catalog.page(type_, after, limit + 1))
+        if past is None:
+            rows = leased.listing(lambda catalog: catalog.page(type_, after, limit + 1))
+        else:
+            rows = as_of.page(leased, past, type_, after, limit + 1)
     nodes = [render.node(row) for row in rows[:limit]]
     return NodePage(nodes=nodes, next_cursor=_encode(rows[limit - 1].id) if len(rows) > limit else None)
+
+
+def _view(leased: Store, node_id: str) -> read.NodeView | None:
+    with leased.reading() as session:
+        return read.view(session, node_id)
 
 
 def _encode(node_id: str) -> str:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from kgserve.engine import read
 from kgserve.engine.session import Session
-from kgserve.engine.traverse import Walk, clamp, walk
+from kgserve.engine.traverse import walk
 from kgserve.errors import FieldError, InvalidInput, Unavailable
 from kgserve.model import fusion
 from kgserve.model.answers import SearchAnswer, SearchHit
 from kgserve.model.fusion import Match, Ranked
 from kgserve.model.requests import SearchRequest
 from kgserve.model.rows import NodeRow
+from kgserve.model.walk import Walk, clamp
 from kgserve.ops import render
 from kgserve.store.pool import StorePool
 from kgserve.views.filters import Filter

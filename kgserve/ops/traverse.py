@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from kgserve.engine.traverse import Walk, clamp, walk
+from kgserve.engine.traverse import walk
 from kgserve.model.answers import TraverseAnswer
 from kgserve.model.requests import TraverseRequest
-from kgserve.ops import render
+from kgserve.model.walk import Reached, Walk, clamp
+from kgserve.ops import as_of, render
+from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+from kgserve.views.historian import Historian
 
 
-def traverse(pool: StorePool, store: str, request: TraverseRequest) -> TraverseAnswer:
+def traverse(
+    pool: StorePool, store: str, request: TraverseRequest, historian: Historian | None = None
+) -> TraverseAnswer:
     """Nodes within reach, nearest first, and the edges between them. An unknown start reaches nothing.
 
-    Raises NotFound for the store, TimedOut when it takes longer than the query time limit.
+    Raises NotFound for the store, TimedOut when it takes longer than the query time limit, and with ``as_of`` what
+    `Past.of` raises.
     """
     faults = Faults()
     check_label(request.start_id, "start_id", faults)
@@ -22,10 +29,18 @@ def traverse(pool: StorePool, store: str, request: TraverseRequest) -> TraverseA
     wanted = Walk(
         request.start_id, clamp(request.depth), request.direction, types, request.min_weight, request.max_nodes
     )
-    with pool.lease(store) as leased, leased.reading() as session:
-        # Read before the walk begins: what it sees is this commit, or one that came meanwhile.
-        sequence = leased.state.sequence
-        found = walk(session, wanted)
+    with pool.lease(store) as leased:
+        if request.as_of is not None:
+            found, sequence = as_of.walk(leased, Past(historian, request.as_of), wanted)
+        else:
+            found, sequence = _now(leased, wanted)
     nodes = [render.reached(row, depth) for row, depth in found.nodes]
     edges = [render.edge(row) for row in found.edges]
     return TraverseAnswer(nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=sequence)
+
+
+def _now(leased: Store, wanted: Walk) -> tuple[Reached, int]:
+    with leased.reading() as session:
+        # Read before the walk begins: what it sees is this commit, or one that came meanwhile.
+        sequence = leased.state.sequence
+        return walk(session, wanted), sequence

@@ -62,6 +62,8 @@ class Screen:
         draw(answer, Console(highlight=False))
 
     def _write(self, answer: CypherAnswer, mode: Mode) -> None:
+        if mode == "table" and not answer.columns:
+            return
         if mode == "table" and not self._first:
             sys.stdout.write("\n")  # what ends one table in a pipe
         self._first = False

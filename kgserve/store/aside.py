@@ -20,11 +20,16 @@ import pyarrow.compute
 from kgserve.engine import read
 from kgserve.engine.database import Engine, EngineOptions, build, remove
 from kgserve.engine.session import Session
+from kgserve.errors import StorageFull
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import fresh_folder
 
+# With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
+# statement has changed is in the page cache until it is committed, so that bounds what it may add.
+COPY_FACTOR = 4
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
@@ -79,15 +84,19 @@ class Copy:
 
 
 @contextmanager
-def copied(reading: AbstractContextManager[Session], scratch: Path, options: EngineOptions) -> Generator[Copy]:
+def copied(
+    reading: AbstractContextManager[Session], scratch: Path, options: EngineOptions, size: int
+) -> Generator[Copy]:
     """A copy of all rows that a session sees; it costs more the more there are, and is gone at the end in any case.
 
-    The session is given back before the copy is used. Raises StorageFull when there is no room for the copy.
+    The session is given back before the copy is used. ``size`` is about what the engine's files of the store have, in
+    bytes. Raises StorageFull when the disk has no room for the copy and for whatever a statement may add to it.
     """
     folder = scratch / "statement"
     path = folder / "graph.kuzu"
     try:
         rows = fresh_folder(_rows(fresh_folder(folder)))
+        _require_room(folder, COPY_FACTOR * size + options.cache_bytes)
         with reading as session:
             state = read.dump(session, rows)
         build(path, rows, state, options)
@@ -101,6 +110,15 @@ def copied(reading: AbstractContextManager[Session], scratch: Path, options: Eng
         raise storage_error(error, "copying a store for a statement") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StorageFull(
+            f"a statement that writes works on a copy of the store and needs {needed // MEBIBYTE} MiB on the disk;"
+            f" {free // MEBIBYTE} MiB are left"
+        )
 
 
 def _rows(folder: Path) -> Path:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
 from kgserve.engine import database, read
 from kgserve.engine.database import Engine
-from kgserve.errors import EngineFailed, KgserveError
+from kgserve.errors import EngineFailed, KgserveError, StorageFull
 from kgserve.journal import snapshot
 from kgserve.journal.files import sync_file
 from kgserve.model.change import NetChange, StoreState
@@ -35,6 +35,7 @@ _HOLD_BACK_SECONDS = 30.0
 _RETRY_SECONDS = 60.0
 _GROUP_ROWS = 50_000
 # Memory that the engine may keep for updates: compacting a small store is cheap, so it may keep less.
+_ROOM_FACTOR = 3
 _LEAST_KEPT = 16 * MEBIBYTE
 _MOST_KEPT = 128 * MEBIBYTE
 # A swap keeps writes waiting while it applies what is left; more than this many commits are caught up with before.
@@ -44,7 +45,15 @@ _SWAP_COMMITS = 50
 class Compactor:
     """Decides when a store is compacted, and does it in the background."""
 
-    def __init__(self, view: EngineView, settings: Settings, background: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        view: EngineView,
+        settings: Settings,
+        background: Callable[[Callable[[], None]], None],
+        needed_from: Sequence[Callable[[], int]] = (),
+    ) -> None:
+        """The journal is kept from the first sequence on that any of ``needed_from`` names."""
+        self._needed_from = needed_from
         self._view = view
         self._settings = settings
         self._background = background
@@ -111,6 +120,7 @@ class Compactor:
 
     def _compact(self) -> StoreState:
         view = self._view
+        self._require_room()
         taken = self._take_snapshot()
         path = view.next_path()
         try:
@@ -128,6 +138,13 @@ class Compactor:
             raise
         self._drop_old()
         return state
+
+    def _require_room(self) -> None:
+        """On a disk that fills up while it closes a file, the engine has been seen to wait for ever."""
+        free = shutil.disk_usage(self._view.layout.root).free
+        needed = _ROOM_FACTOR * sum(self._view.bytes()) + _LEAST_KEPT
+        if free < needed:
+            raise StorageFull(f"a new engine file wants {needed // MEBIBYTE} MiB of room; {free // MEBIBYTE} are left")
 
     def _take_snapshot(self) -> Path:
         """Install a snapshot of the engine's rows; if they are not the journal's, heal instead."""
@@ -185,4 +202,5 @@ class Compactor:
 
     def _drop_old_files(self, view: EngineView) -> None:
         oldest = snapshot.remove_but_newest(view.layout.journal, SNAPSHOTS_KEPT)
+        oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
         view.journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)

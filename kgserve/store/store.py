@@ -69,6 +69,8 @@ class Store:
         self._catalog_sequence = -1
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
+        # The first sequences that somebody still has to read from the journal.
+        self.needed_from: list[Callable[[], int]] = []
         shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
@@ -83,7 +85,7 @@ class Store:
             layout.mark_open()
             undo.pop_all()
         self.feed.opened(self.state.sequence)
-        self.compactor = Compactor(self.view, settings, background)
+        self.compactor = Compactor(self.view, settings, background, self.needed_from)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue)
 
     @classmethod
@@ -182,9 +184,10 @@ class Store:
 
     def _commit(self, writes: list[Write]) -> None:
         self.compactor.hold_back()
-        writes = [ready for write in writes if (ready := _prepared(write)) is not None]
         with self.view.commits:
             self.view.recover()
+        writes = [ready for write in writes if (ready := _prepared(write)) is not None]
+        with self.view.commits:
             if self._catalog_sequence != self.state.sequence:
                 self._renew_catalog()
             changes, reports = self._plan(writes)

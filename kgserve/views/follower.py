@@ -15,8 +15,10 @@ import msgspec
 import structlog
 
 from kgserve.engine import read
+from kgserve.engine.session import Session
 from kgserve.journal import snapshot
 from kgserve.journal.tail import Tail
+from kgserve.model.change import StoreState
 from kgserve.store.rebuild import fresh_folder
 from kgserve.store.store import Store
 from kgserve.views.following import Step, next_step
@@ -54,7 +56,7 @@ class Stopped(Exception):
 class Follower(ABC):
     """One index of one open store. One thread calls `step`; any thread searches and waits."""
 
-    name: IndexName
+    name: str
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -89,10 +91,7 @@ class Follower(ABC):
         if self.refill_wanted or self._out_of_reach():
             self._refill()
         else:
-            step = next_step(self._tail, self.sequence, self.store.journal.last)
-            if step is not None:
-                self._follow(step)
-                self._move(step.sequence)
+            self._advance()
         self.error = None
         if self.sequence < self.store.state.sequence:
             return True
@@ -120,24 +119,16 @@ class Follower(ABC):
         """Save what is worth saving and release what is open; no step is in progress."""
 
     @abstractmethod
-    def state(self) -> IndexState:
-        """How it stands."""
-
-    @abstractmethod
     def _open(self) -> int:
         """Open what is on disk; the commit that it has seen, 0 for none."""
 
     @abstractmethod
-    def _clear(self) -> None:
-        """Forget everything."""
+    def _advance(self) -> None:
+        """Take in some of the changes after the cursor, if there are any, and move it. Twice must come to the same."""
 
     @abstractmethod
-    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
-        """Take in everything there is, after `_clear`."""
-
-    @abstractmethod
-    def _follow(self, step: Step) -> None:
-        """Take in some changes. Doing it twice must come to the same."""
+    def _take_all(self, rows: Path, state: StoreState) -> None:
+        """Forget everything, and take in the rows in a folder."""
 
     def _continue(self) -> None:
         """Raise Stopped when the index is closing."""
@@ -193,17 +184,50 @@ class Follower(ABC):
         log.info("index_refill_started", store=name, index=self.name)
         try:
             with self.store.reading(timeout=0) as session:
-                state = read.dump_nodes(session, rows)
+                state = self._dump(session, rows)
             self.pending = state.nodes
-            self._clear()
-            self._move(0)
-            self._fill(_texts(rows), state.sequence)
+            self._take_all(rows, state)
         finally:
             self.pending = 0
             shutil.rmtree(rows, ignore_errors=True)
         self._move(state.sequence)
         seconds = round(time.perf_counter() - started, 3)
         log.info("index_refill_done", store=name, index=self.name, sequence=state.sequence, seconds=seconds)
+
+    def _dump(self, session: Session, rows: Path) -> StoreState:
+        """Write what is needed of all rows to a folder, from one snapshot; the state they are of."""
+        return read.dump_nodes(session, rows)
+
+
+class IndexFollower(Follower):
+    """One index of the texts of one store."""
+
+    @abstractmethod
+    def state(self) -> IndexState:
+        """How it stands."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def _fill(self, texts: Iterator[Text], sequence: int) -> None:
+        """Take in everything there is, after `_clear`."""
+
+    @abstractmethod
+    def _follow(self, step: Step) -> None:
+        """Take in some changes. Doing it twice must come to the same."""
+
+    def _advance(self) -> None:
+        step = next_step(self._tail, self.sequence, self.store.journal.last)
+        if step is not None:
+            self._follow(step)
+            self._move(step.sequence)
+
+    def _take_all(self, rows: Path, state: StoreState) -> None:
+        self._clear()
+        self._move(0)
+        self._fill(_texts(rows), state.sequence)
 
 
 def folder_bytes(folder: Path) -> int:

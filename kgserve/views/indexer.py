@@ -30,7 +30,7 @@ _NICENESS = 19
 CLOSED_PATIENCE_SECONDS = 2.0
 
 
-class _Turns:
+class Turns:
     """Who is to be served when, and who is being served; woken followers come once each."""
 
     def __init__(self) -> None:
@@ -65,6 +65,7 @@ class _Turns:
             return None
 
     def done(self) -> None:
+        """Whoever was served is no longer."""
         with self._changed:
             self._served = None
             self._changed.notify_all()
@@ -78,25 +79,29 @@ class _Turns:
             return over
 
     def close(self) -> None:
+        """Serve nobody any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
-class _Worker:
+class Worker:
     """One thread and its turns."""
 
     def __init__(self, name: str) -> None:
-        self.turns = _Turns()
+        self.turns = Turns()
         self._failures: dict[Follower, int] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """End the thread, or leave it behind after 2 s, for the process is about to end: whether it has ended."""
         self.turns.close()
         self._thread.join(CLOSED_PATIENCE_SECONDS)
+        return not self._thread.is_alive()
 
     def forget(self, follower: Follower) -> bool:
+        """See `Turns.forget`."""
         follower.stop()
         over = self.turns.forget(follower)
         self._failures.pop(follower, None)
@@ -155,10 +160,12 @@ class Indexer:
         self.embedder = embedder
         self.queries = QueryVectors(embedder)
         self._patient = patient or embedder
+        # Whether a thread is still at work after `close`: the process then must end without waiting for native threads.
+        self.left_behind = False
         self._open: dict[str, Indexes] = {}
         self._lock = threading.Lock()
-        self._keyword = _Worker("keyword-indexer")
-        self._vector = _Worker("vector-indexer")
+        self._keyword = Worker("keyword-indexer")
+        self._vector = Worker("vector-indexer")
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
@@ -214,8 +221,8 @@ class Indexer:
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
-        self._keyword.close()
-        self._vector.close()
+        ended = [worker.close() for worker in (self._keyword, self._vector)]
+        self.left_behind = not all(ended)
         self.embedder.close()
         self._patient.close()
 

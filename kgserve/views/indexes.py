@@ -16,7 +16,7 @@ from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
 from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.views.filters import ANYTHING, Filter
-from kgserve.views.follower import Follower, IndexState, folder_bytes
+from kgserve.views.follower import IndexFollower, IndexState, folder_bytes
 from kgserve.views.following import Step
 from kgserve.views.keyword import KeywordHit, KeywordIndex, Text
 from kgserve.views.vector import VectorHit, VectorIndex
@@ -26,7 +26,7 @@ TEXTS_AT_ONCE = 500
 SAVE_SECONDS = 300.0
 
 
-class KeywordFollower(Follower):
+class KeywordFollower(IndexFollower):
     """Keeps tantivy in step."""
 
     name = "keyword"
@@ -77,7 +77,7 @@ class KeywordFollower(Follower):
         return self._index
 
 
-class VectorFollower(Follower):
+class VectorFollower(IndexFollower):
     """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
 
     name = "vector"

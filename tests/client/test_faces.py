@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kgserve import errors
-from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations
+from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, past
 from kgserve.client.failures import PLAIN, refusal
 from kgserve.client.following import Following
 from kgserve.client.operations import Paged
@@ -34,6 +34,9 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_edge": ("a", "b", "r"),
     "traverse": ("a",),
     "node": ("a",),
+    "history": ("a",),
+    "revert": ("a", 1),
+    "restore": ("1", "other"),
     "search": ("words",),
     "search_batch": (["words"],),
     "context": ("words",),
@@ -80,7 +83,11 @@ def test_every_documented_operation_has_a_method(client: Client) -> None:
 
 
 def test_every_route_that_is_described_is_used() -> None:
-    routes = {(each.method, each.path) for each in vars(operations).values() if isinstance(each, Route)}
+    routes = {
+        (each.method, each.path)
+        for each in (*vars(operations).values(), *vars(past).values())
+        if isinstance(each, Route)
+    }
     assert offered() == routes
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine.traverse import Walk, clamp, walk
+from kgserve.engine.traverse import walk
 from kgserve.errors import TimedOut, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.requests import Direction
+from kgserve.model.walk import Walk, clamp
 from kgserve.store.store import Store
 from tests.property.graph import Graph
 from tests.store.writing import opened, write

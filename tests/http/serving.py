@@ -16,6 +16,7 @@ from kgserve.app import Server, bind, create_app, uvicorn_config
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 PATIENCE = 30
@@ -51,12 +52,16 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
     """A server on ``data`` until the end of the block."""
     words: dict[str, Any] = {"embedding_provider": "hashing", **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
-    with closing(bind(settings.host, 0)) as listener, closing(Indexer(load_embedder(settings))) as indexer:
+    with (
+        closing(bind(settings.host, 0)) as listener,
+        closing(Indexer(load_embedder(settings))) as indexer,
+        closing(Historian()) as historian,
+    ):
         port = listener.getsockname()[1]
         started = threading.Event()
         pool = StorePool(settings)  # the application's lifespan closes it
-        pool.companions.append(indexer)
-        app = create_app(pool, indexer)
+        pool.companions += [indexer, historian]
+        app = create_app(pool, indexer, historian)
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from kgserve.errors import Forbidden, KgserveError
-from kgserve.http.guard import Guard, is_loopback
+from kgserve.http.guard import Guard
 from kgserve.http.problem import Misdirected
+from kgserve.model.hosts import is_loopback
 
 
 def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError] | None:

@@ -18,7 +18,7 @@ import pytest
 from tests.cli.running import Running, environment, serving
 from tests.project.reading import TOP, blocks
 
-EXAMPLE, REST, CYPHER, SEARCH = blocks("run", "bash")
+EXAMPLE, REST, CYPHER, SEARCH, PAST = blocks("run", "bash")
 (ANSWERS,) = blocks("answers", "json")
 (FOUND,) = blocks("found", "json")
 
@@ -96,7 +96,7 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
                 text=True,
                 check=True,
             ).stdout
-            for block in (EXAMPLE, REST, CYPHER, SEARCH)
+            for block in (EXAMPLE, REST, CYPHER, SEARCH, PAST)
         ]
     assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
     needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
@@ -108,6 +108,10 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
     read, written = whole_values(outputs[2])
     assert read["rows"] == [["req-login", "IMPLEMENTED_BY", "sym-oauth"], ["req-login", "IMPLEMENTED_BY", "sym-user"]]
     assert written["changes"]["edges_updated"] == 2
+    then, past, reverted, restored = whole_values(outputs[4])[2:]
+    assert then["node"]["content"] == "in May"
+    assert past["states"][0]["diff"] == [{"path": "content", "before": "in May", "after": "in June"}]
+    assert (reverted["nodes_updated"], restored["nodes"]) == (1, 1)
     (shown,), (found,) = whole_values(FOUND), whole_values(outputs[3])
     # Without the model the scores are others, and so may be the order behind the first.
     assert_within(shown["hits"][0]["node"], found["hits"][0]["node"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from kgserve.engine.traverse import Walk
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.requests import Direction
 from kgserve.model.rows import EdgeKey
+from kgserve.model.walk import Walk
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]

@@ -17,7 +17,7 @@ import msgspec
 from kgserve.engine import read
 from kgserve.engine.columns import edge_rows, ids_table, node_rows
 from kgserve.engine.session import Session
-from kgserve.engine.traverse import Walk, walk
+from kgserve.engine.traverse import walk
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.frame import read_frame
@@ -26,6 +26,7 @@ from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import StoreState
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.walk import Walk
 from kgserve.ops import render
 from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.settings import Settings

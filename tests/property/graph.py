@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.engine.traverse import Walk
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.digest import row_hash
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time
+from kgserve.model.walk import Walk
 
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")

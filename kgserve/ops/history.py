@@ -1,0 +1,164 @@
+"""What became of a node, and of a store: states, changes, and going back to one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from kgserve.errors import NotFound
+from kgserve.history.history import FOREVER, State
+from kgserve.journal.tail import Tail
+from kgserve.model.answers import (
+    ChangeEntry,
+    ChangesPage,
+    EdgeKeyAnswer,
+    FieldChange,
+    InjectAnswer,
+    NodeAnswer,
+    NodeHistory,
+    NodeState,
+)
+from kgserve.model.change import ChangeSet
+from kgserve.model.requests import InjectRequest, NodeInput, RevertRequest
+from kgserve.model.rows import NodeRow
+from kgserve.model.times import format_time
+from kgserve.ops import render
+from kgserve.ops.inject import inject
+from kgserve.ops.moments import caught_up, history_of
+from kgserve.ops.validate import Faults, check_label
+from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian
+
+MAX_STATES = 200
+MAX_CHANGES = 200
+MAX_ROWS_OF_CHANGES = 20_000
+MAX_LISTED = 1_000
+
+
+def node_history(
+    pool: StorePool, historian: Historian | None, store: str, node_id: str, limit: int, before: int | None
+) -> NodeHistory:
+    """The states of a node, newest first, each with what it changed. Raises NotFound for one that never was."""
+    faults = Faults()
+    check_label(node_id, "id", faults)
+    if not 1 <= limit <= MAX_STATES:
+        faults("limit", f"is not from 1 to {MAX_STATES}")
+    faults.raise_any()
+    with pool.lease(store) as leased:
+        follower = history_of(historian, leased)
+        caught_up(follower, leased.state.sequence)
+        # One more than is shown: what the last one has changed, and whether there is another page.
+        found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
+    if not found and before is None:
+        raise NotFound(f"store {store!r} knows of no node {node_id!r}, past or present")
+    newer = [before, *(state.first for state in found)]
+    older = [*found[1:], None]
+    states = [_state(*each) for each in islice(zip(found, older, newer, strict=False), limit)]
+    return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
+
+
+def node_version(pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int) -> NodeAnswer:
+    """One state of a node, without edges. Raises NotFound."""
+    return NodeAnswer(
+        node=render.node(_version(pool, historian, store, node_id, version)),
+        outgoing=[],
+        incoming=[],
+        edges_truncated=False,
+    )
+
+
+def revert(
+    pool: StorePool, historian: Historian | None, store: str, node_id: str, request: RevertRequest
+) -> Future[InjectAnswer]:
+    """Write a node as it was in a version, as a new one; a node that was deleted comes back. Raises NotFound."""
+    row = _version(pool, historian, store, node_id, request.version)
+    node = render.node(row)
+    again = NodeInput(id=row.id, type=row.type, content=row.content, attributes=node.attributes)
+    return inject(pool, store, InjectRequest(nodes=[again]))
+
+
+def changes(pool: StorePool, store: str, since: int, limit: int) -> ChangesPage:
+    """The writes after a sequence, oldest first; of one that changed more than 1,000 rows only the counts.
+
+    Raises Gone when the journal no longer has them, and InvalidInput.
+    """
+    faults = Faults()
+    if not 1 <= limit <= MAX_CHANGES:
+        faults("limit", f"is not from 1 to {MAX_CHANGES}")
+    if since < 0:
+        faults("since", "is negative")
+    faults.raise_any()
+    with pool.lease(store) as leased:
+        last = leased.state.sequence
+        found: list[ChangeEntry] = []
+        rows = 0
+        for change in Tail(leased.layout.journal).read(since + 1, min(last, since + limit)):
+            found.append(_entry(change))
+            rows += min(change.size, MAX_LISTED)
+            if rows >= MAX_ROWS_OF_CHANGES:
+                break
+    seen = found[-1].sequence if found else max(since, last)
+    return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
+
+
+def _version(pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int) -> NodeRow:
+    with pool.lease(store) as leased:
+        follower = history_of(historian, leased)
+        caught_up(follower, leased.state.sequence)
+        state = follower.look(lambda history: history.node_version(node_id, version))
+    if state is None:
+        raise NotFound(f"store {store!r} knows of no version {version} of node {node_id!r}")
+    return state.row
+
+
+def _state(state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None) -> NodeState:
+    follows = older is not None and older.last == state.first
+    return NodeState(
+        node=render.node(state.row),
+        from_sequence=state.first,
+        to_sequence=state.last,
+        recorded_from=format_time(state.started),
+        recorded_to=None if state.ended is None else format_time(state.ended),
+        deleted=state.last is not None and state.last != newer_first,
+        diff=_differences(older.row, state.row) if follows and older is not None else [],
+    )
+
+
+def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
+    one, other = _fields(before), _fields(after)
+    paths = dict.fromkeys([*one, *other])
+    return [
+        FieldChange(path=path, before=one.get(path), after=other.get(path))
+        for path in paths
+        if _told(one, path) != _told(other, path)
+    ]
+
+
+def _told(fields: dict[str, Any], path: str) -> bytes | None:
+    # As JSON: to Python true is 1. None: it is not there, which differs from null.
+    return msgspec.json.encode(fields[path]) if path in fields else None
+
+
+def _fields(row: NodeRow) -> dict[str, Any]:
+    node = render.node(row)
+    attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
+    return {"type": node.type, "content": node.content, **attributes}
+
+
+def _entry(change: ChangeSet) -> ChangeEntry:
+    listed = change.size <= MAX_LISTED
+    return ChangeEntry(
+        sequence=change.sequence,
+        time=format_time(change.time),
+        rows=change.size,
+        nodes_created=[render.node(row) for row in change.nodes_created] if listed else [],
+        nodes_updated=[render.node(row) for row in change.nodes_updated] if listed else [],
+        nodes_deleted=change.nodes_deleted if listed else [],
+        edges_created=[render.edge(row) for row in change.edges_created] if listed else [],
+        edges_updated=[render.edge(row) for row in (*change.edges_updated, *change.edges_touched)] if listed else [],
+        edges_deleted=[EdgeKeyAnswer(*key) for key in change.edges_deleted] if listed else [],
+        truncated=not listed,
+    )

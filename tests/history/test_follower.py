@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kgserve.errors import Gone, Unavailable
+from kgserve.model.batch import WriteBatch
+from kgserve.ops.moments import Past
+from kgserve.ops.nodes import get_node
+from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian
+from tests.history.following import SMALL_JOURNAL, Kept, kept, node
+from tests.store.writing import NAME, batch, flip, layout, opened, settings, until, write
+
+LARGE = "x" * 250_000
+
+
+def history_file(data: Path) -> Path:
+    return layout(data).root / "history.sqlite"
+
+
+def content_as_of(of: Kept, node_id: str, as_of: str) -> str | None:
+    return get_node(of.pool, NAME, node_id, Past(of.historian, as_of)).node.content
+
+
+def fill(data: Path) -> None:
+    """Three versions of one node, which is deleted and made again, and an edge."""
+    with kept(data) as of:
+        write(of.store, *(node("a", f"text {number}") for number in range(3)), WriteBatch(delete_nodes=["a"]))
+        write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
+        of.caught_up()
+
+
+VERSIONS = [(1, 5, None), (3, 3, 4), (2, 2, 3), (1, 1, 2)]
+
+
+def test_it_follows_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with kept(tmp_path) as of:
+        of.caught_up()
+        assert of.versions("a") == VERSIONS
+        write(of.store, node("a", "more"))
+        of.caught_up()
+        assert of.versions("a")[0] == (2, 6, None)
+        assert of.oldest() == 0
+
+
+def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with opened(tmp_path) as store:
+        write(store, node("a", "meanwhile"), node("a", "and again"))
+    with kept(tmp_path) as of:
+        of.caught_up()
+        assert of.versions("a") == [(3, 7, None), (2, 6, 7), (1, 5, 6), *VERSIONS[1:]]
+
+
+def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    data, copied = tmp_path / "data", tmp_path / "copied"
+    with kept(data) as of:
+        for number in range(30):
+            write(of.store, node("a", f"text {number}"))
+            if number == 15:
+                of.caught_up()
+        shutil.rmtree(copied, ignore_errors=True)
+        subprocess.run(["cp", "-r", str(data), str(copied)], check=True)
+    with kept(copied) as of:
+        of.caught_up()
+        last = [None, *range(30, 1, -1)]
+        assert of.versions("a") == [(n, n, end) for n, end in zip(range(30, 0, -1), last, strict=True)]
+
+
+def test_beyond_the_journals_reach_it_begins_at_the_present(tmp_path: Path) -> None:
+    with opened(tmp_path, **SMALL_JOURNAL) as store:
+        for number in range(12):
+            write(store, node("a", f"{number} {LARGE}"), batch("b", edges=[("a", "b", "R")]))
+            if number % 4 == 3:
+                store.compactor.run()
+        write(store, node("b", "last"))
+        assert store.journal.oldest > 2
+        last = store.state.sequence
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert of.oldest() == last
+        assert (of.ids(last), of.keys(last)) == (["a", "b"], [("a", "b", "R")])
+        assert content_as_of(of, "b", str(last)) == "last"
+        with pytest.raises(Gone, match=f"begins at sequence {last}") as caught:
+            content_as_of(of, "b", str(last - 1))
+        assert caught.value.oldest == last
+        with pytest.raises(Gone):
+            content_as_of(of, "b", "2020-01-01T00:00:00Z")
+        write(of.store, node("b", "later"))
+        assert content_as_of(of, "b", str(last)) == "last"
+
+
+def test_a_history_that_is_behind_keeps_the_journal_that_it_needs(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of, held_up(of):
+        for number in range(12):
+            write(of.store, node("a", f"{number} {LARGE}"))
+            if number % 4 == 3:
+                of.store.compactor.run()
+        assert of.follower.sequence < of.store.state.sequence
+        assert of.store.journal.oldest == 1
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        of.caught_up()
+        assert of.oldest() == 0
+        assert [version for version, *_ in of.versions("a")] == list(range(12, 0, -1))
+        # Once it has seen them, the journal may go.
+        for number in range(12):
+            write(of.store, node("a", f"again {number} {LARGE}"))
+            of.caught_up()
+            if number % 4 == 3:
+                of.store.compactor.run()
+        assert of.store.journal.oldest > 2
+        assert [version for version, *_ in of.versions("a")] == list(range(24, 0, -1))
+
+
+class held_up:  # noqa: N801 - used as a function
+    """Another connection holds the file's lock, so that the history cannot get on until the end of the block."""
+
+    def __init__(self, of: Kept) -> None:
+        of.caught_up()
+        self._other = sqlite3.connect(history_file(of.pool.settings.data_dir), isolation_level=None)
+
+    def __enter__(self) -> None:
+        self._other.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, *_: object) -> None:
+        self._other.close()
+
+
+def test_a_lock_is_no_damage(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with kept(tmp_path) as of:
+        with held_up(of):
+            write(of.store, node("a", "more"))
+            until(lambda: of.follower.error is not None)
+            assert content_as_of(of, "a", "3") == "text 2", "it can be read meanwhile"
+        of.caught_up()
+        assert of.versions("a") == [(2, 6, None), (1, 5, 6), *VERSIONS[1:]]
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])
+def test_a_damaged_file_is_made_anew_from_the_journal(tmp_path: Path, harm: str) -> None:
+    fill(tmp_path)
+    path = history_file(tmp_path)
+    match harm:
+        case "gone":
+            path.unlink()
+        case "cut":
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        case "cut to nothing":
+            path.write_bytes(b"")
+        case "head flipped":
+            flip(path, 3)
+        case "foreign":
+            path.write_bytes(b"no database at all" * 1000)
+        case _:
+            path.unlink()
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("CREATE TABLE node (id TEXT)")
+    with kept(tmp_path) as of:
+        of.caught_up()
+        assert of.versions("a") == VERSIONS
+        assert of.keys(5) == [("a", "b", "R")]
+
+
+def test_a_flipped_byte_in_a_state_is_noticed_and_overcome_without_a_write(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = history_file(tmp_path)
+    flip(path, path.read_bytes().index(b"text 1"))
+    with kept(tmp_path) as of:
+        of.caught_up()
+        with pytest.raises(Unavailable, match="being made anew"):
+            content_as_of(of, "a", "2")
+        until(lambda: _reads(of, "2") == "text 1")
+        assert of.versions("a") == VERSIONS
+
+
+def test_damage_that_following_meets_is_overcome(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with closing(sqlite3.connect(history_file(tmp_path))) as other:
+        page_size, pages = (other.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
+        root = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'moment'").fetchone()[0]
+    assert root <= pages
+    data = bytearray(history_file(tmp_path).read_bytes())
+    data[(root - 1) * page_size : root * page_size] = b"\xff" * page_size
+    history_file(tmp_path).write_bytes(data)
+    with kept(tmp_path) as of:
+        write(of.store, node("a", "more"))
+        of.caught_up()
+        assert of.versions("a") == [(2, 6, None), (1, 5, 6), *VERSIONS[1:]]
+
+
+def _reads(of: Kept, as_of: str) -> str | None:
+    try:
+        return content_as_of(of, "a", as_of)
+    except Unavailable:
+        return None
+
+
+def test_readers_at_one_moment_see_the_same_while_others_write(tmp_path: Path) -> None:
+    with kept(tmp_path) as of:
+        write(of.store, batch(*(f"n{number}" for number in range(50)), edges=[("n0", "n1", "R")]))
+        of.caught_up()
+        over = threading.Event()
+        writing = threading.Thread(target=_write_on, args=(of, over))
+        writing.start()
+        try:
+            for _ in range(100):
+                assert len(of.ids(1)) == 50
+                assert of.keys(1) == [("n0", "n1", "R")]
+                assert content_as_of(of, "n1", "1") == ""
+        finally:
+            over.set()
+            writing.join()
+        assert of.store.state.sequence > 3
+
+
+def _write_on(of: Kept, over: threading.Event) -> None:
+    number = 0
+    while not over.is_set():
+        number += 1
+        write(of.store, node("n1", f"{number}"), WriteBatch(delete_nodes=[f"n{number % 50}"]), batch(f"n{number % 50}"))
+
+
+def test_a_dropped_store_takes_its_history_along(tmp_path: Path) -> None:
+    with closing(Historian()) as historian, StorePool(settings(tmp_path)) as pool:
+        pool.companions.append(historian)
+        for content in ("first", "second"):
+            with pool.lease(NAME, create=True) as store:
+                write(store, node("a", content))
+                of = Kept(pool, historian, store)
+                of.caught_up()
+                assert of.versions("a") == [(1, 1, None)]
+                assert content_as_of(of, "a", "1") == content
+            pool.drop(NAME)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.running import Running, serving
+from tests.mcp_clients.packages import installed
+
+_numbers = count(1)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a client reaches the server: at ``url``, or through the bridge that ``command`` starts."""
+
+    url: str | None
+    command: list[str] | None
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server process for all tests of a worker process; each test uses a store of its own."""
+    with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
+        yield running
+
+
+@pytest.fixture(params=["http", "bridge"])
+def way(request: pytest.FixtureRequest, server: Running) -> Way:
+    """Each way to that server."""
+    if request.param == "http":
+        return Way(f"{server.url}/mcp", None)
+    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data)])
+
+
+@pytest.fixture
+def store() -> str:
+    """The name of a store that no other test uses."""
+    return f"client-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where other people's clients are installed; worker processes share what came of trying."""
+    base = tmp_path_factory.getbasetemp()
+    return installed((base.parent if hasattr(request.config, "workerinput") else base) / "no-mcp-clients")

@@ -1,0 +1,80 @@
+"""What every client does: all tools once, in an order that makes sense, each with what its answer must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+NODES = [
+    {"id": "adr-1", "type": "decision", "content": "the harbour is dredged in spring", "attributes": {"seen": [1, 2]}},
+    {"id": "crane", "type": "machine", "content": "a crane that lifts containers"},
+    {"id": "quay", "type": "place", "content": "a quay made of granite — “north”"},
+]
+EDGES = [
+    {"from": "adr-1", "to": "crane", "relation_type": "CONCERNS"},
+    {"from": "crane", "to": "quay", "relation_type": "STANDS_ON", "weight": 0.5},
+]
+VARIANTS = [{"query": "granite", "mode": "keyword"}, {"query": "containers", "mode": "keyword", "limit": 1}]
+BY_ID = "MATCH (e:Entity) WHERE e.id = $id RETURN e.id, e.type"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A call, values of its structured content by their place (names and list positions), and words of its text."""
+
+    tool: str
+    arguments: dict[str, Any]
+    holds: dict[tuple[str | int, ...], Any] = {}
+    says: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a client saw: the version agreed on, the names of all tools, and one result per step in the wire's form."""
+
+    version: str
+    tools: list[str]
+    results: list[dict[str, Any]]
+
+
+def steps(store: str) -> list[Step]:
+    """The conversation about one store, which it makes and drops."""
+    in_store: dict[str, Any] = {"index": store}
+    seen = in_store | {"at_least": 1}
+    relation = {"from": "adr-1", "to": "crane", "relation_type": "CONCERNS"}
+    return [
+        Step("inject_knowledge_graph", in_store | {"nodes": NODES, "edges": EDGES}, {("nodes_created",): 3}),
+        Step("list_stores", {"limit": 100}, says=store),
+        Step("describe_store", in_store, {("nodes",): 3, ("relation_types",): {"CONCERNS": 1, "STANDS_ON": 1}}),
+        Step("get_entity", in_store | {"id": "quay"}, {("node", "content"): NODES[2]["content"]}),
+        Step("traverse_knowledge_graph", in_store | {"start_id": "adr-1", "depth": 2}, {("nodes", 2, "id"): "quay"}),
+        Step(
+            "query_cypher", in_store | {"query": BY_ID, "params": {"id": "crane"}}, {("rows",): [["crane", "machine"]]}
+        ),
+        Step("search_knowledge", seen | {"query": "granite", "mode": "keyword"}, {("hits", 0, "node", "id"): "quay"}),
+        Step("search_batch", seen | {"queries": VARIANTS}, {("hits", 1, "node", "id"): "crane"}),
+        Step("get_context", seen | {"query": "dredged", "budget": 500}, {("ids", 0): "adr-1"}),
+        Step("delete_graph_relation", in_store | relation, {("existed",): True, ("sequence",): 2}),
+        Step("delete_graph_entity", in_store | {"id": "quay"}, {("edges_deleted",): 1}),
+        Step("drop_store", in_store | {"confirm": store}, {("dropped",): store}),
+    ]
+
+
+def check(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
+    """Fails unless the client saw every tool, and every call brought what it must."""
+    assert outcome.version == version
+    assert sorted(outcome.tools) == sorted(step.tool for step in plan)
+    assert len(outcome.results) == len(plan)
+    for step, result in zip(plan, outcome.results, strict=True):
+        check_result(step, result)
+
+
+def check_result(step: Step, result: dict[str, Any]) -> None:
+    """Fails unless a result is a success whose text and structured content hold what they must."""
+    assert not result.get("isError"), f"{step.tool}: {result}"
+    assert step.says in result["content"][0]["text"]
+    for place, expected in step.holds.items():
+        found: Any = result["structuredContent"]
+        for key in place:
+            found = found[key]
+        assert found == expected, f"{step.tool} answered {found!r} at {place}"

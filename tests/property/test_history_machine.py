@@ -1,0 +1,84 @@
+"""A store's past under random treatment against every state that it ever had."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from kgserve.model.batch import WriteBatch
+from tests.property.batches import KINDS, Batches, Kind
+from tests.property.past import HARMS, Harm, PastDriver
+
+SEEDS = st.integers(0, 1 << 32)
+MOMENTS = 4
+
+
+class HistoryMachine(RuleBasedStateMachine):
+    """Rules choose what happens; the rows and the moments are made from a seed."""
+
+    @initialize(ids=st.sampled_from((4, 15, 40)))
+    def begin(self, ids: int) -> None:
+        self.driver = PastDriver(Path(tempfile.mkdtemp(prefix="kgserve-past-")))
+        self.ids = ids
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            try:
+                self.look(1)
+            finally:
+                self.driver.end()
+
+    def batches(self, seed: int, count: int) -> list[WriteBatch]:
+        source = Batches(seed, self.ids)
+        return [source.any_batch(self.driver.graph) for _ in range(count)]
+
+    @rule(seed=SEEDS, kind=st.sampled_from(KINDS), size=st.sampled_from((1, 3, 12, 45, 200)))
+    def write(self, seed: int, kind: Kind, size: int) -> None:
+        self.driver.write(Batches(seed, self.ids).batch(self.driver.graph, kind, size))
+
+    @rule(seed=SEEDS, count=st.integers(2, 6))
+    def write_group(self, seed: int, count: int) -> None:
+        self.driver.write_group(*self.batches(seed, count))
+
+    @rule(seed=SEEDS)
+    def revert(self, seed: int) -> None:
+        source = random.Random(seed)
+        known = sorted({node_id for graph in self.driver.past for node_id in graph.nodes})
+        self.driver.revert(source, source.choice([*known, "never there"]))
+
+    @rule(seed=SEEDS)
+    def look(self, seed: int) -> None:
+        source = Batches(seed, self.ids)
+        self.driver.look_back(source.random, [source.walk() for _ in range(MOMENTS)])
+
+    @rule()
+    def restart(self) -> None:
+        self.driver.restart()
+
+    @rule(harm=st.sampled_from(HARMS))
+    def restart_harmed(self, harm: Harm) -> None:
+        self.driver.restart_harmed(harm)
+
+    @rule(seed=SEEDS, count=st.integers(0, 4), torn=st.integers(0, 3000))
+    def crash(self, seed: int, count: int, torn: int) -> None:
+        self.driver.crash(*self.batches(seed, count), torn=torn)
+
+    @rule(seed=SEEDS, count=st.integers(0, 3))
+    def compact(self, seed: int, count: int) -> None:
+        self.driver.compact(*self.batches(seed, count))
+
+
+TestHistory = HistoryMachine.TestCase
+TestHistory.settings = settings(
+    max_examples=10,
+    stateful_step_count=14,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
+)
