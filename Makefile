@@ -51,6 +51,7 @@ demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
 crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, fill its disk
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
 	@$(bin)/python -m bench.index_crash
+	@$(bin)/python -m bench.history_crash
 
 coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage erase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from bench import cypher, events, indexing, ingest, inject, mcp, pool, search, traverse
+from bench import cypher, events, history, indexing, ingest, inject, mcp, pool, search, traverse
 from bench.measure import Report
 from bench.prepared import Workspace
 from bench.single import Bench, run_alone
@@ -27,6 +27,7 @@ BENCHES: dict[str, Bench] = {
     "events": _events,
     "cypher": cypher.run,
     "mcp": mcp.run,
+    "history": history.run,
     "pool": _pool,
 }
 

@@ -118,7 +118,7 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """As ASGI's. An answer given before the body was read closes the connection, so that the rest never comes."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
             stamped = [*message["headers"], (b"x-request-id", self.request_id.encode()), _NOSNIFF]
             message["headers"] = [*stamped, _CLOSE] if self._unread else stamped
         elif message["type"] == "http.response.body":
