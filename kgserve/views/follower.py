@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +65,7 @@ class Follower(ABC):
         self.error: str | None = None
         self.refill_wanted = False
         self._refilling = False
+        self.hurry: Callable[[], None] = _nobody
         # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
         self._goal = store.state.sequence
         self._behind = False
@@ -100,6 +101,8 @@ class Follower(ABC):
 
     def wait(self, sequence: int, seconds: float) -> bool:
         """Block until the index has seen a commit; whether it has. No wait for an index that could not be opened."""
+        if self.sequence < sequence:
+            self.hurry()
         with self._moved:
             self._moved.wait_for(lambda: self.sequence >= sequence or self._unopened, seconds)
             return self.sequence >= sequence
@@ -228,6 +231,10 @@ class IndexFollower(Follower):
         self._clear()
         self._move(0)
         self._fill(_texts(rows), state.sequence)
+
+
+def _nobody() -> None:
+    """Who is not served by a thread cannot be hurried."""
 
 
 def folder_bytes(folder: Path) -> int:

@@ -158,9 +158,8 @@ class Historian:
         follower = HistoryFollower(store, lambda: self._worker.turns.wake(follower))
         with self._lock:
             self._open[store.name] = follower
-        store.after_commit.append(lambda: self._worker.turns.wake(follower))
         store.needed_from.append(lambda: follower.sequence + 1)
-        self._worker.turns.wake(follower)
+        self._worker.follow(follower)
 
     def closing(self, store: Store) -> None:
         """Stop following a store."""

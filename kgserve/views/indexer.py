@@ -23,6 +23,8 @@ from kgserve.views.indexes import Indexes
 
 log = structlog.get_logger()
 
+# A step after each commit took as much of the interpreter as the commits themselves.
+LINGER_SECONDS = 0.1
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 _NICENESS = 19
@@ -38,6 +40,23 @@ class Turns:
         self._served: Follower | None = None
         self._changed = threading.Condition()
         self._closed = False
+        self._lingering: set[Follower] = set()
+
+    def wake_later(self, follower: Follower) -> None:
+        """Serve a follower in a moment, when more may have come: a step for each commit would cost too much."""
+        with self._changed:
+            if follower not in self._due:
+                self._due[follower] = time.monotonic() + LINGER_SECONDS
+                self._lingering.add(follower)
+                self._changed.notify_all()
+
+    def hurry(self, follower: Follower) -> None:
+        """Serve a follower now, if it was only waiting for more to come."""
+        with self._changed:
+            if follower in self._lingering:
+                self._lingering.discard(follower)
+                self._due[follower] = time.monotonic()
+                self._changed.notify_all()
 
     def wake(self, follower: Follower) -> None:
         """Serve a follower soon; one that was put off stays so."""
@@ -48,6 +67,7 @@ class Turns:
     def put_off(self, follower: Follower, seconds: float) -> None:
         """Serve a follower then, whoever wakes it meanwhile; 0 ends an earlier delay."""
         with self._changed:
+            self._lingering.discard(follower)
             self._due[follower] = time.monotonic() + seconds
             self._changed.notify_all()
 
@@ -59,6 +79,7 @@ class Turns:
                 due = next((follower for follower, at in self._due.items() if at <= now), None)
                 if due is not None:
                     del self._due[due]
+                    self._lingering.discard(due)
                     self._served = due
                     return due
                 self._changed.wait(min(self._due.values()) - now if self._due else None)
@@ -76,6 +97,7 @@ class Turns:
             patience = CLOSED_PATIENCE_SECONDS if self._closed else None
             over = self._changed.wait_for(lambda: self._served is not follower, patience)
             self._due.pop(follower, None)
+            self._lingering.discard(follower)
             return over
 
     def close(self) -> None:
@@ -99,6 +121,12 @@ class Worker:
         self.turns.close()
         self._thread.join(CLOSED_PATIENCE_SECONDS)
         return not self._thread.is_alive()
+
+    def follow(self, follower: Follower) -> None:
+        """Serve a follower now, a moment after each commit of its store, and at once when somebody waits for it."""
+        follower.hurry = lambda: self.turns.hurry(follower)
+        follower.store.after_commit.append(lambda: self.turns.wake_later(follower))
+        self.turns.wake(follower)
 
     def forget(self, follower: Follower) -> bool:
         """See `Turns.forget`."""
@@ -172,8 +200,8 @@ class Indexer:
         indexes = Indexes(store, self.queries, self._patient)
         with self._lock:
             self._open[store.name] = indexes
-        store.after_commit.append(lambda: self._wake(indexes))
-        self._wake(indexes)
+        for worker, follower in ((self._keyword, indexes.keyword), (self._vector, indexes.vector)):
+            worker.follow(follower)
 
     def closing(self, store: Store) -> None:
         """Stop following a store, and save its vectors."""
@@ -225,7 +253,3 @@ class Indexer:
         self.left_behind = not all(ended)
         self.embedder.close()
         self._patient.close()
-
-    def _wake(self, indexes: Indexes) -> None:
-        self._keyword.turns.wake(indexes.keyword)
-        self._vector.turns.wake(indexes.vector)
