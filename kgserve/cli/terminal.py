@@ -64,7 +64,26 @@ def _one_line(value: Any) -> str:
     return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-class Progress:
+class _Drawn:
+    """Something that is drawn while one is inside, if it is drawn at all."""
+
+    _bar: Any
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing and leave the last state on the screen."""
+        if self._bar:
+            self._bar.stop()
+
+
+class Progress(_Drawn):
     """Bytes and lines that have passed, drawn on standard error when that is a terminal.
 
     ``total`` is the number of bytes to come, None when nobody knows.
@@ -85,19 +104,6 @@ class Progress:
             pace = f"{self.lines / elapsed:,.0f} lines/s" if elapsed else ""
             self._bar.update(self._task, completed=self.bytes, lines=self.lines, pace=pace)
 
-    def __enter__(self) -> Self:
-        """Start drawing."""
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop drawing and leave the last state on the screen."""
-        if self._bar:
-            self._bar.stop()
-
 
 def _bar(total: int | None) -> Any:
     from rich import progress
@@ -115,7 +121,7 @@ def _bar(total: int | None) -> Any:
     )
 
 
-class IndexProgress:
+class IndexProgress(_Drawn):
     """How far the indexes of a store are, drawn on standard error when that is a terminal: one line for each."""
 
     def __init__(self) -> None:
@@ -142,19 +148,6 @@ class IndexProgress:
             bar.update(task, total=1, completed=1, entities=entities, note=note)
         else:  # a bar moves without an end while nobody knows it
             bar.update(task, total=total if index.pending else None, completed=done, entities=entities, note=note)
-
-    def __enter__(self) -> Self:
-        """Start drawing."""
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop drawing and leave the last state on the screen."""
-        if self._bar:
-            self._bar.stop()
 
 
 def _index_bar() -> Any:

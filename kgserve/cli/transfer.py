@@ -118,10 +118,7 @@ def _destination(output: Path | None) -> Generator[BinaryIO]:
         with output.open("wb") as file:
             yield file
     else:
-        partial = output.with_name(f".{output.name}.partial")
-        try:
-            with partial.open("wb") as file:
-                yield file
-            partial.replace(output)
-        finally:
-            partial.unlink(missing_ok=True)
+        from kgserve.client.files import complete
+
+        with complete(output) as file:
+            yield file

@@ -21,6 +21,7 @@ from kgserve.model.batch import WriteBatch
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
+from kgserve.ops.submit import carry_out
 from kgserve.store.aside import copied
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
@@ -115,32 +116,21 @@ def seconds_of(pool: StorePool, request: CypherRequest) -> float:
 def _queued(
     pool: StorePool, store: str, attempt: Callable[[Store], tuple[WriteBatch, CypherAnswer]], started: float
 ) -> Future[CypherAnswer]:
-    """Queue an attempt; the store stays leased until what it changed is written."""
-    leased = pool.acquire(store, create=True)
-    result: Future[CypherAnswer] = Future()
+    """Queue an attempt, and write what it changed."""
     answers: list[CypherAnswer] = []
 
-    def prepare() -> WriteBatch:
-        batch, answer = attempt(leased)
-        answers.append(answer)
-        return batch
+    def begin(leased: Store) -> Future[Report]:
+        def prepare() -> WriteBatch:
+            batch, answer = attempt(leased)
+            answers.append(answer)
+            return batch
 
-    def settle(report: Future[Report]) -> None:
-        pool.release(leased)
-        if not result.set_running_or_notify_cancel():
-            return
-        try:
-            changes = _changes(report.result())
-            result.set_result(msgspec.structs.replace(_timed(answers[0], started), changes=changes))
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
-            result.set_exception(error)
+        return leased.submit_prepared(prepare)
 
-    try:
-        leased.submit_prepared(prepare).add_done_callback(settle)
-    except BaseException:
-        pool.release(leased)
-        raise
-    return result
+    def answer(report: Report) -> CypherAnswer:
+        return msgspec.structs.replace(_timed(answers[0], started), changes=_changes(report))
+
+    return carry_out(pool, store, begin, answer, create=True)
 
 
 def _timed(answer: CypherAnswer, started: float) -> CypherAnswer:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from kgserve.model.batch import WriteBatch
 from kgserve.model.plan import Report
 from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
 
 Answer = TypeVar("Answer")
 
@@ -17,6 +18,18 @@ def submit(
     pool: StorePool, store: str, batch: WriteBatch, answer: Callable[[Report], Answer], *, create: bool
 ) -> Future[Answer]:
     """Queue a batch; the store stays leased until its report is there."""
+    return carry_out(pool, store, lambda leased: leased.submit(batch), answer, create=create)
+
+
+def carry_out(
+    pool: StorePool,
+    store: str,
+    begin: Callable[[Store], Future[Report]],
+    answer: Callable[[Report], Answer],
+    *,
+    create: bool,
+) -> Future[Answer]:
+    """Begin a write; the store stays leased until its report is there."""
     leased = pool.acquire(store, create=create)
     result: Future[Answer] = Future()
 
@@ -30,7 +43,7 @@ def submit(
             result.set_exception(error)
 
     try:
-        leased.submit(batch).add_done_callback(settle)
+        begin(leased).add_done_callback(settle)
     except BaseException:
         pool.release(leased)
         raise

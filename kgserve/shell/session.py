@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kgserve.client.files import complete
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.requests import MAX_CYPHER_ROWS
@@ -52,13 +53,8 @@ class Session:
         """Send one statement and write its rows to a file, in the format that the end of its name says."""
         writer = by_suffix(file)
         answer, seconds = self._ask(text, MAX_CYPHER_ROWS)
-        aside = file.with_name(f".{file.name}.part")
-        try:
-            with aside.open("w", encoding="utf-8", newline="") as out:
-                out.writelines(writer(answer))
-            aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+        with complete(file) as out:
+            out.writelines(text.encode() for text in writer(answer))
         self.screen.note(f"{counted(answer.row_count, 'row')} in {file}")
         if answer.truncated:
             self.screen.warn(f"{file} holds only the first {answer.row_count:,} rows: there are more")

@@ -47,7 +47,9 @@ class Commit:
 class Ring:
     """Consecutive commits, the oldest of which are forgotten. Not for several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = RING_EVENTS) -> None:
+        """Keep at most so many commits, so many events, and 4 MiB."""
+        self._most = most
         self._commits: deque[Commit] = deque()
         self._events = self._bytes = 0
 
@@ -57,7 +59,7 @@ class Ring:
             self.clear()
         self._commits.append(commit)
         self._count(commit, 1)
-        while len(self._commits) > RING_EVENTS or self._events > RING_EVENTS or self._bytes > RING_BYTES:
+        while len(self._commits) > self._most or self._events > self._most or self._bytes > RING_BYTES:
             self._count(self._commits.popleft(), -1)
 
     def since(self, position: Position, most: int) -> list[Commit] | None:

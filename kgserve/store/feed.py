@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import msgspec
 import structlog
 
 from kgserve.errors import Gone, KgserveError, NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, EventKind, Position, Selection
-from kgserve.store.commits import Commit, Entry, Ring
+from kgserve.store.commits import RING_EVENTS, Commit, Entry, Ring
 from kgserve.store.layout import Layout
 from kgserve.store.summary import closed_state
 
@@ -31,14 +32,21 @@ log = structlog.get_logger()
 Wake = Callable[[], None]
 Handler = Callable[[list[Event]], None]
 
-PAGE_EVENTS = 1_000
-PAGE_BYTES = 256 << 10
-PAGE_SCANNED = 10_000
-"""Events looked at for one page: a strict selection must not keep a thread for long."""
 PAGE_COMMITS = 1_000
 _KEPT_MARKERS = 64
 _EVERYTHING = Selection()
 _CLOSE_SECONDS = 5.0
+
+
+class PageLimits(msgspec.Struct, frozen=True):
+    """How much a page may hold: events, bytes of JSON, and events ``scanned``, for a strict selection takes few."""
+
+    events: int = 1_000
+    bytes: int = 256 << 10
+    scanned: int = 10_000
+
+
+_USUAL = PageLimits()
 
 
 @contextmanager
@@ -52,7 +60,8 @@ def _gone_as_not_found(store: str) -> Generator[None]:
 class Feed:
     """The events of one store. All of it may be used by any thread."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, kept: int = RING_EVENTS) -> None:
+        """Keep the newest ``kept`` events in memory while somebody listens; those before come from the files."""
         self.store = layout.name
         self.layout = layout
         self.closed = False
@@ -61,7 +70,7 @@ class Feed:
         self._lock = threading.RLock()
         self._latest: int | None = None
         self._wakes: dict[int, Wake] = {}
-        self._ring = Ring()
+        self._ring = Ring(kept)
         self._markers: deque[tuple[int, Event]] = deque(maxlen=_KEPT_MARKERS)
         self._numbers = count(1)
         self._subscriptions: list[Subscription] = []
@@ -168,8 +177,9 @@ class Feed:
 class Reader:
     """One listener's way through a feed. For one thread at a time."""
 
-    def __init__(self, feed: Feed, position: Position | None, wake: Wake) -> None:
+    def __init__(self, feed: Feed, position: Position | None, wake: Wake, limits: PageLimits = _USUAL) -> None:
         """Begin at a position, or behind all that there is now. Blocks a little. Raises NotFound."""
+        self._limits = limits
         self.feed = feed
         self._unlisten = feed.listen(wake)
         try:
@@ -217,10 +227,11 @@ class Reader:
 
     def _fill(self, commits: Iterable[Commit], selection: Selection) -> list[Entry]:
         page: list[Entry] = []
+        limits = self._limits
         size = scanned = 0
         for commit in commits:
             for index in range(self.position.index, len(commit.events)):
-                if len(page) >= PAGE_EVENTS or size >= PAGE_BYTES:
+                if len(page) >= limits.events or size >= limits.bytes:
                     return page
                 if selection.takes(commit.events[index]):
                     page.append(commit.entry(index))
@@ -230,7 +241,7 @@ class Reader:
             scanned += len(commit.events) + 1
             if self._consumed is not None:
                 self._consumed += len(commit.events)
-            if scanned >= PAGE_SCANNED:
+            if scanned >= limits.scanned:
                 break
         return page
 

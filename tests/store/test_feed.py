@@ -11,8 +11,7 @@ from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.events import Event, Position, Selection
 from kgserve.ops.events import EventReader, Wanted
-from kgserve.store import commits, feed
-from kgserve.store.feed import Reader
+from kgserve.store.feed import Feed, PageLimits, Reader
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.store.writing import NAME, batch, flip, layout, newest_segment, opened, settings, until, write
@@ -30,8 +29,9 @@ def nothing() -> None:
     """A wake that nobody needs."""
 
 
-def reader(store: Store, after: int | None = None) -> Reader:
-    return Reader(store.feed, None if after is None else Position.after(after), nothing)
+def reader(store: Store, after: int | None = None, limits: PageLimits | None = None) -> Reader:
+    position = None if after is None else Position.after(after)
+    return Reader(store.feed, position, nothing, limits or PageLimits())
 
 
 def take_all(reader: Reader, *, may_block: bool = True) -> list[str]:
@@ -59,10 +59,12 @@ def test_a_reader_may_begin_anywhere(store: Store) -> None:
     assert take_all(middle) == ["3-1"]
 
 
-def test_what_memory_has_forgotten_comes_from_the_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "RING_EVENTS", 3)
-    listener = reader(store)
+def test_what_memory_has_forgotten_comes_from_the_files(store: Store) -> None:
+    forgetful = Feed(store.layout, kept=3)
+    forgetful.opened(store.state.sequence)
+    listener = Reader(forgetful, None, nothing)
     write(store, *(batch(f"n{n}", "same", content=str(n)) for n in range(20)))
+    forgetful.record(list(store.journal.read(0)), store.state.sequence)
     assert listener.take(EVERYTHING, may_block=False) is None
     assert take_all(listener) == [f"{sequence}-{index}" for sequence in range(1, 21) for index in (0, 1)]
 
@@ -77,20 +79,17 @@ def test_without_listeners_nothing_is_kept(store: Store) -> None:
     assert store.feed.recent(Position(2)) is None
 
 
-def test_pages_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PAGE_EVENTS", 3)
+def test_pages_are_bounded(store: Store) -> None:
     write(store, batch(*(f"n{n}" for n in range(7))))
-    listener = reader(store, 0)
+    listener = reader(store, 0, PageLimits(events=3))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
-    monkeypatch.setattr(feed, "PAGE_BYTES", 10)
-    listener = reader(store, 0)
+    listener = reader(store, 0, PageLimits(bytes=10))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
 
 
-def test_a_selection_that_takes_little_still_moves_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PAGE_SCANNED", 4)
+def test_a_selection_that_takes_little_still_moves_on(store: Store) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
-    listener = reader(store, 0)
+    listener = reader(store, 0, PageLimits(scanned=4))
     pages = 0
     while not listener.caught_up():
         assert listener.take(Selection(kinds=frozenset({"edge_deleted"}))) == []
