@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,13 @@ import msgspec
 import pytest
 
 from bench.server import Server
-from tests.http.serving import Served, accepted, refusal, serving
+from tests.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
+from tests.http.serving import Served, accepted, refusal
 from tests.store.writing import until
 
-NDJSON = {"accept": "application/x-ndjson"}
-CSV = {"accept": "text/csv"}
-ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
-UNLIMITED = httpx.Limits(max_connections=None)
-MANY = 100_000
-MANY_ROWS = "UNWIND range(1, 1000) AS i UNWIND range(1, 100) AS j RETURN i, j, 'x' AS t"
 ENTITY_FIELDS = ["_label", "id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at"]
+
+
 RELATION_FIELDS = ["_label", "_from", "_to", "relation_type", "weight", "attributes", "version", "sequence"]
 
 
@@ -38,22 +33,6 @@ def graph(http: httpx.Client) -> str:
     edges = [{"from": f"n{i}", "to": f"n{(i + 1) % 10}", "relation_type": "R", "weight": 0.5} for i in range(10)]
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
     return api
-
-
-def post(
-    http: httpx.Client, api: str, query: str, headers: dict[str, str] | None = None, **more: Any
-) -> httpx.Response:
-    return http.post(f"{api}/cypher", json={"query": query, **more}, headers=headers)
-
-
-def ask(http: httpx.Client, api: str, query: str, **more: Any) -> dict[str, Any]:
-    return accepted(post(http, api, query, **more))
-
-
-def values(http: httpx.Client, api: str, query: str, **more: Any) -> list[Any]:
-    """The only row."""
-    [row] = ask(http, api, query, **more)["rows"]
-    return row
 
 
 def test_nodes_relations_and_paths(http: httpx.Client, graph: str) -> None:
@@ -326,57 +305,6 @@ def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
     assert time.perf_counter() - start < 1.1
     assert served.settings.query_timeout == 10
     assert values(http, graph, "RETURN 1", timeout_ms=2**40) == [1]
-
-
-def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
-    """One writes for long, and more of them wait than there are threads for reads."""
-    long = ENDLESS.replace(
-        "RETURN count(i + j + k)", "WITH count(i + j + k) AS n CREATE (:Entity {id: 'x', type: 't'})"
-    )
-    with (
-        serving(tmp_path / "data", read_connections=1) as served,
-        httpx.Client(base_url=f"{served.url}/api/memory/demo", timeout=60, limits=UNLIMITED) as http,
-        ThreadPoolExecutor(20) as threads,
-    ):
-        accepted(http.post("/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
-        first = threads.submit(post, http, "", long, mode="write", timeout_ms=1_500)
-        time.sleep(0.5)
-        text = "CREATE (:Entity {{id: 'w{}', type: 't'}})"
-        writes = [threads.submit(post, http, "", text.format(i), mode="write") for i in range(18)]
-        time.sleep(0.3)
-        slowest = 0.0
-        while not first.done():
-            start = time.perf_counter()
-            assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[1]]
-            slowest = max(slowest, time.perf_counter() - start)
-        assert 0 < slowest < 0.5
-        refusal(first.result(), 408)
-        assert {write.result().status_code for write in writes} == {200}
-        assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[19]]
-
-
-def test_a_server_stops_under_a_statement(tmp_path: Path) -> None:
-    statuses: list[int] = []
-
-    def hang(url: str) -> None:
-        try:
-            statuses.append(
-                httpx.post(f"{url}/api/memory/demo/cypher", json={"query": ENDLESS}, timeout=60).status_code
-            )
-        except httpx.TransportError:
-            statuses.append(0)
-
-    with serving(tmp_path / "data", shutdown_grace=2) as served:
-        accepted(httpx.post(f"{served.url}/api/memory/demo/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
-        waiting = threading.Thread(target=hang, args=(served.url,))
-        waiting.start()
-        time.sleep(0.5)
-        stopped = time.perf_counter()
-    waiting.join()
-    assert time.perf_counter() - stopped < 4
-    assert statuses[0] in {0, 408, 503}
-    with serving(tmp_path / "data") as served, httpx.Client(base_url=served.url) as http:
-        assert values(http, "/api/memory/demo", "MATCH (n) RETURN n.id") == ["a"]
 
 
 @pytest.fixture

@@ -5,42 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
 from bench.server import Server
-from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
-from kgserve.model.answers import CypherAnswer, CypherChanges
+from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.model.batch import WriteBatch
 from kgserve.model.events import Selection
-from kgserve.model.requests import CypherRequest, InjectRequest, SearchRequest
-from kgserve.ops.cypher import Interruption, run
+from kgserve.model.requests import SearchRequest
 from kgserve.ops.cypher_changes import MAX_CHANGED, batch_of
-from kgserve.ops.inject import inject
 from kgserve.ops.search import search
 from kgserve.store.aside import Difference
 from kgserve.store.feed import Reader
 from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
 from tests.http.serving import accepted
-from tests.ops.bare import EDGE, NODE, Bare, Rows, Statements, plain
+from tests.ops.bare import Bare
+from tests.ops.stating import changed, fill, one, rows, write
 from tests.store.writing import NAME, PATIENCE, assert_whole, settings, until
 from tests.views.indexing import indexed
-
-NODES = [{"id": name, "type": "t", "content": name} for name in "abc"]
-EDGES = [{"from": "a", "to": "b", "relation_type": "R", "weight": 0.5, "attributes": {"k": 1}}]
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[StorePool]:
-    with StorePool(settings(tmp_path / "data")) as pool:
-        fill(pool)
-        yield pool
 
 
 @pytest.fixture(scope="module")
@@ -58,35 +43,6 @@ def steady(kept: StorePool) -> StorePool:
         store.submit(WriteBatch(delete_nodes=ids)).result(PATIENCE)
     fill(kept)
     return kept
-
-
-def fill(pool: StorePool, nodes: list[dict[str, Any]] = NODES, edges: list[dict[str, Any]] = EDGES) -> None:
-    inject(pool, NAME, msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(PATIENCE)
-
-
-def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:
-    return run(pool, NAME, CypherRequest(query=query, mode="write", **more))
-
-
-def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
-    """What a statement changed, zeros left out."""
-    changes = write(pool, query, **more).changes
-    assert isinstance(changes, CypherChanges)
-    found = msgspec.structs.asdict(changes)
-    with pool.lease(NAME) as store:
-        assert found.pop("sequence") == store.state.sequence
-    return {name: count for name, count in found.items() if count}
-
-
-def rows(pool: StorePool) -> tuple[Rows, Rows]:
-    """All nodes and edges; an edge's attributes without the times that kgserve keeps among them."""
-    with pool.lease(NAME) as store, store.reading() as session:
-        return plain(session.rows(NODE)), plain(session.rows(EDGE))
-
-
-def one(pool: StorePool, query: str) -> Any:
-    [[value]] = run(pool, NAME, CypherRequest(query=query)).rows
-    return value
 
 
 WRITES = {
@@ -185,9 +141,13 @@ FOREVER = """
 UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k WITH count(i + j + k) AS n
 CREATE (:Entity {id: 'x', type: 't'})
 """
+
+
 WITHOUT_END = """
 UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j CREATE (:Entity {id: cast(i * 10000 + j AS STRING), type: 't'})
 """
+
+
 FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("UNWIND range(1, 9) AS i CREATE (:Entity {id: cast(10 / (5 - i) AS STRING), type: 't'})", InvalidInput, "zero"),
     ("MATCH (n) SET n.content = cast(cast('x' + n.id AS INT64) AS STRING)", InvalidInput, "Could not convert"),
@@ -315,128 +275,3 @@ def test_a_kill_loses_no_acknowledged_statement(tmp_path: Path) -> None:
         assert int(content) in {len(done), len(done) + 1}
         assert version == int(content) + 1
         assert_whole(store)
-
-
-def test_no_increment_is_lost(tmp_path: Path) -> None:
-    """Two clients read and write a counter by statement while eight inject, one of them into the same node."""
-    increment = "MATCH (n {id: 'n'}) SET n.content = cast(cast(n.content AS INT64) + 1 AS STRING) RETURN n.content"
-    times, stop = 8, threading.Event()
-    with StorePool(settings(tmp_path / "data")) as pool:
-        fill(pool, [{"id": "n", "type": "t", "content": "0"}], [])
-
-        def count() -> list[int]:
-            return [int(write(pool, increment).rows[0][0]) for _ in range(times)]
-
-        def disturb(thread: int) -> int:
-            number = 0
-            while not stop.is_set():
-                node = (
-                    {"id": "n", "attributes": {"i": number}}
-                    if thread == 0
-                    else {"id": f"m{thread}-{number}", "type": "u"}
-                )
-                fill(pool, [node], [])
-                number += 1
-            return number
-
-        with ThreadPoolExecutor(10) as threads:
-            injects = [threads.submit(disturb, thread) for thread in range(8)]
-            counts = [threads.submit(count) for _ in range(2)]
-            seen = [number for counted in counts for number in counted.result(60)]
-            stop.set()
-            added = [injected.result(PATIENCE) for injected in injects]
-        assert sorted(seen) == list(range(1, 2 * times + 1))
-        assert one(pool, "MATCH (n {id: 'n'}) RETURN n.content") == str(2 * times)
-        assert one(pool, "MATCH (n {type: 'u'}) RETURN count(*)") == sum(added[1:])
-        assert min(added) > 0
-        with pool.lease(NAME) as store:
-            assert_whole(store)
-
-
-def test_one_that_was_interrupted_before_its_turn_is_not_run(pool: StorePool) -> None:
-    control = Interruption()
-    request = CypherRequest(query="CREATE (:Entity {id: 'x', type: 't'})", mode="write")
-    control.interrupt()
-    with pytest.raises(TimedOut):
-        run(pool, NAME, request, control)
-    assert one(pool, "MATCH (n) RETURN count(*)") == 3
-
-
-def test_interruptions_stop_nothing_that_comes_later(pool: StorePool) -> None:
-    """Each session goes from one statement to the next while its former users still interrupt."""
-    stop = threading.Event()
-    controls: list[Interruption] = []
-
-    def pester() -> None:
-        while not stop.is_set():
-            for control in controls[-50:]:
-                control.interrupt()
-
-    pestering = threading.Thread(target=pester)
-    pestering.start()
-    try:
-        query = CypherRequest(query="MATCH (a), (b), (c) RETURN count(*)")
-        for _ in range(200):
-            control = Interruption()
-            assert run(pool, NAME, query, control).rows == [[27]]
-            controls.append(control)
-    finally:
-        stop.set()
-        pestering.join()
-
-
-def test_a_store_is_not_dropped_under_a_statement(pool: StorePool) -> None:
-    query = "UNWIND range(1, 3000) AS i UNWIND range(1, 1500) AS j WITH count(i + j) AS n"
-    with ThreadPoolExecutor(1) as threads:
-        writing = threads.submit(write, pool, query + " CREATE (:Entity {id: 'x', type: 't'})")
-        until(lambda: writing.running() and bool(list(scratch(pool))))
-        try:
-            pool.drop(NAME)
-        except Conflict:
-            pass
-        else:
-            assert writing.done()
-        answer = writing.result(PATIENCE)
-    assert answer.changes is not None
-    assert answer.changes.nodes_created == 1
-
-
-def scratch(pool: StorePool) -> Iterator[Path]:
-    folder = pool.layout(NAME).scratch
-    return folder.iterdir() if folder.exists() else iter(())
-
-
-def test_compaction_beside_statements(pool: StorePool) -> None:
-    stop = threading.Event()
-
-    def compact(store: Store) -> None:
-        while not stop.is_set():
-            store.compactor.run()
-
-    with pool.lease(NAME) as store:
-        compacting = threading.Thread(target=compact, args=(store,))
-        compacting.start()
-        try:
-            for number in range(6):
-                assert changed(pool, f"CREATE (:Entity {{id: 'x{number}', type: 't'}})") == {"nodes_created": 1}
-        finally:
-            stop.set()
-            compacting.join()
-        assert store.compactor.done > 0
-        assert_whole(store)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_statements_come_to_the_same_as_in_the_bare_engine(tmp_path: Path, seed: int) -> None:
-    statements, said = Statements(seed), []
-    with StorePool(settings(tmp_path / "data")) as pool:
-        fill(pool, [{"id": "n0", "type": "t"}], [])
-        for _ in range(14):
-            bare = Bare()
-            bare.fill(rows(pool))
-            said.append(statements.next())
-            bare.run(said[-1])
-            write(pool, said[-1])
-            assert rows(pool) == bare.rows(), said
-        with pool.lease(NAME) as store:
-            assert_whole(store)

@@ -1,0 +1,49 @@
+"""Changing a store by statements, and looking at what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kgserve.model.answers import CypherAnswer, CypherChanges
+from kgserve.model.requests import CypherRequest, InjectRequest
+from kgserve.ops.cypher import run
+from kgserve.ops.inject import inject
+from kgserve.store.pool import StorePool
+from tests.ops.bare import EDGE, NODE, Rows, plain
+from tests.store.writing import NAME, PATIENCE
+
+NODES = [{"id": name, "type": "t", "content": name} for name in "abc"]
+
+
+EDGES = [{"from": "a", "to": "b", "relation_type": "R", "weight": 0.5, "attributes": {"k": 1}}]
+
+
+def fill(pool: StorePool, nodes: list[dict[str, Any]] = NODES, edges: list[dict[str, Any]] = EDGES) -> None:
+    inject(pool, NAME, msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(PATIENCE)
+
+
+def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:
+    return run(pool, NAME, CypherRequest(query=query, mode="write", **more))
+
+
+def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
+    """What a statement changed, zeros left out."""
+    changes = write(pool, query, **more).changes
+    assert isinstance(changes, CypherChanges)
+    found = msgspec.structs.asdict(changes)
+    with pool.lease(NAME) as store:
+        assert found.pop("sequence") == store.state.sequence
+    return {name: count for name, count in found.items() if count}
+
+
+def rows(pool: StorePool) -> tuple[Rows, Rows]:
+    """All nodes and edges; an edge's attributes without the times that kgserve keeps among them."""
+    with pool.lease(NAME) as store, store.reading() as session:
+        return plain(session.rows(NODE)), plain(session.rows(EDGE))
+
+
+def one(pool: StorePool, query: str) -> Any:
+    [[value]] = run(pool, NAME, CypherRequest(query=query)).rows
+    return value
