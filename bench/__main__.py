@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from bench import cypher, events, history, indexing, ingest, inject, mcp, pool, search, traverse
+from bench import cypher, events, history, indexing, ingest, inject, mcp, pool, schema, search, temporal, traverse
 from bench.measure import Report
 from bench.prepared import Workspace
 from bench.single import Bench, run_alone
@@ -28,6 +28,8 @@ BENCHES: dict[str, Bench] = {
     "cypher": cypher.run,
     "mcp": mcp.run,
     "history": history.run,
+    "schema": schema.run,
+    "temporal": temporal.run,
     "pool": _pool,
 }
 

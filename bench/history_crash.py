@@ -39,6 +39,8 @@ MOMENTS = 3
 NODES = 20
 HISTORY_SECONDS = 120.0
 
+_TIMES = ("freshness_at", "valid_from", "valid_to")
+
 Key = TypeVar("Key", str, EdgeKey)
 Row = TypeVar("Row", NodeRow, EdgeRow)
 
@@ -193,12 +195,22 @@ def _key(line: dict[str, Any]) -> tuple[str, ...]:
 def _node_line(row: NodeRow) -> dict[str, Any]:
     texts = {"kind": "node", "id": row.id, "type": row.type, "content": row.content}
     stamps = {"created_at": format_time(row.created_at), "updated_at": format_time(row.updated_at)}
-    return {**texts, "attributes": msgspec.json.decode(row.attributes), "version": row.version, **stamps}
+    return {**texts, "attributes": msgspec.json.decode(row.attributes), "version": row.version, **stamps, **_said(row)}
 
 
 def _edge_line(row: EdgeRow) -> dict[str, Any]:
     ends = {"kind": "edge", "from": row.source, "to": row.target, "relation_type": row.relation_type}
-    return {**ends, "weight": row.weight, "attributes": msgspec.json.decode(row.attributes), "version": row.version}
+    line = {**ends, "weight": row.weight, "attributes": msgspec.json.decode(row.attributes), "version": row.version}
+    return {**line, **_said(row)}
+
+
+def _said(row: NodeRow | EdgeRow) -> dict[str, Any]:
+    """What an export has of a row's extras: what is there."""
+    found: dict[str, Any] = {} if row.extras is None else msgspec.structs.asdict(row.extras)
+    found.pop("conflicts", None)
+    found["tags"] = list(found.get("tags", ()))
+    times = {name: format_time(found[name]) for name in _TIMES if found.get(name) is not None}
+    return {name: value for name, value in {**found, **times}.items() if value not in (None, "", [])}
 
 
 def _await_history(client: Client, store: str, sequence: int) -> None:

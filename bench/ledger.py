@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 NODES = 12
 """Nodes of a unit."""
+EXTRAS_FROM = 3
+"""The generation from which on its rows have extras, for which a store's engine file first needs columns."""
 
 Rows = dict[tuple[str, ...], Any]
 
@@ -38,14 +40,19 @@ class Unit:
 
     def batch(self, generation: int) -> dict[str, Any]:
         """The inject request that brings the unit to a generation, its first node included."""
-        nodes = [
+        nodes: list[dict[str, Any]] = [
             {"id": self.id(n), "type": "step", "content": self.content(n, generation), "attributes": {"g": generation}}
             for n in range(NODES)
         ]
-        edges = [
+        edges: list[dict[str, Any]] = [
             {"from": source, "to": target, "relation_type": kind, "weight": float(generation)}
             for source, target, kind in self._edges()
         ]
+        if generation >= EXTRAS_FROM:
+            for row in (*nodes[::2], *edges[::2]):
+                row.update(created_by=self.name, valid_from=f"19{generation % 90 + 10}-01-01T00:00:00Z")
+            nodes[0].update(tags=[f"g:{generation}"], summary=f"{generation}", valid_to="2999-01-01T00:00:00Z")
+            edges[0]["ordinal"] = generation
         return {"nodes": nodes, "edges": edges}
 
     def rows(self, state: State) -> Rows:

@@ -1,3 +1,33 @@
-"""Many small knowledge graphs, served from one process."""
+"""Many small knowledge graphs, served from one process; or opened in a program of your own with `open`."""
+
+from __future__ import annotations
+
+# As typing's constant: the editors' bridge starts with this module, and does without typing until it needs it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Literal
+
+    from kgserve.library import Library
 
 __version__ = "0.1.0"
+
+
+def open(  # noqa: A001 - called as kgserve.open
+    path: str | os.PathLike[str],
+    *,
+    history: bool = True,
+    indexes: bool = True,
+    models_dir: str | os.PathLike[str] | None = None,
+    embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+) -> Library:
+    """Open a data folder in this process, for a notebook or a script; it is made if need be.
+
+    What comes back has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares what is open.
+    ``history=False`` keeps no past states, ``indexes=False`` no search. Other settings come from the environment
+    (KGSERVE_…), as the server's do; by default models are looked for in the folder ``models`` of the data folder.
+    Raises Conflict while a server or another process has the folder, and InvalidInput for what cannot be one.
+    """
+    from kgserve.library import Library  # noqa: PLC0415 - importing kgserve is quick
+
+    return Library(path, history=history, indexes=indexes, models_dir=models_dir, embedding_provider=embedding_provider)

@@ -33,7 +33,7 @@ from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.model.hosts import is_loopback
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
+from kgserve.views.companions import open_all
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
@@ -48,7 +48,7 @@ logger = structlog.get_logger()
 
 def create_app(pool: StorePool, indexer: Indexer | None = None, historian: Historian | None = None) -> Litestar:
     """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
-    endpoint = McpEndpoint(pool, indexer)
+    endpoint = McpEndpoint(pool, indexer, historian)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,13 +99,6 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-def _indexer(settings: Settings) -> Indexer:
-    """One model for queries and one for indexing: the latter's threads are made by a thread that gives way."""
-    embedder = load_embedder(settings)
-    patient = load_embedder(settings) if settings.embedding_provider == "local" and not embedder.degraded else embedder
-    return Indexer(embedder, patient)
-
-
 def bind(host: str, port: int) -> socket.socket:
     """A socket bound to the address, not listening yet. Raises Conflict or InvalidInput with the reason."""
     try:
@@ -137,15 +130,11 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        # Built first and closed last: closing a store saves its indexes.
-        indexer = stack.enter_context(closing(_indexer(settings))) if settings.indexes else None
-        historian = stack.enter_context(closing(Historian())) if settings.history else None
-        pool = stack.enter_context(StorePool(settings))
-        pool.companions += [each for each in (indexer, historian) if each is not None]
-        app = create_app(pool, indexer, historian)
+        opened = open_all(settings, stack)
+        app = create_app(opened.pool, opened.indexer, opened.historian)
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started)
         server.run(sockets=[listener])
-    return indexer is not None and indexer.left_behind
+    return opened.indexer is not None and opened.indexer.left_behind
 
 
 def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:

@@ -23,7 +23,7 @@ Each class has a stable ``code``; transports map codes, never classes, to their 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -55,6 +55,12 @@ class InvalidInput(KgserveError):
         self.errors = errors
 
 
+class KindNotAllowed(InvalidInput):
+    """A node is of a kind that the store's settings do not take."""
+
+    code = "kind_not_allowed"
+
+
 class Unauthenticated(KgserveError):
     """No key, or none that is known."""
 
@@ -83,6 +89,19 @@ class Conflict(KgserveError):
     """The present state does not allow it."""
 
     code = "conflict"
+
+
+class ConflictManual(Conflict):
+    """A node was written, but based on a version that is no head any more: it is kept beside the other heads.
+
+    ``node`` is the node as callers see it, with its ``conflicts``.
+    """
+
+    code = "conflict_manual"
+
+    def __init__(self, message: str, node: Any) -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class Gone(KgserveError):

@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.doctor import doctor
+from kgserve.cli.history import prune_history
 from kgserve.cli.indexes import reindex
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
@@ -32,7 +33,7 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (serve, mcp, import_, export, stores, reindex, model, doctor, shell, version):
+for _command in (serve, mcp, import_, export, stores, reindex, prune_history, model, doctor, shell, version):
     kgserve.add_command(_command)
 
 

@@ -7,11 +7,10 @@ import os
 import httpx
 import msgspec
 
-from kgserve import settings
 from kgserve.errors import InvalidInput
 from kgserve.model.hosts import is_loopback
 from kgserve.server_file import read_server_file
-from kgserve.settings import Settings
+from kgserve.settings import Settings, load
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
@@ -35,7 +34,7 @@ class Target:
         """Raises InvalidInput for a URL that is none, and for settings in the environment that are wrong."""
         self._token = token
         if url is None:
-            self._settings = settings.load({"data_dir": data})
+            self._settings = load({"data_dir": data})
             self.address = _of_folder(self._settings, token)
         else:
             self._settings = None

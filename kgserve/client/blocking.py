@@ -12,6 +12,8 @@ import httpx
 
 import kgserve.client.operations as ask
 import kgserve.client.past as past_of
+import kgserve.client.settings as settings_of
+import kgserve.client.versions as versions_of
 from kgserve.client.address import Target
 from kgserve.client.connection import LIMITS, TIMEOUT, authorities, limit, present
 from kgserve.client.failures import refusal, translated
@@ -224,7 +226,7 @@ class Client:
     ready = _asks(ask.ready)
     openapi = _asks(ask.openapi)
     stores = _asks(ask.stores)
-    create = _asks(ask.create)
+    create = _asks(settings_of.create)
     drop = _asks(ask.drop)
     events = _listens(ask.events)
 
@@ -259,10 +261,24 @@ class Store:
     traverse = _store_asks(ask.traverse)
     node = _store_asks(ask.node)
     nodes = _store_pages(ask.nodes)
+    put_node = _store_asks(versions_of.put_node)
+    put_subgraph = _store_asks(versions_of.put_subgraph)
+    retire = _store_asks(versions_of.retire)
+    retire_edge = _store_asks(versions_of.retire_edge)
+    outgoing = _store_asks(versions_of.outgoing)
+    incoming = _store_asks(versions_of.incoming)
+    edge = _store_asks(versions_of.edge)
+    delete_edge_by_id = _store_asks(versions_of.delete_edge_by_id)
+    describe_schema = _store_asks(versions_of.describe_schema)
+    list_tags = _store_asks(versions_of.list_tags)
     history = _store_asks(past_of.history)
     revert = _store_asks(past_of.revert)
     changes = _store_asks(past_of.changes)
     restore = _store_asks(past_of.restore)
+    prune_history = _store_asks(past_of.prune_history)
+    entity_history = _store_asks(past_of.entity_history)
+    settings = _store_asks(settings_of.settings)
+    update_settings = _store_asks(settings_of.update_settings)
     search = _store_asks(ask.search)
     search_batch = _store_asks(ask.search_batch)
     context = _store_asks(ask.context)

@@ -22,12 +22,14 @@ import msgspec
 
 from kgserve.errors import (
     Conflict,
+    ConflictManual,
     FieldError,
     Forbidden,
     Gone,
     Internal,
     InvalidInput,
     KgserveError,
+    KindNotAllowed,
     Limited,
     NotFound,
     StorageFull,
@@ -37,7 +39,7 @@ from kgserve.errors import (
     Unavailable,
     Unsupported,
 )
-from kgserve.model.answers import Problem
+from kgserve.model.service import Problem
 
 _TYPE = "urn:kgserve:error:"
 _BUSY = {502, 503, 504}
@@ -121,8 +123,11 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
     """The error that a problem document stands for; ``retry_after`` is in seconds."""
     code, detail = problem.type.removeprefix(_TYPE), problem.detail or problem.title
     match code:
-        case InvalidInput.code:
-            return InvalidInput(detail, _places(problem))
+        case InvalidInput.code | KindNotAllowed.code:
+            refused = InvalidInput if code == InvalidInput.code else KindNotAllowed
+            return refused(detail, _places(problem))
+        case ConflictManual.code:
+            return ConflictManual(detail, problem.node)
         case Gone.code:
             return Gone(detail, problem.oldest if isinstance(problem.oldest, int) else 0)
         case Limited.code:

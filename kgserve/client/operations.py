@@ -20,15 +20,12 @@ from kgserve.model.answers import (
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DropAnswer,
-    Health,
     ImportAnswer,
     InjectAnswer,
     NodeAnswer,
     NodePage,
-    Ready,
     ReindexAnswer,
     SearchAnswer,
-    StoreAnswer,
     StoreList,
     StoreStats,
 )
@@ -46,6 +43,7 @@ from kgserve.model.requests import (
     SearchVariant,
     TraverseRequest,
 )
+from kgserve.model.service import Health, Ready
 
 MARGIN = 30.0
 """Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
@@ -56,7 +54,6 @@ READY = Route("GET", "/ready", Ready)
 OPENAPI = Route("GET", "/openapi.json", dict[str, Any])
 STORES = Route("GET", "/api/memory", StoreList)
 EVENTS = Route("GET", "/api/events", bytes)
-CREATE = Route("PUT", _STORE, StoreAnswer)
 DROP = Route("DELETE", _STORE, DropAnswer)
 INJECT = Route("POST", f"{_STORE}/inject", InjectAnswer)
 DELETE_NODE = Route("DELETE", f"{_STORE}/nodes/{{id}}", DeleteNodeAnswer)
@@ -82,11 +79,13 @@ class Paged(msgspec.Struct, frozen=True):
     type: str | None
     page_size: int
     as_of: str | None = None
+    tags: list[str] = []
+    valid_at: str | None = None
 
     def page(self, cursor: str | None = None) -> Call[NodePage]:
         """The first page, or the one that the ``next_cursor`` of another names."""
-        query = {"type": self.type, "limit": self.page_size, "cursor": cursor, "as_of": self.as_of}
-        return NODES.call({"store": self.store}, query)
+        which = {"type": self.type, "tag": self.tags, "as_of": self.as_of, "valid_at": self.valid_at}
+        return NODES.call({"store": self.store}, {**which, "limit": self.page_size, "cursor": cursor})
 
 
 def health() -> Call[Health]:
@@ -107,11 +106,6 @@ def openapi() -> Call[dict[str, Any]]:
 def stores() -> Call[StoreList]:
     """All stores by name, with counts and sizes."""
     return STORES.call({})
-
-
-def create(name: str) -> Call[StoreAnswer]:
-    """Create an empty store; one that exists stays as it is. The first inject creates a store as well."""
-    return CREATE.call({"store": name})
 
 
 def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
@@ -154,10 +148,12 @@ def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
     min_weight: float | None = None,
     max_nodes: int = 1000,
     as_of: str | None = None,
+    valid_at: str | None = None,
 ) -> Call[Traversal]:
     """Walk from a node, breadth first, ``depth`` hops. A start that does not exist gives nothing.
 
-    ``as_of`` is a sequence or an RFC 3339 time: the walk is then what it would have been.
+    ``as_of`` is a sequence or an RFC 3339 time: the walk is then what it would have been. ``valid_at`` is an RFC 3339
+    time: only what was true in the world then.
     """
     walk = TraverseRequest(
         start_id=start_id,
@@ -167,16 +163,19 @@ def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
         min_weight=min_weight,
         max_nodes=max_nodes,
         as_of=as_of,
+        valid_at=valid_at,
     )
     return TRAVERSE.call({"store": store}, body=walk)
 
 
-def node(store: str, node_id: str, *, as_of: str | None = None, version: int | None = None) -> Call[NodeAnswer]:
+def node(
+    store: str, node_id: str, *, as_of: str | None = None, valid_at: str | None = None, version: int | None = None
+) -> Call[NodeAnswer]:
     """One node with its edges, at most 1,000 in each direction, now or as it was; a version comes without edges.
 
     Raises NotFound, and Gone for a time that is no longer known.
     """
-    return NODE.call({"store": store, "id": node_id}, {"as_of": as_of, "version": version})
+    return NODE.call({"store": store, "id": node_id}, {"as_of": as_of, "valid_at": valid_at, "version": version})
 
 
 def nodes(
@@ -185,9 +184,14 @@ def nodes(
     type: str | None = None,  # noqa: A002 - the field's name
     page_size: int = 1000,
     as_of: str | None = None,
+    tags: Iterable[str] = (),
+    valid_at: str | None = None,
 ) -> Paged:
-    """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000)."""
-    return Paged(store, type, page_size, as_of)
+    """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000).
+
+    With ``tags`` only those that have all of them.
+    """
+    return Paged(store, type, page_size, as_of, list(tags), valid_at)
 
 
 def search(  # noqa: PLR0913 - the fields of SearchRequest
@@ -208,6 +212,10 @@ def search(  # noqa: PLR0913 - the fields of SearchRequest
     explain: bool = False,
     neighbours: bool = True,
     syntax: bool = False,
+    tags: list[str] | None = None,
+    fresh_only: bool = False,
+    as_of: str | None = None,
+    valid_at: str | None = None,
 ) -> Call[SearchAnswer]:
     """Find nodes by words, by meaning and by what they are related to, best first.
 
@@ -229,6 +237,10 @@ def search(  # noqa: PLR0913 - the fields of SearchRequest
         explain=explain,
         neighbours=neighbours,
         syntax=syntax,
+        tags=tags,
+        fresh_only=fresh_only,
+        as_of=as_of,
+        valid_at=valid_at,
     )
     return SEARCH.call({"store": store}, body=wanted)
 
@@ -239,14 +251,16 @@ def search_batch(
     *,
     limit: int = 20,
     at_least: int | None = None,
+    as_of: str | None = None,
+    valid_at: str | None = None,
 ) -> Call[BatchSearchAnswer]:
     """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
     variants: list[Any] = [{"query": each} if isinstance(each, str) else each for each in queries]
-    wanted = BatchSearchRequest(queries=variants, limit=limit, at_least=at_least)
+    wanted = BatchSearchRequest(queries=variants, limit=limit, at_least=at_least, as_of=as_of, valid_at=valid_at)
     return SEARCH_BATCH.call({"store": store}, body=wanted)
 
 
-def context(
+def context(  # noqa: PLR0913 - the fields of ContextRequest
     store: str,
     query: str,
     *,
@@ -255,9 +269,20 @@ def context(
     limit: int = 50,
     types: list[str] | None = None,
     at_least: int | None = None,
+    as_of: str | None = None,
+    valid_at: str | None = None,
 ) -> Call[ContextAnswer]:
     """Text about a question for a language model, within a budget of tokens, with ids to cite."""
-    wanted = ContextRequest(query=query, budget=budget, format=format, limit=limit, types=types, at_least=at_least)
+    wanted = ContextRequest(
+        query=query,
+        budget=budget,
+        format=format,
+        limit=limit,
+        types=types,
+        at_least=at_least,
+        as_of=as_of,
+        valid_at=valid_at,
+    )
     return CONTEXT.call({"store": store}, body=wanted)
 
 
@@ -313,11 +338,10 @@ def import_(store: str, source: Source) -> Call[ImportAnswer]:
     return IMPORT.call({"store": store}, body=Upload(source), wait=None)
 
 
-def export(store: str, *, as_of: str | None = None) -> Streamed[ExportLine]:
+def export(store: str, *, as_of: str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
     """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
-    return Streamed(
-        EXPORT.call({"store": store}, {"as_of": as_of}, headers={"Accept": NDJSON}, wait=None), export_decoder
-    )
+    query = {"as_of": as_of, "valid_at": valid_at}
+    return Streamed(EXPORT.call({"store": store}, query, headers={"Accept": NDJSON}, wait=None), export_decoder)
 
 
 def store_events(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -19,7 +19,7 @@ NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 
 Wait = float | None | msgspec.UnsetType
-Query = Mapping[str, str | int | None]
+Query = Mapping[str, str | int | Sequence[str] | None]
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -53,7 +53,10 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
     answer: type[T]
 
     def call(self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any) -> Call[T]:
-        """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON."""
+        """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON.
+
+        A parameter with several values is repeated.
+        """
         path = self.path.format_map({name: _segment(part) for name, part in parts.items()})
         pairs = {name: value for name, value in (query or {}).items() if value is not None}
         headers = {"Accept": JSON} | more.pop("headers", {})
@@ -61,7 +64,8 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
             headers["Content-Type"] = NDJSON
         elif body is not None:
             headers["Content-Type"], body = JSON, json_body(body)
-        target = f"{path}?{urlencode(pairs, quote_via=quote)}" if pairs else path
+        asked = urlencode(pairs, doseq=True, quote_via=quote)
+        target = f"{path}?{asked}" if asked else path
         return Call(route=self, path=target, headers=headers, body=body, **more)
 
 

@@ -43,6 +43,12 @@ class Statement(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
     added: tuple[int, ...] = ()
 
+    @property
+    def words(self) -> frozenset[str]:
+        """The names in it, of properties, variables and functions alike, in lower case; texts may be names, too."""
+        kinds = ("word", "quoted", "string")
+        return frozenset(each.text.strip("`'\"").lower() for each in scan(self.text) if each.kind in kinds)
+
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, from 1, in the caller's text, of a character of ``text``."""
         newline = self.text.rfind("\n", 0, offset)

@@ -9,19 +9,29 @@ is found at once, not when somebody misses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 from typing import Any, LiteralString, TypeVar
 
 import pyarrow as pa
 
-from kgserve.engine.columns import edges_table, engine_time, ids_table, keys_table, nodes_table
+from kgserve.engine.columns import (
+    edges_table,
+    engine_time,
+    ids_table,
+    keys_table,
+    nodes_table,
+    whole_edges_table,
+    whole_nodes_table,
+)
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import to_text
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 
 _Item = TypeVar("_Item")
+_Stored = TypeVar("_Stored", NodeRow, EdgeRow)
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
 SCAN_ROWS = 50_000
@@ -48,6 +58,25 @@ LOAD FROM $rows MATCH (e:Entity {id: i})
 SET e.type = t, e.content = c, e.attributes = a, e.version = v, e.sequence = s, e.created_at = m, e.updated_at = n
 RETURN count(*)
 """
+_SET_EXTRAS = """e.summary = $u, e.tags = $g, e.freshness_at = $h, e.created_by = $b, e.valid_from = $p,
+    e.valid_to = $q, e.conflicts = $k"""
+_NO_EXTRAS = """e.summary = NULL, e.tags = NULL, e.freshness_at = NULL, e.created_by = NULL, e.valid_from = NULL,
+    e.valid_to = NULL, e.conflicts = NULL"""
+CREATE_WHOLE_NODE = """
+CREATE (e:Entity {id: $i, type: $t, content: $c, attributes: $a, version: $v, sequence: $s, created_at: $m,
+                  updated_at: $n, summary: $u, tags: $g, freshness_at: $h, created_by: $b, valid_from: $p,
+                  valid_to: $q, conflicts: $k}) RETURN count(*)
+"""
+CREATE_WHOLE_NODES = """
+LOAD FROM $rows
+CREATE (e:Entity {id: i, type: t, content: c, attributes: a, version: v, sequence: s, created_at: m, updated_at: n,
+                  summary: u, tags: g, freshness_at: h, created_by: b, valid_from: p, valid_to: q, conflicts: k})
+RETURN count(*)
+"""
+UPDATE_WHOLE_NODE: LiteralString = UPDATE_NODE.replace(" RETURN", f", {_SET_EXTRAS} RETURN")
+UPDATE_WHOLE_NODES: LiteralString = UPDATE_NODES.replace("\nRETURN", f", {_SET_EXTRAS.replace('$', '')}\nRETURN")
+UPDATE_PLAIN_NODE: LiteralString = UPDATE_NODE.replace(" RETURN", f", {_NO_EXTRAS} RETURN")
+UPDATE_PLAIN_NODES: LiteralString = UPDATE_NODES.replace("\nRETURN", f", {_NO_EXTRAS}\nRETURN")
 DELETE_NODE = "MATCH (e:Entity {id: $i}) DELETE e RETURN count(*)"
 DELETE_NODES = "LOAD FROM $rows MATCH (e:Entity {id: i}) DELETE e RETURN count(*)"
 CREATE_EDGE = """
@@ -60,6 +89,11 @@ LOAD FROM $rows MATCH (x:Entity {id: f}) WITH x, o, r, w, a, v, s MATCH (y:Entit
 CREATE (x)-[k:RELATES_TO {relation_type: r, weight: w, attributes: a, version: v, sequence: s}]->(y)
 RETURN count(*)
 """
+_EXTRAS = ", ordinal: $d, created_by: $b, valid_from: $p, valid_to: $q}]"
+CREATE_WHOLE_EDGE: LiteralString = CREATE_EDGE.replace("}]", _EXTRAS)
+CREATE_WHOLE_EDGES: LiteralString = CREATE_EDGES.replace("}]", _EXTRAS.replace("$", "")).replace(
+    "WITH x, o, r, w, a, v, s", "WITH x, o, r, w, a, v, s, d, b, p, q"
+)
 DELETE_EDGE = """
 MATCH (x:Entity {id: $f})-[k:RELATES_TO {relation_type: $r}]->(y:Entity {id: $o}) DELETE k RETURN count(*)
 """
@@ -82,12 +116,42 @@ def apply(session: Session, net: NetChange, state: StoreState) -> None:
     # no edge is read after the first CREATE: in files built by COPY the engine then misreads what is not committed.
     _edges_deleted(session, [*net.edges_deleted, *net.edges_updated])
     _change(session, net.nodes_deleted, 20, DELETE_NODE, lambda i: {"i": i}, DELETE_NODES, ids_table)
-    _change(session, net.nodes_created.values(), 10, CREATE_NODE, _node, CREATE_NODES, nodes_table)
-    _change(session, net.nodes_updated.values(), 40, UPDATE_NODE, _node, UPDATE_NODES, nodes_table)
-    edges = (*net.edges_created.values(), *net.edges_updated.values())
-    _change(session, edges, 40, CREATE_EDGE, _edge, CREATE_EDGES, edges_table)
+    _nodes_created(session, net.nodes_created.values())
+    _nodes_updated(session, net)
+    _edges_created(session, (*net.edges_created.values(), *net.edges_updated.values()))
     record(session, state)
     session.run("COMMIT")
+
+
+def _nodes_created(session: Session, rows: Iterable[NodeRow]) -> None:
+    plain, whole = _parted(rows)
+    _change(session, plain, 10, CREATE_NODE, _node, CREATE_NODES, nodes_table)
+    _change(session, whole, 10, CREATE_WHOLE_NODE, _whole_node, CREATE_WHOLE_NODES, whole_nodes_table)
+
+
+def _nodes_updated(session: Session, net: NetChange) -> None:
+    # A node that had extras has some still, unless it was deleted and made again.
+    cleared = net.remade if session.whole else set[str]()
+    remade = [row for node_id, row in net.nodes_updated.items() if node_id in cleared and row.extras is None]
+    plain, whole = _parted(row for row in net.nodes_updated.values() if row.extras or row.id not in cleared)
+    _change(session, plain, 40, UPDATE_NODE, _node, UPDATE_NODES, nodes_table)
+    _change(session, whole, 40, UPDATE_WHOLE_NODE, _whole_node, UPDATE_WHOLE_NODES, whole_nodes_table)
+    _change(session, remade, 40, UPDATE_PLAIN_NODE, _node, UPDATE_PLAIN_NODES, nodes_table)
+
+
+def _edges_created(session: Session, rows: Iterable[EdgeRow]) -> None:
+    plain, whole = _parted(rows)
+    _change(session, plain, 40, CREATE_EDGE, _edge, CREATE_EDGES, edges_table)
+    _change(session, whole, 40, CREATE_WHOLE_EDGE, _whole_edge, CREATE_WHOLE_EDGES, whole_edges_table)
+
+
+def _parted(rows: Iterable[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
+    """Rows without and with extras: most stores have none, and columns cost time."""
+    plain: list[_Stored] = []
+    whole: list[_Stored] = []
+    for row in rows:
+        (plain if row.extras is None else whole).append(row)
+    return plain, whole
 
 
 def kept_versions(net: NetChange, state: StoreState) -> int:
@@ -160,3 +224,32 @@ def _edge(row: EdgeRow) -> dict[str, Any]:
         "v": row.version,
         "s": row.sequence,
     }
+
+
+def _whole_node(row: NodeRow) -> dict[str, Any]:
+    extras = row.extras or NodeExtras()
+    return {
+        **_node(row),
+        "u": extras.summary or None,
+        "g": list(extras.tags) or None,
+        "h": _time(extras.freshness_at),
+        "b": extras.created_by,
+        "p": _time(extras.valid_from),
+        "q": _time(extras.valid_to),
+        "k": list(extras.conflicts) or None,
+    }
+
+
+def _whole_edge(row: EdgeRow) -> dict[str, Any]:
+    extras = row.extras or EdgeExtras()
+    return {
+        **_edge(row),
+        "d": extras.ordinal,
+        "b": extras.created_by,
+        "p": _time(extras.valid_from),
+        "q": _time(extras.valid_to),
+    }
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else engine_time(microseconds)

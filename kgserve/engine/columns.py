@@ -9,12 +9,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.columns import (
+    EDGE_EXTRAS,
+    EDGE_FIELDS,
+    NODE_EXTRAS,
+    edge_extras,
+    edge_tuples,
+    node_extras,
+    node_tuples,
+)
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 
 _TIME = pa.timestamp("us")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
+_TAGS = pa.list_(pa.string())
+_VERSIONS = pa.list_(pa.int64())
 
 
 def engine_time(microseconds: int) -> datetime:
@@ -48,6 +59,37 @@ def nodes_table(rows: Collection[NodeRow]) -> pa.Table:
     )
 
 
+def whole_nodes_table(rows: Collection[NodeRow]) -> pa.Table:
+    """Columns ``i t c a v s m n u g h b p q k``: the fields of `NodeRow` and of its extras, which each row has."""
+    table = nodes_table(rows)
+    extras = [row.extras or NodeExtras() for row in rows]
+    for name, array in (
+        ("u", pa.array([each.summary or None for each in extras], pa.string())),
+        ("g", pa.array([each.tags or None for each in extras], _TAGS)),
+        ("h", pa.array([each.freshness_at for each in extras], pa.int64()).cast(_TIME)),
+        ("b", pa.array([each.created_by for each in extras], pa.string())),
+        ("p", pa.array([each.valid_from for each in extras], pa.int64()).cast(_TIME)),
+        ("q", pa.array([each.valid_to for each in extras], pa.int64()).cast(_TIME)),
+        ("k", pa.array([each.conflicts or None for each in extras], _VERSIONS)),
+    ):
+        table = table.append_column(name, array)
+    return table
+
+
+def whole_edges_table(rows: Collection[EdgeRow]) -> pa.Table:
+    """Columns ``f o r w a v s d b p q``: the fields of `EdgeRow` and of its extras, which each row has."""
+    table = edges_table(rows)
+    extras = [row.extras or EdgeExtras() for row in rows]
+    for name, array in (
+        ("d", pa.array([each.ordinal for each in extras], pa.int64())),
+        ("b", pa.array([each.created_by for each in extras], pa.string())),
+        ("p", pa.array([each.valid_from for each in extras], pa.int64()).cast(_TIME)),
+        ("q", pa.array([each.valid_to for each in extras], pa.int64()).cast(_TIME)),
+    ):
+        table = table.append_column(name, array)
+    return table
+
+
 def edges_table(rows: Collection[EdgeRow]) -> pa.Table:
     """Columns ``f o r w a v s``: the fields of `EdgeRow` in order."""
     return pa.table(
@@ -70,27 +112,34 @@ def keys_table(keys: Collection[EdgeKey]) -> pa.Table:
 
 
 def node_row(values: list[Any]) -> NodeRow:
-    """A node from the values of one result row, in the order of the fields."""
-    node_id, node_type, content, attributes, version, sequence, created, updated = values
-    return NodeRow(
-        node_id, node_type, content, attributes, version, sequence, microseconds(created), microseconds(updated)
-    )
+    """A node from the values of one result row: the fields in order, then all extras or who wrote them: nobody."""
+    node_id, node_type, content, attributes, version, sequence, created, updated, *more = values
+    extras = node_extras([_plain(value) for value in more]) if len(more) == len(NODE_EXTRAS) else None
+    times = microseconds(created), microseconds(updated)
+    return NodeRow(node_id, node_type, content, attributes, version, sequence, *times, extras)
 
 
 def edge_row(values: list[Any]) -> EdgeRow:
-    """An edge from the values of one result row, in the order of the fields."""
-    return EdgeRow(*values)
+    """An edge from the values of one result row, as `node_row` takes them."""
+    more = values[EDGE_FIELDS:]
+    if len(more) != len(EDGE_EXTRAS):
+        return EdgeRow(*values[:EDGE_FIELDS])
+    return EdgeRow(*values[:EDGE_FIELDS], extras=edge_extras([_plain(value) for value in more]))
 
 
 def node_rows(table: pa.Table) -> Iterator[NodeRow]:
-    """Nodes from an Arrow table whose columns are the fields in order."""
-    return starmap(NodeRow, zip(*map(_values, table.columns), strict=True))
+    """Nodes from an Arrow table whose columns are as `node_row` takes them."""
+    return starmap(NodeRow, node_tuples([_values(column) for column in table.columns]))
 
 
 def edge_rows(table: pa.Table) -> Iterator[EdgeRow]:
-    """Edges from an Arrow table whose columns are the fields in order."""
-    return starmap(EdgeRow, zip(*map(_values, table.columns), strict=True))
+    """Edges from an Arrow table whose columns are as `edge_row` takes them."""
+    return starmap(EdgeRow, edge_tuples([_values(column) for column in table.columns]))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
     return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+
+
+def _plain(value: Any) -> Any:
+    return microseconds(value) if isinstance(value, datetime) else value

@@ -56,6 +56,7 @@ class Engine:
             self.writer = Session(self._database)
             self.writer.run("CALL auto_checkpoint=false")
             self.writer.run("CALL force_checkpoint_on_close=false")
+            self.writer.whole = schema.is_whole(self.writer)
         except BaseException:
             self._database.close()
             raise
@@ -64,6 +65,11 @@ class Engine:
     def state(self) -> StoreState:
         """The state of its last commit. For the writing thread only."""
         return read.state(self.writer)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has columns for extras."""
+        return self.writer.whole
 
     def apply(self, net: NetChange, state: StoreState) -> None:
         """Apply a change in one transaction. After an error the engine must be retired."""
@@ -113,7 +119,7 @@ class Engine:
                 raise Retired
             self._leases += 1
         try:
-            return session or Session(self._database)
+            return session or Session(self._database, whole=self.whole)
         except BaseException:
             self._return(None)
             raise
@@ -140,11 +146,14 @@ class Retired(Exception):
     """The engine was replaced between looking it up and using it: look it up again."""
 
 
-def build(path: Path, rows: Path, state: StoreState, options: EngineOptions) -> None:
-    """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet."""
+def build(path: Path, rows: Path, state: StoreState, options: EngineOptions, *, whole: bool = False) -> None:
+    """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet.
+
+    It has columns for extras if the rows have, or with ``whole`` in any case.
+    """
     database = _open(path, options)
     try:
-        session = Session(database)
+        session = Session(database, whole=whole or read.are_whole(rows))
         if not state.nodes:
             # A checkpoint gives every table its pages: 2 MB for a store that holds nothing yet.
             session.run("CALL force_checkpoint_on_close=false")

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import LiteralString, cast
 
 import msgspec
+import pyarrow.parquet as pq
 
+from kgserve.engine import projection
 from kgserve.engine.columns import edge_row, edge_rows, ids_table, keys_table, node_row, node_rows
 from kgserve.engine.session import Session
 from kgserve.errors import InvalidInput
 from kgserve.model.change import StoreState
+from kgserve.model.columns import NODE_FIELDS
 from kgserve.model.digest import from_text
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
@@ -19,25 +22,21 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 LOOKUP_NODES = 250
 LOOKUP_EDGES = 300
 
-_NODE = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
-_EDGE = "k.relation_type, k.weight, k.attributes, k.version, k.sequence"
-
-NODE: LiteralString = f"MATCH (e:Entity {{id: $i}}) RETURN {_NODE}"
-NODES: LiteralString = f"LOAD FROM $rows MATCH (e:Entity {{id: i}}) RETURN {_NODE}"
+NODE = projection.nodes("MATCH (e:Entity {id: $i}) RETURN")
+NODES = projection.nodes("LOAD FROM $rows MATCH (e:Entity {id: i}) RETURN")
 PRESENT = "MATCH (e:Entity {id: $i}) RETURN e.id"
 ALL_PRESENT = "LOAD FROM $rows MATCH (e:Entity {id: i}) RETURN e.id"
-EDGE: LiteralString = f"""
-MATCH (x:Entity {{id: $f}})-[k:RELATES_TO {{relation_type: $r}}]->(y:Entity {{id: $o}}) RETURN x.id, y.id, {_EDGE}
-"""
-EDGES: LiteralString = f"""
-LOAD FROM $rows MATCH (x:Entity {{id: f}})-[k:RELATES_TO {{relation_type: r}}]->(y:Entity {{id: o}})
-RETURN x.id, y.id, {_EDGE}
-"""
-OUTGOING: LiteralString = f"MATCH (x:Entity {{id: $i}})-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id, {_EDGE}"
-INCOMING: LiteralString = f"MATCH (y:Entity {{id: $i}})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id, {_EDGE}"
+EDGE = projection.edges(
+    "MATCH (x:Entity {id: $f})-[k:RELATES_TO {relation_type: $r}]->(y:Entity {id: $o}) RETURN x.id, y.id,"
+)
+EDGES = projection.edges(
+    "LOAD FROM $rows MATCH (x:Entity {id: f})-[k:RELATES_TO {relation_type: r}]->(y:Entity {id: o}) RETURN x.id, y.id,"
+)
+OUTGOING = projection.edges("MATCH (x:Entity {id: $i})-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+INCOMING = projection.edges("MATCH (y:Entity {id: $i})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id,")
 # A limit must be a literal; one more than is shown tells whether there are more.
 MAX_SHOWN = 1000
-SHOWN = " LIMIT 1001"
+OUTGOING_SHOWN, INCOMING_SHOWN = OUTGOING.limited(" LIMIT 1001"), INCOMING.limited(" LIMIT 1001")
 STATE = """
 MATCH (c:StoreCommit) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges ORDER BY c.sequence DESC LIMIT 1
 """
@@ -55,8 +54,8 @@ def state(session: Session) -> StoreState:
 def find_nodes(session: Session, ids: Collection[str]) -> Iterator[NodeRow]:
     """The nodes among ``ids`` that exist, in no order."""
     if len(ids) > LOOKUP_NODES:
-        return node_rows(session.arrow(NODES, {"rows": ids_table(ids)}))
-    return (node_row(values) for node_id in ids for values in session.rows(NODE, {"i": node_id}))
+        return node_rows(projection.arrow(session, NODES, {"rows": ids_table(ids)}))
+    return (node_row(values) for node_id in ids for values in projection.rows(session, NODE, {"i": node_id}))
 
 
 def find_present(session: Session, ids: Collection[str]) -> list[str]:
@@ -69,28 +68,39 @@ def find_present(session: Session, ids: Collection[str]) -> list[str]:
 def find_edges(session: Session, keys: Collection[EdgeKey]) -> Iterator[EdgeRow]:
     """The edges among ``keys`` that exist, in no order."""
     if len(keys) > LOOKUP_EDGES:
-        return edge_rows(session.arrow(EDGES, {"rows": keys_table(keys)}))
+        return edge_rows(projection.arrow(session, EDGES, {"rows": keys_table(keys)}))
     return (
         edge_row(values)
         for source, target, relation_type in keys
-        for values in session.rows(EDGE, {"f": source, "o": target, "r": relation_type})
+        for values in projection.rows(session, EDGE, {"f": source, "o": target, "r": relation_type})
     )
 
 
 def outgoing(session: Session, node_id: str) -> list[EdgeRow]:
     """All edges that start at a node."""
-    return [edge_row(values) for values in session.rows(OUTGOING, {"i": node_id})]
+    return [edge_row(values) for values in projection.rows(session, OUTGOING, {"i": node_id})]
 
 
 def incoming(session: Session, node_id: str) -> list[EdgeRow]:
     """All edges that end at a node."""
-    return [edge_row(values) for values in session.rows(INCOMING, {"i": node_id})]
+    return [edge_row(values) for values in projection.rows(session, INCOMING, {"i": node_id})]
 
 
 def relation_type_counts(session: Session) -> list[tuple[str, int]]:
     """Every relation type with the number of its edges."""
     rows = session.rows("MATCH (:Entity)-[k:RELATES_TO]->(:Entity) RETURN k.relation_type, count(*)")
     return [(name, count) for name, count in rows]
+
+
+_DATED = (
+    "MATCH (e:Entity) WHERE e.valid_from IS NOT NULL OR e.valid_to IS NOT NULL RETURN 1 LIMIT 1",
+    "MATCH ()-[k:RELATES_TO]->() WHERE k.valid_from IS NOT NULL OR k.valid_to IS NOT NULL RETURN 1 LIMIT 1",
+)
+
+
+def are_dated(session: Session) -> bool:
+    """Whether a row says from when or until when it is true, in a file with columns for that. Reads all of them."""
+    return any(session.rows(query) for query in _DATED)
 
 
 # One query for both directions takes hardly longer than one for one of them.
@@ -104,7 +114,7 @@ def neighbours(session: Session, ids: Collection[str]) -> dict[str, list[tuple[s
 
 def some_outgoing(session: Session, node_id: str) -> list[EdgeRow]:
     """Edges that start at a node, at most 1,001."""
-    return [edge_row(values) for values in session.rows(OUTGOING + SHOWN, {"i": node_id})]
+    return [edge_row(values) for values in projection.rows(session, OUTGOING_SHOWN, {"i": node_id})]
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -119,9 +129,9 @@ class NodeView(msgspec.Struct, frozen=True):
 def view(session: Session, node_id: str) -> NodeView | None:
     """A node and its edges from one snapshot."""
     session.run("BEGIN TRANSACTION READ ONLY")
-    found = session.rows(NODE, {"i": node_id})
-    starting = session.rows(OUTGOING + SHOWN, {"i": node_id})
-    ending = session.rows(INCOMING + SHOWN, {"i": node_id})
+    found = projection.rows(session, NODE, {"i": node_id})
+    starting = projection.rows(session, OUTGOING_SHOWN, {"i": node_id})
+    ending = projection.rows(session, INCOMING_SHOWN, {"i": node_id})
     session.run("COMMIT")
     if not found:
         return None
@@ -129,13 +139,25 @@ def view(session: Session, node_id: str) -> NodeView | None:
     return NodeView(node_row(found[0]), out, into, max(len(starting), len(ending)) > MAX_SHOWN)
 
 
+def whole_view(session: Session, node_id: str) -> NodeView | None:
+    """A node and all its edges, however many."""
+    session.run("BEGIN TRANSACTION READ ONLY")
+    found = projection.rows(session, NODE, {"i": node_id})
+    starting, ending = outgoing(session, node_id), incoming(session, node_id)
+    session.run("COMMIT")
+    return NodeView(node_row(found[0]), starting, ending, truncated=False) if found else None
+
+
+_ALL_NODES = projection.nodes("MATCH (e:Entity) RETURN")
+_ALL_EDGES = projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+
+
 def dump(session: Session, folder: Path) -> StoreState:
     """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
     session.run("BEGIN TRANSACTION READ ONLY")
     found = state(session)
-    session.run(_copy(f"COPY (MATCH (e:Entity) RETURN {_NODE})", folder / "nodes.parquet"))
-    edges = f"COPY (MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id, {_EDGE})"
-    session.run(_copy(edges, folder / "edges.parquet"))
+    session.run(_copy(f"COPY ({_ALL_NODES.text(session)})", folder / "nodes.parquet"))
+    session.run(_copy(f"COPY ({_ALL_EDGES.text(session)})", folder / "edges.parquet"))
     session.run("COMMIT")
     return found
 
@@ -144,18 +166,26 @@ def dump_nodes(session: Session, folder: Path) -> StoreState:
     """Write all nodes to nodes.parquet in a folder; the state they are of."""
     session.run("BEGIN TRANSACTION READ ONLY")
     found = state(session)
-    session.run(_copy(f"COPY (MATCH (e:Entity) RETURN {_NODE})", folder / "nodes.parquet"))
+    session.run(_copy(f"COPY ({_ALL_NODES.text(session)})", folder / "nodes.parquet"))
     session.run("COMMIT")
     return found
 
 
 def load(session: Session, folder: Path, state: StoreState) -> None:
     """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service."""
+    only_fields = session.whole and not are_whole(folder)
     # Copying nothing still costs 2 MB of file.
     if state.nodes:
-        session.run(_copy("COPY Entity", folder / "nodes.parquet", "FROM"))
+        fields = f"({projection.NODE_FIELDS.replace('e.', '')})" if only_fields else ""
+        session.run(_copy(f"COPY Entity{fields}", folder / "nodes.parquet", "FROM"))
     if state.edges:
-        session.run(_copy("COPY RELATES_TO", folder / "edges.parquet", "FROM"))
+        fields = f"({projection.EDGE_FIELDS.replace('k.', '')})" if only_fields else ""
+        session.run(_copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
+
+
+def are_whole(folder: Path) -> bool:
+    """Whether a folder of rows has columns for extras."""
+    return len(pq.read_schema(folder / "nodes.parquet")) > NODE_FIELDS
 
 
 def _copy(statement: str, file: Path, direction: str = "TO") -> LiteralString:

@@ -15,6 +15,10 @@ from kgserve.engine.session import Session
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
 
 
+EXTRAS = 3
+"""The number of the file that a store has once a row of it has extras."""
+
+
 class SchemaFile(msgspec.Struct, frozen=True):
     """One schema file: its number, its name, a checksum of its text, and the statements in it."""
 
@@ -32,9 +36,11 @@ def schema_files() -> list[SchemaFile]:
 
 
 def create(session: Session) -> None:
-    """Give a new engine file its tables and record the files."""
+    """Give a new engine file its tables and record the files; with columns for extras if the session is whole."""
     session.run(_RECORD)
     for file in schema_files():
+        if file.number == EXTRAS and not session.whole:
+            continue
         for statement in file.statements:
             session.run(cast("LiteralString", statement))
         session.rows(
@@ -45,8 +51,16 @@ def create(session: Session) -> None:
 
 def is_current(session: Session) -> bool:
     """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
-    found = session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")
-    return [tuple(row) for row in found] == [(file.number, file.xxh3) for file in schema_files()]
+    found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
+    whole = [(file.number, file.xxh3) for file in schema_files()]
+    return found in (whole, [file for file in whole if file[0] != EXTRAS])
+
+
+def is_whole(session: Session) -> bool:
+    """Whether an engine file has columns for extras. One that is being made may have no tables yet."""
+    if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
+        return False
+    return bool(session.rows("MATCH (f:SchemaFile {number: $number}) RETURN f.number", {"number": EXTRAS}))
 
 
 def _read(file: Traversable) -> SchemaFile:

@@ -21,11 +21,15 @@ _ = importlib.util
 
 
 class Session:
-    """Runs statements whose text is a literal and whose values are parameters."""
+    """Runs statements whose text is a literal and whose values are parameters.
 
-    def __init__(self, database: kuzu.Database) -> None:
+    ``whole``: the file has columns for extras.
+    """
+
+    def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
         self._connection = kuzu.Connection(database)
         self._prepared: dict[str, kuzu.PreparedStatement] = {}
+        self.whole = whole
 
     def limit(self, seconds: float) -> None:
         """Give every following statement a time limit; 0 takes it away."""

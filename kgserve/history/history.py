@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import xxhash
 
+from kgserve.errors import Gone
 from kgserve.history import statements as sql
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 FOREVER = (1 << 63) - 1
+# A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.
+PRUNED_AT_ONCE = 2_000
+PRUNED_BYTES = 8 << 20
 
 Row = TypeVar("Row", NodeRow, EdgeRow)
 
@@ -52,6 +56,7 @@ class History:
         self._reading = threading.Lock()
         self._writer = _connect(path)
         self._reader = sqlite3.connect(path, check_same_thread=False)
+        self._oldest: int = self._writer.execute("SELECT oldest FROM cursor").fetchone()[0]
 
     @property
     def sequence(self) -> int:
@@ -61,12 +66,18 @@ class History:
     @property
     def oldest(self) -> int:
         """The first commit as of which it can answer; 0 when it knows everything."""
-        return self._read("SELECT oldest FROM cursor", {})[0][0]
+        return self._oldest
 
     def sequence_at(self, time: int) -> int:
         """The last commit up to a time in microseconds; 0 when there was none yet."""
         found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0]
         return found or 0
+
+    def time_of(self, sequence: int) -> int:
+        """When the last commit up to a sequence was made, in microseconds; 0 when there was none yet."""
+        query = "SELECT time FROM moment WHERE sequence <= :at ORDER BY sequence DESC LIMIT 1"
+        found = self._read(query, {"at": sequence})
+        return found[0][0] if found else 0
 
     # Writing
 
@@ -88,17 +99,49 @@ class History:
             transaction.executemany(sql.ADD_EDGE, (_edge_values(row, row.sequence, time) for row in edges))
             transaction.execute("INSERT INTO moment VALUES (?, ?)", (sequence, time))
             transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (sequence, sequence))
+            self._oldest = sequence
 
     def prune(self, before: int) -> int:
         """Forget the states that had ended by a commit; how many those were. Earlier moments are gone then."""
+        return sum(self.pruning(before))
+
+    def pruning(self, before: int) -> Generator[int]:
+        """As `prune`, in slices: how many states each has forgotten. What is still to come may as well be left."""
+        before = min(before, self.sequence)
+        self._begin_later(before)
+        for table in ("node", "edge"):
+            at: int | None = 0
+            while at is not None:
+                at, removed = self._prune_slice(table, at, before)
+                yield removed
+        while self._write(sql.PRUNE_MOMENTS, {"before": before, "limit": PRUNED_AT_ONCE}):
+            yield 0
+
+    def _begin_later(self, before: int) -> None:
+        # Before anything goes, and in memory first: who then still reads an earlier moment is told (`_still_known`).
         with self._writing, self._writer as transaction:
-            removed = 0
-            for table in ("node", "edge"):
-                statement = f"DELETE FROM {table} WHERE last IS NOT NULL AND last <= ?"  # noqa: S608 - two names
-                removed += transaction.execute(statement, (before,)).rowcount
-            transaction.execute("DELETE FROM moment WHERE sequence < ?", (before,))
-            transaction.execute("UPDATE cursor SET oldest = max(oldest, ?)", (before,))
-        return removed
+            self._oldest = max(self._oldest, before)
+            transaction.execute("UPDATE cursor SET oldest = ?", (self._oldest,))
+
+    def _prune_slice(self, table: str, after: int, before: int) -> tuple[int | None, int]:
+        """Where the next slice begins, None for nowhere, and how many states are gone."""
+        with self._writing, self._writer as transaction:
+            seen = transaction.execute(sql.SLICE[table], {"after": after, "limit": PRUNED_AT_ONCE}).fetchall()
+            going: list[tuple[int]] = []
+            size = 0
+            for number, last, length in seen:
+                after = number
+                if last is not None and last <= before:
+                    going.append((number,))
+                    size += length
+                if size >= PRUNED_BYTES:
+                    break
+            transaction.executemany(sql.FORGET[table], going)
+        return (after if seen else None), len(going)
+
+    def _write(self, statement: str, values: dict[str, Any]) -> int:
+        with self._writing, self._writer as transaction:
+            return transaction.execute(statement, values).rowcount
 
     def close(self) -> None:
         """Release the file."""
@@ -107,14 +150,12 @@ class History:
         with self._writing:
             self._writer.close()
 
-    # Reading; all raise sqlite3.DatabaseError when the file is damaged
+    # Reading; all raise sqlite3.DatabaseError when the file is damaged, and Gone for a moment that is no longer known
 
     def node_at(self, node_id: str, at: int) -> State[NodeRow] | None:
         """The state of a node as of a commit."""
-        for state in self._nodes(sql.NODE_AT, {"id": node_id, "at": at}):
-            if state.last is None or state.last > at:
-                return state
-        return None
+        found = self._still_known(at, self._nodes(sql.NODE_AT, {"id": node_id, "at": at}))
+        return next((state for state in found if state.last is None or state.last > at), None)
 
     def node_version(self, node_id: str, version: int) -> State[NodeRow] | None:
         """The state of a node with this version; the newest, should it have been deleted and made again."""
@@ -124,24 +165,34 @@ class History:
         """The states of a node, newest first, that began before a commit."""
         return self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
 
+    def node_states_after(self, node_id: str, after: int, limit: int) -> list[State[NodeRow]]:
+        """The states of a node, oldest first, that began after a commit."""
+        return self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
+
     def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[State[NodeRow]]:
         """The next nodes in the order of their ids as of a commit, of one type or of all."""
         values = {"at": at, "type": type_, "after": after or "", "limit": limit}
-        return self._nodes(sql.LIST if type_ is None else sql.LIST_TYPE, values)
+        return self._still_known(at, self._nodes(sql.LIST if type_ is None else sql.LIST_TYPE, values))
 
     def outgoing(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
         """Edges that started at a node as of a commit."""
-        return self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit})
+        return self._still_known(at, self._edges(sql.OUT, {"id": node_id, "at": at, "limit": limit}))
 
     def incoming(self, node_id: str, at: int, limit: int) -> list[State[EdgeRow]]:
         """Edges that ended at a node as of a commit."""
-        return self._edges(sql.IN, {"id": node_id, "at": at, "limit": limit})
+        return self._still_known(at, self._edges(sql.IN, {"id": node_id, "at": at, "limit": limit}))
 
     def edges_at(self, at: int, after: EdgeKey, limit: int) -> list[State[EdgeRow]]:
         """The next edges in the order of their keys as of a commit."""
         source, target, relation_type = after
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
-        return self._edges(sql.EDGES, values)
+        return self._still_known(at, self._edges(sql.EDGES, values))
+
+    def _still_known(self, at: int, found: list[State[Row]]) -> list[State[Row]]:
+        """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
+        if at < self._oldest:
+            raise gone(self._oldest)
+        return found
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[State[NodeRow]]:
         return [
@@ -200,6 +251,11 @@ def _intact(content: bytes | None, checksum: int) -> bytes:
 def _checksum(content: bytes) -> int:
     # SQLite's integers are signed.
     return xxhash.xxh3_64_intdigest(content) >> 1
+
+
+def gone(oldest: int) -> Gone:
+    """The error for a moment before the first one that is known."""
+    return Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
 
 
 def tells_damage(error: sqlite3.DatabaseError) -> bool:

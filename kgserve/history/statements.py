@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS node (
     started INTEGER NOT NULL, ended INTEGER, row BLOB NOT NULL, hash INTEGER NOT NULL,
     PRIMARY KEY (id, first)
 );
+CREATE INDEX IF NOT EXISTS node_by_end ON node (last, id) WHERE last IS NOT NULL;
 CREATE TABLE IF NOT EXISTS edge (
     source TEXT NOT NULL, target TEXT NOT NULL, relation_type TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER,
     version INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER, row BLOB NOT NULL, hash INTEGER NOT NULL,
@@ -34,6 +35,7 @@ EDGE = f"{STATE} FROM edge"
 HOLDS = "first <= :at AND (last IS NULL OR last > :at)"
 NODE_AT = f"{NODE} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
 NODE_STATES = f"{NODE} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"
+NODE_STATES_AFTER = f"{NODE} WHERE id = :id AND first > :after ORDER BY first LIMIT :limit"
 NODE_VERSION = f"{NODE} WHERE id = :id AND version = :version ORDER BY first DESC LIMIT 1"
 LIST = f"{NODE} WHERE id > :after AND {HOLDS} ORDER BY id LIMIT :limit"
 LIST_TYPE = f"{NODE} WHERE id > :after AND type = :type AND {HOLDS} ORDER BY id LIMIT :limit"
@@ -53,3 +55,15 @@ CLOSE_EDGE = f"UPDATE edge SET last = :at, ended = :time WHERE {LATEST_EDGE}"
 TOUCH_EDGE = f"UPDATE edge SET row = :row, hash = :hash WHERE {LATEST_EDGE}"
 ADD_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, NULL, ?, ?, ?, NULL, ?, ?)"
 ADD_EDGE = "INSERT OR REPLACE INTO edge VALUES (?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
+# The indexes of the past go from end to end of nodes.
+ENDED = f"{NODE} WHERE (last, id) > (:last, :id) AND last <= :until ORDER BY last, id LIMIT :limit"
+# Pruning goes through a table in the order of its rows, so that states of edges need no such index.
+SLICE = {
+    table: f"SELECT rowid, last, length(row) FROM {table} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
+    for table in ("node", "edge")
+}
+FORGET = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in ("node", "edge")}
+PRUNE_MOMENTS = """
+DELETE FROM moment WHERE sequence IN
+(SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)
+"""

@@ -30,11 +30,16 @@ _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+jso
 async def read_json(request: AnyRequest, into: type[T]) -> T:
     """The body as ``into``. Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived."""
     _check_headers(request, _is_json)
-    service = service_of(request)
-    body = await _whole(request, service.settings.max_body_mb * MEBIBYTE)
-    if len(body) <= INLINE_BYTES:
-        return decode(body, into)
-    return await service.call(decode, body, into)
+    return await _decoded(request, await _body(request), into)
+
+
+async def read_json_if_any(request: AnyRequest, into: type[T]) -> T | None:
+    """As `read_json`; None when there is no body, whatever its headers say of it."""
+    body = await _body(request)
+    if not body:
+        return None
+    _check_headers(request, _is_json)
+    return await _decoded(request, body, into)
 
 
 def ndjson_chunks(request: AnyRequest) -> AsyncIterator[bytes]:
@@ -76,6 +81,16 @@ def _is_json(media: str) -> bool:
 def _from_browser(request: AnyRequest) -> bool:
     """Whether a page may have sent it: a form needs no preflight, and browsers mark what pages send."""
     return "origin" in request.headers or "sec-fetch-site" in request.headers
+
+
+async def _body(request: AnyRequest) -> bytes:
+    return await _whole(request, service_of(request).settings.max_body_mb * MEBIBYTE)
+
+
+async def _decoded(request: AnyRequest, body: bytes, into: type[T]) -> T:
+    if len(body) <= INLINE_BYTES:
+        return decode(body, into)
+    return await service_of(request).call(decode, body, into)
 
 
 async def _whole(request: AnyRequest, limit: int) -> bytes:

@@ -21,7 +21,6 @@ from kgserve.model.answers import (
     DropAnswer,
     Edge,
     FieldChange,
-    Health,
     ImportAnswer,
     IndexStatus,
     InjectAnswer,
@@ -31,7 +30,6 @@ from kgserve.model.answers import (
     NodePage,
     NodeState,
     ReachedNode,
-    Ready,
     ReindexAnswer,
     RestoreAnswer,
     SearchAnswer,
@@ -41,6 +39,25 @@ from kgserve.model.answers import (
     StoreStats,
     StoreSummary,
     TraverseAnswer,
+)
+from kgserve.model.entities import EntityVersion
+from kgserve.model.schema import KindFreq, SchemaDescription, TagFreq, TagList, TagPrefixFreq
+from kgserve.model.service import Health, Ready
+from kgserve.model.store_settings import PruneAnswer, StoreSettingsAnswer
+from kgserve.model.versioned import (
+    EdgeAnswer,
+    EdgeList,
+    EdgeResult,
+    EdgeSpec,
+    NodeResult,
+    NodeSpec,
+    PutNodeAnswer,
+    PutNodeRequest,
+    PutSubgraphAnswer,
+    PutSubgraphRequest,
+    RetireAnswer,
+    RetireEdgeRequest,
+    RetireRequest,
 )
 
 _TIME = "2025-07-15T12:00:00.000000Z"
@@ -85,6 +102,7 @@ _NODE = Node(
     updated_at=_TIME,
 )
 _EDGE = Edge(
+    id="req-001~IMPLEMENTED_BY~feat-jwt",
     source="req-001",
     target="feat-jwt",
     relation_type="IMPLEMENTED_BY",
@@ -141,6 +159,18 @@ TRAVERSED = TraverseAnswer(
 )
 NODE = NodeAnswer(node=_NODE, outgoing=[_EDGE], incoming=[], edges_truncated=False)
 PAGE = NodePage(nodes=[_NODE], next_cursor=None)
+_TAGS = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
+TAGS = TagList(tags=_TAGS)
+SCHEMA = SchemaDescription(
+    store="project",
+    node_count=2,
+    kinds=[
+        KindFreq(kind="code_symbol", count=1, examples=["JWT handler"]),
+        KindFreq(kind="requirement", count=1, examples=[_LOGIN]),
+    ],
+    tag_prefixes=[TagPrefixFreq(prefix="status", count=1, values=["open"])],
+    tags=_TAGS,
+)
 STORES = StoreList(
     stores=[
         StoreSummary(
@@ -303,3 +333,60 @@ CHANGES = ChangesPage(
     next_since=1,
     sequence=2,
 )
+
+SETTINGS: dict[str, Any] = {
+    "name": "The web shop",
+    "kind_whitelist": ["requirement", "code_symbol"],
+    "metadata": {"team": "checkout"},
+    "history": 90,
+}
+SETTINGS_SET = StoreSettingsAnswer(
+    store="project",
+    name="The web shop",
+    conflict_policy="lww",
+    kind_whitelist=["requirement", "code_symbol"],
+    metadata={"team": "checkout"},
+    history=90,
+    created_at=_TIME,
+    sequence=1,
+)
+PRUNE: dict[str, Any] = {"before": "30d"}
+PRUNED = PruneAnswer(store="project", pruned=1, oldest=2, sequence=2)
+ENTITY_HISTORY = [
+    EntityVersion(
+        id="req-001@1",
+        entity_id="req-001",
+        content=_LOGIN,
+        layer=2,
+        parent_id="accounts",
+        valid_from=_TIME,
+        valid_to=None,
+        version=1,
+        type="requirement",
+        attributes={"layer": 2, "parent_id": "accounts"},
+        sequence=1,
+    )
+]
+
+PUT_NODE = PutNodeRequest(
+    lineage_id="req-001",
+    kind="requirement",
+    content="Sessions last 12 hours.",
+    tags=["status:open"],
+    based_on_version=1,
+)
+NODE_PUT = PutNodeAnswer(node=_NODE, created=False, sequence=2)
+PUT_SUBGRAPH = PutSubgraphRequest(
+    nodes=[NodeSpec(ref="a", kind="decision", content="Use JWT.")],
+    edges=[EdgeSpec(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
+)
+SUBGRAPH_PUT = PutSubgraphAnswer(
+    nodes=[NodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
+    edges=[EdgeResult(edge_id="9f1c~SATISFIES~req-001")],
+    sequence=3,
+)
+RETIRE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
+RETIRE_EDGE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
+RETIRED = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
+EDGES = EdgeList(edges=[_EDGE], next_offset=None)
+ONE_EDGE = EdgeAnswer(edge=_EDGE)

@@ -11,7 +11,7 @@ from kgserve import __version__
 from kgserve.http import examples
 from kgserve.http.operation import ALWAYS, Body, Operation, described
 from kgserve.http.service import answer, service_of
-from kgserve.model.answers import Health, Ready
+from kgserve.model.service import Health, Ready
 from kgserve.ops import health as ops
 
 _HEALTH = Operation(

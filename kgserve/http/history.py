@@ -1,4 +1,4 @@
-"""What became of a node and of a store, and going back: history, changes, revert, restore."""
+"""What became of a node and of a store, going back, and letting go: history, changes, revert, restore, prune."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import msgspec
 from litestar import Request, Response, get, post
 
 from kgserve.http import examples
-from kgserve.http.body import read_json
+from kgserve.http.body import read_json, read_json_if_any
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import service_of
 from kgserve.model.answers import ChangesPage, InjectAnswer, NodeHistory, RestoreAnswer
 from kgserve.model.requests import RestoreRequest, RevertRequest
+from kgserve.model.store_settings import PruneAnswer, PruneRequest
 from kgserve.ops import history as ops
 from kgserve.ops import past_export
 
@@ -41,7 +42,7 @@ _HISTORY = Operation(
     summary="The states that a node has had",
     query=HistoryQuery,
     answer=Body(NodeHistory, examples.HISTORY),
-    errors=READ,
+    errors=(*READ, "conflict"),
 )
 _REVERT = Operation(
     id="revertNode",
@@ -66,6 +67,14 @@ _RESTORE = Operation(
     request=Body(RestoreRequest, examples.RESTORE),
     answer=Body(RestoreAnswer, examples.RESTORED),
     errors=(*WRITE, "not_found", "gone"),
+)
+_PRUNE = Operation(
+    id="pruneHistory",
+    tag="history",
+    summary="Forget former states for good",
+    request=Body(PruneRequest, examples.PRUNE, optional=True),
+    answer=Body(PruneAnswer, examples.PRUNED),
+    errors=(*WRITE, "not_found"),
 )
 
 
@@ -116,4 +125,18 @@ async def restore(request: Request[Any, Any, Any]) -> Response[bytes]:
     wanted = await read_json(request, RestoreRequest)
     service = service_of(request)
     done = await service.transfer(past_export.restore, service.pool, service.historian, store, wanted)
+    return Response(msgspec.json.encode(done), media_type="application/json")
+
+
+@post("/api/memory/{store:str}/history/prune", status_code=200, opt=described(_PRUNE))
+async def prune_history(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
+
+    What holds at present always stays, and so does what held at `before`: earlier moments are 410 from then on. The
+    journal is not concerned: `changes` reach as far back as it does.
+    """
+    store = path_text(request, "store")
+    wanted = await read_json_if_any(request, PruneRequest) or PruneRequest()
+    service = service_of(request)
+    done = await service.transfer(ops.prune_history, service.pool, service.historian, store, wanted)
     return Response(msgspec.json.encode(done), media_type="application/json")

@@ -10,30 +10,46 @@ from litestar import Request, Response, delete, get
 from kgserve.errors import InvalidInput
 from kgserve.http import examples
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
-from kgserve.http.parameters import path_text, query
+from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import service_of
-from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer, NodePage
-from kgserve.model.requests import AS_OF
+from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer
+from kgserve.model.requests import AS_OF, KEPT_AT, MAX_ID_BYTES, VALID_AT
+from kgserve.model.schema import ListedPage
 from kgserve.ops import delete as delete_ops
 from kgserve.ops import history as history_ops
 from kgserve.ops import nodes as ops
+
+_Label = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)]
+_LISTS = frozenset({"type", "kind", "tag"})
 
 
 class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a node list."""
 
-    type: Annotated[str, msgspec.Meta(description="Only nodes of this type")] | msgspec.UnsetType = msgspec.UNSET
+    type: Annotated[
+        list[_Label], msgspec.Meta(max_length=100, description="Only nodes of this type; repeated: of any of these")
+    ] = []
+    kind: Annotated[list[_Label], msgspec.Meta(max_length=100, description="The same as `type`")] = []
+    tag: Annotated[
+        list[_Label], msgspec.Meta(max_length=100, description="Only nodes with this tag; repeated: with all of these")
+    ] = []
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Most nodes on the page")] = 100
     cursor: Annotated[str, msgspec.Meta(description="`next_cursor` of the page before")] | msgspec.UnsetType = (
         msgspec.UNSET
     )
+    offset: Annotated[
+        int, msgspec.Meta(ge=0, le=ops.MAX_OFFSET, description="Nodes to pass over; with the first page only")
+    ] = 0
+    compact: Annotated[bool, msgspec.Meta(description="Nodes without content, attributes and who wrote what")] = False
     as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of one node; ``version`` and ``as_of`` exclude each other."""
+    """The query of one node; ``version`` goes with none of the others."""
 
     as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
     version: (
         Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")]
         | msgspec.UnsetType
@@ -45,8 +61,8 @@ _LIST = Operation(
     tag="nodes",
     summary="List nodes, page by page",
     query=NodesQuery,
-    answer=Body(NodePage, examples.PAGE),
-    errors=(*READ, "gone"),
+    answer=Body(ListedPage, examples.PAGE),
+    errors=(*READ, "conflict", "gone"),
 )
 _GET = Operation(
     id="getNode",
@@ -54,7 +70,7 @@ _GET = Operation(
     summary="One node with its edges",
     query=NodeQuery,
     answer=Body(NodeAnswer, examples.NODE),
-    errors=(*READ, "gone"),
+    errors=(*READ, "conflict", "gone"),
 )
 _DELETE = Operation(
     id="deleteNode",
@@ -67,18 +83,22 @@ _DELETE = Operation(
 
 @get("/api/memory/{store:str}/nodes", opt=described(_LIST))
 async def list_nodes(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays."""
-    wanted = query(request, NodesQuery)
+    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays.
+
+    A page that has looked at 20,000 nodes ends there: it may be short, or empty, with a `next_cursor`.
+    """
+    wanted = query(request, NodesQuery, repeated=_LISTS)
     service = service_of(request)
-    return await service.read(
-        ops.list_nodes,
-        service.pool,
-        path_text(request, "store"),
-        wanted.type or None,
-        wanted.limit,
-        wanted.cursor or None,
-        service.past(wanted.as_of),
+    listed = ops.NodeList(
+        types=tuple(filter(None, (*wanted.type, *wanted.kind))),
+        tags=tuple(filter(None, wanted.tag)),
+        valid_at=given(wanted.valid_at),
+        limit=wanted.limit,
+        cursor=wanted.cursor or None,
+        offset=wanted.offset,
     )
+    page = ops.page_compact if wanted.compact else ops.page_nodes
+    return await service.read(page, service.pool, path_text(request, "store"), listed, service.past(wanted.as_of))
 
 
 @get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET))
@@ -89,9 +109,9 @@ async def get_node(request: Request[Any, Any, Any]) -> Response[bytes]:
     store, node_id = path_text(request, "store"), path_text(request, "id")
     past = service.past(wanted.as_of)
     if isinstance(wanted.version, msgspec.UnsetType):
-        return await service.read(ops.get_node, service.pool, store, node_id, past)
-    if past is not None:
-        raise InvalidInput("version and as_of: only one of them can be asked for")
+        return await service.read(ops.get_node, service.pool, store, node_id, past, given(wanted.valid_at))
+    if past is not None or wanted.valid_at:
+        raise InvalidInput("version: goes with neither as_of nor valid_at")
     return await service.read(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
 
 

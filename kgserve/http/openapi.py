@@ -16,7 +16,7 @@ from litestar.routes import HTTPRoute
 from kgserve import __version__
 from kgserve.http.operation import KEY, Body, Operation
 from kgserve.http.problem import KINDS, MEDIA_TYPE
-from kgserve.model.answers import Problem
+from kgserve.model.service import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,6 +33,7 @@ _TAGS = {
     "stores": "Stores: each an isolated graph with its own journal",
     "cypher": "Ask and change the graph in Cypher",
     "search": "Find nodes, and keep the indexes that find them",
+    "versions": "Writing with regard to the version that was seen, subgraphs, and ending what is no longer true.",
     "history": "What was: states of nodes, writes, and going back to them",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
@@ -94,7 +95,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
     }
     if operation.request is not None:
         description["requestBody"] = {
-            "required": operation.request.struct is not None,
+            "required": operation.request.struct is not None and not operation.request.optional,
             "content": _content(operation.request),
         }
     return description
@@ -131,7 +132,8 @@ def _content(body: Body) -> Json:
 
 def _schema(body: Body, example: Any) -> Json:
     if body.struct is not None:
-        return {"$ref": _REFERENCE.format(name=body.struct.__name__)}
+        reference: Json = {"$ref": _REFERENCE.format(name=body.struct.__name__)}
+        return {"type": "array", "items": reference} if body.many else reference
     return {"type": "string" if isinstance(example, str) else "object"}
 
 
@@ -145,9 +147,11 @@ def _query_parameters(operation: Operation) -> Iterator[Json]:
     if operation.query is None:
         return
     _, components = msgspec.json.schema_components([operation.query], ref_template=_REFERENCE)
-    for name, schema in components[operation.query.__name__]["properties"].items():
+    described = components[operation.query.__name__]
+    for name, schema in described["properties"].items():
         description = schema.pop("description", "")
-        yield {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+        required = name in described.get("required", ())
+        yield {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
 
 
 def _schemas(operations: Iterable[Operation]) -> Json:

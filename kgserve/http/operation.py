@@ -18,11 +18,16 @@ WRITE = (*ALWAYS, "conflict", "too_large", "unsupported", "storage_full")
 
 
 class Body(NamedTuple):
-    """A request or answer body: its Struct, or None for text that no schema describes, and one example."""
+    """A request or answer body: its Struct, or None for text that no schema describes, and one example.
+
+    ``many``: a bare array of it. ``optional``: a request may come without.
+    """
 
     struct: type[msgspec.Struct] | None
     example: Any
     media: str = JSON
+    many: bool = False
+    optional: bool = False
 
 
 class Operation(NamedTuple):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 def path_text(request: Request[Any, Any, Any], name: str) -> str:
@@ -26,10 +27,16 @@ def path_text(request: Request[Any, Any, Any], name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
-def query(request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] = frozenset()) -> T:
+NONE: frozenset[str] = frozenset()
+
+
+def query(
+    request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] = NONE, repeated: frozenset[str] = NONE
+) -> T:
     """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
 
-    Those in ``lists`` may be repeated: their values are joined with commas.
+    Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
+    value each time.
     """
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
@@ -37,13 +44,21 @@ def query(request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] 
         raise InvalidInput("the query is not percent-encoded UTF-8") from None
     except ValueError:
         raise InvalidInput("the query has too many fields") from None
-    _once(name for name, _ in pairs if name not in lists)
-    joined = {name: ",".join(value for each, value in pairs if each == name) for name in lists & {n for n, _ in pairs}}
+    _once(name for name, _ in pairs if name not in lists | repeated)
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    given = {name: found if name in repeated else ",".join(found) for name, found in values.items()}
     try:
-        return msgspec.convert({**dict(pairs), **joined}, into, strict=False)
+        return msgspec.convert(given, into, strict=False)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+def given(value: V | msgspec.UnsetType) -> V | None:
+    """A parameter's value, or None when it was left out."""
+    return None if isinstance(value, msgspec.UnsetType) else value
 
 
 def _once(names: Iterable[str]) -> None:

@@ -13,8 +13,8 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from kgserve.errors import Gone, Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
-from kgserve.model.answers import Problem
+from kgserve.errors import ConflictManual, Gone, Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
+from kgserve.model.service import Problem
 
 log = structlog.get_logger()
 
@@ -31,12 +31,14 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "invalid": Kind(400, "Invalid input"),
+    "kind_not_allowed": Kind(400, "Kind not taken by this store"),
     "unauthenticated": Kind(401, "Not authenticated"),
     "forbidden": Kind(403, "Not allowed"),
     "not_found": Kind(404, "Not found"),
     "method_not_allowed": Kind(405, "Method not allowed"),
     "timeout": Kind(408, "Time limit reached"),
     "conflict": Kind(409, "Conflict with the present state"),
+    "conflict_manual": Kind(409, "Written beside another head"),
     "gone": Kind(410, "No longer there"),
     "too_large": Kind(413, "Too large"),
     "unsupported": Kind(415, "Unsupported media type"),
@@ -92,6 +94,7 @@ def render(error: Exception, request_id: str) -> Rendered:
         instance=f"urn:kgserve:request:{request_id}",
         errors=_places(known),
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
+        node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
     return Rendered(kind.status, _headers(known), msgspec.json.encode(problem))
 

@@ -5,7 +5,23 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import cypher, docs, edges, events, health, history, inject, nodes, search, stores, transfer, traverse
+from kgserve.http import (
+    cypher,
+    docs,
+    edges,
+    entities,
+    events,
+    health,
+    history,
+    inject,
+    nodes,
+    schema,
+    search,
+    stores,
+    transfer,
+    traverse,
+    versioned,
+)
 
 _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     inject.inject,
@@ -14,14 +30,28 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     traverse.traverse,
     stores.list_stores,
     stores.create_store,
+    stores.store_settings,
+    stores.update_store,
     stores.drop_store,
     stores.store_stats,
     nodes.list_nodes,
     nodes.get_node,
+    schema.describe_schema,
+    schema.list_tags,
+    versioned.outgoing,
+    versioned.incoming,
+    versioned.put_one_node,
+    versioned.put_some,
+    versioned.retire_node,
+    versioned.retire_edge,
+    versioned.get_edge,
+    versioned.delete_edge_by_id,
     history.node_history,
     history.revert_node,
     history.changes,
     history.restore,
+    history.prune_history,
+    entities.entity_history,
     stores.reindex,
     search.search,
     search.search_batch,

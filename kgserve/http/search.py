@@ -49,12 +49,13 @@ _CONTEXT = Operation(
 async def search(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
 
-    `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with.
+    `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
+    hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
     """
     store = path_text(request, "store")
     wanted = await read_json(request, SearchRequest)
     service = service_of(request)
-    return await service.read(ops.search, service.pool, service.indexer, store, wanted)
+    return await service.read(ops.search, service.pool, service.indexer, store, wanted, service.historian)
 
 
 @post("/api/memory/{store:str}/search/batch", status_code=200, opt=described(_BATCH))
@@ -63,7 +64,7 @@ async def search_batch(request: Request[Any, Any, Any]) -> Response[bytes]:
     store = path_text(request, "store")
     wanted = await read_json(request, BatchSearchRequest)
     service = service_of(request)
-    return await service.read(batch_ops.batch_search, service.pool, service.indexer, store, wanted)
+    return await service.read(batch_ops.batch_search, service.pool, service.indexer, store, wanted, service.historian)
 
 
 @post("/api/memory/{store:str}/context", status_code=200, opt=described(_CONTEXT))
@@ -75,4 +76,4 @@ async def context(request: Request[Any, Any, Any]) -> Response[bytes]:
     store = path_text(request, "store")
     wanted = await read_json(request, ContextRequest)
     service = service_of(request)
-    return await service.read(context_ops.context, service.pool, service.indexer, store, wanted)
+    return await service.read(context_ops.context, service.pool, service.indexer, store, wanted, service.historian)

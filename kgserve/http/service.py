@@ -72,6 +72,11 @@ class Service:
         future = await self._run(partial(work, *args, **kwargs), self._writes)
         return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
 
+    async def write_through(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
+        """The Struct of ``work``, which writes and waits for it, as JSON. A caller's leaving does not end it."""
+        run = self._run(partial(_encoded, partial(work, *args, **kwargs)), self._writes)
+        return answer(await asyncio.shield(run))
+
     @staticmethod
     async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
         return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))

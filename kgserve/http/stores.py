@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, delete, get, post, put
+from litestar import Request, Response, delete, get, patch, post, put
 
 from kgserve.http import examples
-from kgserve.http.operation import ALWAYS, READ, Body, Operation, described
+from kgserve.http.body import read_json, read_json_if_any
+from kgserve.http.operation import ALWAYS, READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
 from kgserve.model.answers import DropAnswer, ReindexAnswer, StoreAnswer, StoreList, StoreStats
+from kgserve.model.store_settings import StoreSettingsAnswer, StoreSettingsRequest
 from kgserve.ops import stores as ops
 
 
@@ -31,9 +33,25 @@ _CREATE = Operation(
     id="createStore",
     tag="stores",
     summary="Create a store",
+    request=Body(StoreSettingsRequest, examples.SETTINGS, optional=True),
     answer=Body(StoreAnswer, examples.STORE),
-    errors=(*ALWAYS, "conflict", "storage_full"),
+    errors=WRITE,
     statuses=(200, 201),
+)
+_SETTINGS = Operation(
+    id="storeSettings",
+    tag="stores",
+    summary="The settings of a store",
+    answer=Body(StoreSettingsAnswer, examples.SETTINGS_SET),
+    errors=(*ALWAYS, "not_found"),
+)
+_UPDATE = Operation(
+    id="updateStore",
+    tag="stores",
+    summary="Change the settings of a store",
+    request=Body(StoreSettingsRequest, examples.SETTINGS),
+    answer=Body(StoreSettingsAnswer, examples.SETTINGS_SET),
+    errors=(*WRITE, "not_found"),
 )
 _DROP = Operation(
     id="dropStore",
@@ -71,10 +89,34 @@ async def list_stores(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 @put("/api/memory/{store:str}", status_code=200, opt=described(_CREATE))
 async def create_store(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Answers 201 when the store is new and 200 when it was there. The first inject creates a store as well."""
-    service = service_of(request)
-    made = await service.call(ops.create_store, service.pool, path_text(request, "store"))
+    """Answers 201 when the store is new and 200 when it was there. The first inject creates a store as well.
+
+    A body gives the new store its settings. A store that was there keeps its own, whatever the body says; PATCH changes
+    them.
+    """
+    service, store = service_of(request), path_text(request, "store")
+    wanted = await read_json_if_any(request, StoreSettingsRequest)
+    made = await service.call(ops.create_store, service.pool, store, wanted)
     return answer(msgspec.json.encode(made), 201 if made.created else 200)
+
+
+@get("/api/memory/{store:str}", opt=described(_SETTINGS))
+async def store_settings(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds."""
+    service = service_of(request)
+    return await service.read(ops.store_settings, service.pool, path_text(request, "store"))
+
+
+@patch("/api/memory/{store:str}", opt=described(_UPDATE))
+async def update_store(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Changes what is named. What is left out, or null, stays; an empty text, list or object clears.
+
+    Listeners get a `store_changed` event, unless nothing changes. With `history` "none" the history of the store is
+    removed; turned on again it begins with the present. A number of days lets go of the states that ended earlier.
+    """
+    service, store = service_of(request), path_text(request, "store")
+    wanted = await read_json(request, StoreSettingsRequest)
+    return await service.read(ops.update_store, service.pool, store, wanted)
 
 
 @delete("/api/memory/{store:str}", status_code=200, opt=described(_DROP))

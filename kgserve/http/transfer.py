@@ -12,10 +12,10 @@ from litestar.response.base import ASGIResponse
 from kgserve.http import examples
 from kgserve.http.body import ndjson_chunks
 from kgserve.http.operation import NDJSON, READ, WRITE, Body, Operation, described
-from kgserve.http.parameters import path_text, query
+from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
-from kgserve.model.requests import AS_OF
+from kgserve.model.requests import AS_OF, KEPT_AT
 from kgserve.ops import transfer as ops
 from kgserve.ops.past_export import PastStream, export_as_of
 
@@ -27,6 +27,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an export."""
 
     as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 
 _IMPORT = Operation(
@@ -43,7 +44,7 @@ _EXPORT = Operation(
     summary="Export a store as NDJSON, from one snapshot",
     query=ExportQuery,
     answer=Body(None, examples.NDJSON_LINES, NDJSON),
-    errors=(*READ, "gone"),
+    errors=(*READ, "conflict", "gone"),
     headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
 )
 
@@ -79,10 +80,11 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     service = service_of(request)
     store = path_text(request, "store")
-    past = service.past(query(request, ExportQuery).as_of)
+    wanted = query(request, ExportQuery)
+    past, valid_at = service.past(wanted.as_of), given(wanted.valid_at)
     if past is None:
-        return ExportAnswer(service, store, await service.transfer(ops.export, service.pool, store))
-    return ExportAnswer(service, store, await service.transfer(export_as_of, service.pool, store, past))
+        return ExportAnswer(service, store, await service.transfer(ops.export, service.pool, store, valid_at))
+    return ExportAnswer(service, store, await service.transfer(export_as_of, service.pool, store, past, valid_at))
 
 
 class ExportAnswer(ASGIResponse):

@@ -21,7 +21,7 @@ _TRAVERSE = Operation(
     summary="Walk edges from one node, breadth first",
     request=Body(TraverseRequest, examples.TRAVERSE),
     answer=Body(TraverseAnswer, examples.TRAVERSED),
-    errors=(*READ, "gone", "too_large", "unsupported"),
+    errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +18,7 @@ import xxhash
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import sync_file, sync_folder, write_whole
 from kgserve.model.change import StoreState
+from kgserve.model.columns import RowTuple, edge_tuples, node_tuples
 from kgserve.model.digest import from_text, rows_digest, to_text
 from kgserve.model.rows import EdgeRow, NodeRow
 
@@ -41,6 +41,17 @@ NODE_SCHEMA = pa.schema(
         ("updated_at", pa.timestamp("us")),
     ]
 )
+_NODE_EXTRAS = pa.schema(
+    [
+        ("summary", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("freshness_at", pa.timestamp("us")),
+        ("created_by", pa.string()),
+        ("valid_from", pa.timestamp("us")),
+        ("valid_to", pa.timestamp("us")),
+        ("conflicts", pa.list_(pa.int64())),
+    ]
+)
 EDGE_SCHEMA = pa.schema(
     [
         ("from", pa.string()),
@@ -52,8 +63,25 @@ EDGE_SCHEMA = pa.schema(
         ("sequence", pa.int64()),
     ]
 )
+_EDGE_EXTRAS = pa.schema(
+    [
+        ("ordinal", pa.int64()),
+        ("created_by", pa.string()),
+        ("valid_from", pa.timestamp("us")),
+        ("valid_to", pa.timestamp("us")),
+    ]
+)
 
-RowTuple = tuple[Any, ...]
+
+def schema_of(name: str, *, whole: bool) -> pa.Schema:
+    """The columns of one of the two files; those for extras are there only in stores that have some."""
+    fields, extras = (NODE_SCHEMA, _NODE_EXTRAS) if name == NODES else (EDGE_SCHEMA, _EDGE_EXTRAS)
+    return pa.schema([*fields, *extras]) if whole else fields
+
+
+def are_whole(folder: Path) -> bool:
+    """Whether the rows in a folder have columns for extras."""
+    return len(pq.read_schema(folder / NODES)) > len(NODE_SCHEMA)
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -93,8 +121,9 @@ def sequence_of(snapshot: Path) -> int:
 
 def read_rows(file: Path) -> Iterator[list[RowTuple]]:
     """The rows of a Parquet file of a snapshot in batches, as tuples in the order of the Structs' fields."""
+    tuples = node_tuples if file.name == NODES else edge_tuples
     for batch in record_batches(file):
-        yield list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+        yield list(tuples([column.to_pylist() for column in batch.columns]))
 
 
 def read_nodes(folder: Path) -> Iterator[NodeRow]:
@@ -110,8 +139,11 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
 
 
 def table(file: Path, fields: list[str]) -> pa.Table:
-    """All rows of a Parquet file of a snapshot, under the names of the Structs' fields."""
-    return pq.read_table(file).rename_columns(fields)
+    """All rows of a Parquet file of a snapshot, with ``fields`` for names; columns that it has not are null."""
+    found = pq.read_table(file)
+    for field in list(schema_of(file.name, whole=True))[found.num_columns : len(fields)]:
+        found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+    return found.rename_columns(fields)
 
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
@@ -146,6 +178,11 @@ def seal(folder: Path, state: StoreState) -> None:
 def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     """Seal a folder of rows and give it its name beside the journal's segments; the snapshot's path."""
     seal(folder, state)
+    return place(folder, journal_folder, state)
+
+
+def place(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+    """Give a sealed folder its name. Nobody may be reading a snapshot of the same sequence."""
     target = journal_folder / f"{PREFIX}{state.sequence}"
     if target.exists():
         shutil.rmtree(target)

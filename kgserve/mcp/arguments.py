@@ -15,7 +15,16 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.faults import place_of
-from kgserve.model.requests import MAX_CYPHER_ROWS, MAX_DEPTH, MAX_ID_BYTES, EdgeInput, NodeInput, SearchVariant
+from kgserve.model.requests import (
+    MAX_CYPHER_ROWS,
+    MAX_DEPTH,
+    MAX_ID_BYTES,
+    MAX_TRAVERSED_NODES,
+    Direction,
+    EdgeInput,
+    NodeInput,
+    SearchVariant,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -25,13 +34,23 @@ _Index = Annotated[
     str | msgspec.UnsetType,
     msgspec.Meta(description="Name of the store; may be left out when there is a default store"),
 ]
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES, description="Id of a node")]
-_Types = Annotated[list[str], msgspec.Meta(max_length=100, description="Only nodes of these types")]
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES, description="Id of a node")]
+Types = Annotated[list[str], msgspec.Meta(max_length=100, description="Only nodes of these types")]
+Tags = Annotated[list[str], msgspec.Meta(max_length=100, description="Only nodes with all of these tags")]
+RelationTypes = Annotated[list[str], msgspec.Meta(max_length=100, description="Only relations of these types")]
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
 _AtLeast = Annotated[
     int, msgspec.Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
 ]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+AsOf = Annotated[
+    str,
+    msgspec.Meta(max_length=64, description="As the store was at this sequence or RFC 3339 time, not as it is"),
+]
+ValidAt = Annotated[
+    str,
+    msgspec.Meta(max_length=64, description="What was true in the world at this RFC 3339 time, now or any"),
+]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,22 +69,29 @@ class Inject(Arguments, kw_only=True):
 class DeleteEntity(Arguments, kw_only=True):
     """The node to delete."""
 
-    id: _Id
+    id: Id
 
 
 class DeleteRelation(Arguments, kw_only=True):
     """The edge to delete."""
 
-    source: _Id = msgspec.field(name="from")
-    target: _Id = msgspec.field(name="to")
+    source: Id = msgspec.field(name="from")
+    target: Id = msgspec.field(name="to")
     relation_type: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class Traverse(Arguments, kw_only=True):
-    """Where to start, and how far to go along outgoing edges."""
+    """Where to start, how far to go, and along which edges."""
 
-    start_id: _Id
+    start_id: Id
     depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEPTH, description="Hops")] = 2
+    relation_types: RelationTypes | msgspec.UnsetType = msgspec.UNSET
+    direction: Annotated[Direction, msgspec.Meta(description="Which way to follow relations")] = "outgoing"
+    max_nodes: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
+        1000
+    )
+    as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
+    valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
 
 class Search(Arguments, kw_only=True):
@@ -78,11 +104,14 @@ class Search(Arguments, kw_only=True):
     ] = "hybrid"
     limit: Annotated[int, msgspec.Meta(ge=1, le=100, description="Most hits")] = 10
     offset: Annotated[_Offset, msgspec.Meta(description="Hits to pass over")] = 0
-    types: _Types | msgspec.UnsetType = msgspec.UNSET
+    types: Types | msgspec.UnsetType = msgspec.UNSET
     id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
-    start_id: Annotated[_Id, msgspec.Meta(description="Start of mode graph")] | msgspec.UnsetType = msgspec.UNSET
+    start_id: Annotated[Id, msgspec.Meta(description="Start of mode graph")] | msgspec.UnsetType = msgspec.UNSET
     depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
+    tags: Tags | msgspec.UnsetType = msgspec.UNSET
     at_least: _AtLeast | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
+    valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
 
 class SearchBatch(Arguments, kw_only=True):
@@ -91,6 +120,8 @@ class SearchBatch(Arguments, kw_only=True):
     queries: Annotated[list[SearchVariant], msgspec.Meta(min_length=1, max_length=8)]
     limit: Annotated[int, msgspec.Meta(ge=1, le=100, description="Most hits in all")] = 10
     at_least: _AtLeast | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
+    valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
 
 class Context(Arguments, kw_only=True):
@@ -98,15 +129,22 @@ class Context(Arguments, kw_only=True):
 
     query: _Query
     budget: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 2000
-    types: _Types | msgspec.UnsetType = msgspec.UNSET
+    types: Types | msgspec.UnsetType = msgspec.UNSET
     at_least: _AtLeast | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
+    valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
 
 class GetEntity(Arguments, kw_only=True):
     """The node to read."""
 
-    id: _Id
+    id: Id
     content_offset: Annotated[int, msgspec.Meta(ge=0, description="Characters of its content to pass over")] = 0
+    version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This version of it, without relations")] | (
+        msgspec.UnsetType
+    ) = msgspec.UNSET
+    as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
+    valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
 
 class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -139,6 +177,9 @@ class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def read_arguments(values: Mapping[str, Any] | None, into: type[T]) -> T:
     """``values`` as ``into``. Raises InvalidInput naming the place; JSON knows neither NaN nor half characters."""
     given = {name: value for name, value in (values or {}).items() if value is not None}
+    if type(sequence := given.get("as_of")) is int:
+        # Answers give sequences as numbers, and so models send them.
+        given["as_of"] = str(sequence)
     try:
         json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kgserve.model.answers import Edge, Node
+from kgserve.model.schema import ListedNode
 
 TEXT = 25_000
 """Characters of readable text."""
@@ -18,9 +19,11 @@ STRUCTURED = 50_000
 
 CONTENT = 1_000
 ATTRIBUTES = 1_000
+SUMMARY = 500
+TAGS = 1_000
 _LEFT_OUT = {"…": "left out for its size"}
 
-N = TypeVar("N", bound=Node)
+N = TypeVar("N", bound=Node | ListedNode)
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -43,20 +46,30 @@ def first_fitting(items: Iterable[T], room: int) -> list[T]:
 
 
 def brief(node: N) -> N:
-    """The node with long content shortened and long attributes left out."""
+    """The node with long content and summary shortened, long attributes and late tags left out."""
     return msgspec.structs.replace(
-        node, content=shortened(node.content, CONTENT), attributes=_brief(node.attributes, ATTRIBUTES)
+        node,
+        content=node.content and shortened(node.content, CONTENT),
+        attributes=node.attributes and brief_attributes(node.attributes, ATTRIBUTES),
+        summary=node.summary and shortened(node.summary, SUMMARY),
+        tags=node.tags and brief_tags(node.tags, TAGS),
     )
 
 
 def brief_edge(edge: Edge) -> Edge:
     """The edge with long attributes left out."""
-    return msgspec.structs.replace(edge, attributes=_brief(edge.attributes, ATTRIBUTES))
+    return msgspec.structs.replace(edge, attributes=brief_attributes(edge.attributes, ATTRIBUTES))
 
 
 def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
     """The attributes, or a word in their place when they take more than ``room`` bytes."""
-    return _brief(attributes, room)
+    return attributes if not attributes or fits(attributes, room) else dict(_LEFT_OUT)
+
+
+def brief_tags(tags: list[str], room: int) -> list[str]:
+    """The tags, or the first ones and a sign when they take more than ``room`` bytes."""
+    kept = first_fitting(tags, room)
+    return tags if len(kept) == len(tags) else [*kept, "…"]
 
 
 def shortened(text: str, most: int, mark: str = "…") -> str:
@@ -72,7 +85,3 @@ def lines_within(lines: Sequence[str], room: int) -> list[str]:
         if used > room:
             return list(islice(lines, number))
     return list(lines)
-
-
-def _brief(attributes: dict[str, Any], room: int) -> dict[str, Any]:
-    return attributes if not attributes or fits(attributes, room) else dict(_LEFT_OUT)

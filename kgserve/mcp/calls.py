@@ -14,11 +14,12 @@ import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
-from kgserve.errors import Internal, InvalidInput, KgserveError
+from kgserve.errors import ConflictManual, Internal, InvalidInput, KgserveError
 from kgserve.mcp.arguments import read_arguments
-from kgserve.mcp.schemas import schema
+from kgserve.mcp.schemas import input_schema, schema
 from kgserve.mcp.tool import Tool
 from kgserve.mcp.tools import TOOLS
+from kgserve.mcp.version_tools import kept_beside
 from kgserve.mcp.work import Pending, Reply, Work, settled
 
 log = structlog.get_logger()
@@ -46,7 +47,7 @@ class Calls:
     def input_schema(self, name: str) -> dict[str, Any] | None:
         """The schema of a tool's arguments."""
         tool = self._tools.get(name)
-        return None if tool is None else schema(tool.arguments)
+        return None if tool is None else input_schema(tool.arguments)
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
         """The result of a tool, in the wire's form: the SDK takes that, too, and need not make it from a model.
@@ -71,6 +72,8 @@ class Calls:
             return _result(begun if isinstance(begun, Reply) else await settled(begun))
         except Internal:
             log.exception("internal_error", tool=tool.name)
+        except ConflictManual as error:
+            return _result(kept_beside(error)) | {"isError": True}
         except KgserveError as error:
             return _failure(explained(error))
         except Exception:
@@ -129,13 +132,13 @@ def _described(tool: Tool) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=schema(tool.arguments),
+        input_schema=input_schema(tool.arguments),
         output_schema=schema(tool.answer),
         annotations=types.ToolAnnotations(
             title=tool.title,
             read_only_hint=tool.effect == "reads",
             destructive_hint=tool.effect == "deletes",
-            idempotent_hint=True,
+            idempotent_hint=tool.idempotent,
             open_world_hint=False,
         ),
     )

@@ -16,6 +16,7 @@ from kgserve.mcp.work import Work
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
     from kgserve.store.pool import StorePool
+    from kgserve.views.historian import Historian
     from kgserve.views.indexer import Indexer
 
 log = structlog.get_logger()
@@ -27,8 +28,8 @@ QUIET_SECONDS = 1.0
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, pool: StorePool, indexer: Indexer | None) -> None:
-        self._work = Work(pool, indexer)
+    def __init__(self, pool: StorePool, indexer: Indexer | None, historian: Historian | None) -> None:
+        self._work = Work(pool, indexer, historian)
         self._patience = pool.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Telling clients that stores came or went: both eras have their own way."""
+"""Telling clients that stores came, went, or got other settings: both eras have their own way."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ id that was found.
 Before writing to a store read describe_store, and reuse its types, relation types and ways of making ids.
 Record with inject_knowledge_graph: stable ids, one fact per entity, relations as VERBS_IN_CAPITALS. Sending the same \
 again is harmless. The sequence it answers, given as at_least to a search, makes that search find what was written.
+What was true and is no longer: retire_entity or retire_relation, not delete. To change what others write, too: \
+get_entity, then put_node with its version as based_on_version. Every state is kept: entity_history tells them, as_of \
+reads what the store knew at a time, valid_at what was true in the world at a time.
 `index` is the name of the store; with a default store it may be left out."""
 
 RECORD_AND_RECALL = "record_and_recall"
@@ -49,9 +52,18 @@ Record, when something will matter later (decisions and their reasons, requireme
 req-login or adr-007, a type such as requirement or decision, and as content one or two sentences that make sense \
 alone. Relations say how: IMPLEMENTED_BY, DEPENDS_ON, DECIDED_IN.
 3. Look at edges_skipped in the answer: those ends did not exist.
-4. To correct, inject the same id again; a field that is left out keeps its value. To withdraw, delete_graph_relation \
-or delete_graph_entity.
-5. To find it right away, pass the answer's sequence as at_least.
+4. To correct, inject the same id again; a field that is left out keeps its value. What was never true, \
+delete_graph_relation or delete_graph_entity removes.
+5. What was true and is no longer, retire: retire_entity or retire_relation with valid_to. Set valid_from and valid_to \
+when you know since and until when something is true.
+6. To rewrite an entity that others write, too, get_entity first, then put_node the whole of it with that version as \
+based_on_version. A conflict_manual error says what to read and how to settle it.
+7. To find it right away, pass the answer's sequence as at_least.
+
+Look back, when it matters what was so, or why it changed:
+- valid_at (a time): what was true in the world then. Without it what is true now is found, with "any" all.
+- as_of (a time, or a sequence): what the store knew then. Both go together, on searches, reads, lists and walks.
+- entity_history: the states of one entity and what each changed; revert_entity goes back to one.
 
 Do not record secrets, or what the repository itself already says better."""
 

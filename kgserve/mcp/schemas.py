@@ -18,6 +18,25 @@ def schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {**inlined, "$defs": typed} if typed else inlined
 
 
+@cache
+def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """As `schema`, with one plain type for each field that may be left out, although null is taken there, too."""
+    return _plain(schema(struct))
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_plain(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _plain(value) for key, value in part.items()}
+    match found:
+        case {"anyOf": [dict() as one, {"type": "null"}], "default": None}:
+            return one | {key: value for key, value in found.items() if key not in {"anyOf", "default"}}
+        case _:
+            return found
+
+
 def _typed(part: Any) -> Any:
     """The part with a type beside every enumeration of texts, which clients that build forms look for."""
     if isinstance(part, list):

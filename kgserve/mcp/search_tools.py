@@ -29,9 +29,12 @@ def _search(work: Work, default: str | None, given: arguments.Search) -> Reply:
         id_prefix=given.id_prefix,
         start_id=given.start_id or None,
         depth=given.depth,
+        tags=given.tags or None,
         at_least=given.at_least or None,
+        as_of=given.as_of or None,
+        valid_at=given.valid_at or None,
     )
-    found = search.search(work.pool, work.indexer, store_of(given.index, default), wanted)
+    found = search.search(work.pool, work.indexer, store_of(given.index, default), wanted, work.historian)
     hits, more = _fitted(found.hits, given.offset)
     if not more and len(hits) == given.limit:
         more = f"the next hits: offset={given.offset + len(hits)}"
@@ -46,8 +49,15 @@ def _search(work: Work, default: str | None, given: arguments.Search) -> Reply:
 
 
 def _search_batch(work: Work, default: str | None, given: arguments.SearchBatch) -> Reply:
-    wanted = BatchSearchRequest(queries=given.queries, limit=given.limit, at_least=given.at_least or None)
-    found = batch_search.batch_search(work.pool, work.indexer, store_of(given.index, default), wanted)
+    wanted = BatchSearchRequest(
+        queries=given.queries,
+        limit=given.limit,
+        at_least=given.at_least or None,
+        as_of=given.as_of or None,
+        valid_at=given.valid_at or None,
+    )
+    store = store_of(given.index, default)
+    found = batch_search.batch_search(work.pool, work.indexer, store, wanted, work.historian)
     hits, more = _fitted(found.hits, None)
     if not more and found.unique_hits > len(hits):
         more = f"{found.unique_hits - len(hits):,} hits more: a higher limit, or narrower queries"
@@ -66,9 +76,14 @@ def _search_batch(work: Work, default: str | None, given: arguments.SearchBatch)
 
 def _context(work: Work, default: str | None, given: arguments.Context) -> Reply:
     wanted = ContextRequest(
-        query=given.query, budget=given.budget, types=given.types or None, at_least=given.at_least or None
+        query=given.query,
+        budget=given.budget,
+        types=given.types or None,
+        at_least=given.at_least or None,
+        as_of=given.as_of or None,
+        valid_at=given.valid_at or None,
     )
-    found = context.context(work.pool, work.indexer, store_of(given.index, default), wanted)
+    found = context.context(work.pool, work.indexer, store_of(given.index, default), wanted, work.historian)
     if not found.ids:
         return Reply(f"Nothing was found for {quoted(budget.shortened(given.query, _EXCERPT))}.", found)
     tail = "\n\nThere is more than the budget allowed: raise budget, or ask more narrowly." if found.truncated else ""

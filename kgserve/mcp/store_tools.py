@@ -56,7 +56,7 @@ def describe(work: Work, store: str) -> answers.Description:
         sequence=held.sequence,
         types=types,
         relation_types=held.relation_types,
-        indexes_behind=max((index.lag for index in held.indexes), default=0),
+        indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
     )
 
 

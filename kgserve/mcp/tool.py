@@ -16,7 +16,7 @@ Effect = Literal["reads", "writes", "deletes"]
 class Tool(NamedTuple):
     """A tool; ``run`` gets its checked arguments and the default store, and may block.
 
-    ``doing`` is what progress reports say while it runs.
+    ``doing`` is what progress reports say while it runs. ``idempotent``: a second call leaves what the first one made.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Tool(NamedTuple):
     effect: Effect
     doing: str
     run: Callable[[Work, str | None, Any], Reply | Pending[Any]]
+    idempotent: bool = True
 
 
 def store_of(index: str | msgspec.UnsetType, default: str | None) -> str:

@@ -12,8 +12,10 @@ import anyio.to_thread
 import msgspec
 from anyio import CapacityLimiter
 
+from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
 from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")
@@ -41,11 +43,16 @@ class Pending(NamedTuple, Generic[A]):
 class Work:
     """What the tools work with."""
 
-    def __init__(self, pool: StorePool, indexer: Indexer | None) -> None:
+    def __init__(self, pool: StorePool, indexer: Indexer | None, historian: Historian | None = None) -> None:
         self.pool = pool
         self.indexer = indexer
+        self.historian = historian
         self._reads = CapacityLimiter(READ_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
+
+    def past(self, as_of: str | msgspec.UnsetType) -> Past | None:
+        """The moment that a call names, if it names one."""
+        return None if isinstance(as_of, msgspec.UnsetType) else Past(self.historian, as_of)
 
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads."""

@@ -6,9 +6,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+_Text = str | msgspec.UnsetType
+_Flag = bool | msgspec.UnsetType
+
 
 class Node(msgspec.Struct, kw_only=True):
-    """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one."""
+    """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one.
+
+    What comes after ``updated_at`` is absent where it was not set. ``stale``: ``freshness_at`` is past. ``conflicts``:
+    versions that were written beside this one and that nothing has superseded. ``superseded_by``: the version after a
+    former one.
+    """
 
     id: str
     type: str
@@ -18,6 +26,15 @@ class Node(msgspec.Struct, kw_only=True):
     sequence: int
     created_at: str
     updated_at: str
+    summary: _Text = msgspec.UNSET
+    tags: list[str] | msgspec.UnsetType = msgspec.UNSET
+    freshness_at: _Text = msgspec.UNSET
+    stale: _Flag = msgspec.UNSET
+    created_by: _Text = msgspec.UNSET
+    valid_from: _Text = msgspec.UNSET
+    valid_to: _Text = msgspec.UNSET
+    conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
+    superseded_by: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReachedNode(Node, kw_only=True):
@@ -27,8 +44,12 @@ class ReachedNode(Node, kw_only=True):
 
 
 class Edge(msgspec.Struct, kw_only=True):
-    """An edge. Its attributes hold ``created_at`` and ``updated_at``."""
+    """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` names it in a URL.
 
+    What comes after ``sequence`` is absent where it was not set.
+    """
+
+    id: str
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
     relation_type: str
@@ -36,6 +57,10 @@ class Edge(msgspec.Struct, kw_only=True):
     attributes: dict[str, Any]
     version: int
     sequence: int
+    ordinal: int | msgspec.UnsetType = msgspec.UNSET
+    created_by: _Text = msgspec.UNSET
+    valid_from: _Text = msgspec.UNSET
+    valid_to: _Text = msgspec.UNSET
 
 
 class Skipped(msgspec.Struct, kw_only=True):
@@ -148,7 +173,7 @@ class DropAnswer(msgspec.Struct, kw_only=True):
 class IndexStatus(msgspec.Struct, kw_only=True):
     """How one index of a store stands. Sizes are in bytes."""
 
-    name: Literal["keyword", "vector"]
+    name: Literal["keyword", "vector", "past-keyword", "past-vector"]
     sequence: int
     lag: Annotated[int, msgspec.Meta(description="Commits that it has not seen yet")]
     entities: int
@@ -208,36 +233,6 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     errors: Annotated[list[LineError], msgspec.Meta(description="At most the first 100")]
     error_count: int
     sequence: int
-
-
-class Health(msgspec.Struct, kw_only=True):
-    """The process answers."""
-
-    status: Literal["ok"] = "ok"
-    version: str
-
-
-class Ready(msgspec.Struct, kw_only=True):
-    """Stores can be opened and written."""
-
-    ready: Literal[True] = True
-    open_stores: int
-    free_bytes: int
-
-
-class Problem(msgspec.Struct, kw_only=True):
-    """An error, RFC 9457. ``instance`` is the request's id; ``errors`` names every place of an invalid input.
-
-    ``oldest``, with `gone`, is the first sequence that can still be read.
-    """
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: list[dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
-    oldest: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -2,13 +2,92 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
-from kgserve.model.rows import EdgeKey
+from kgserve.model.rows import EdgeExtras, EdgeKey, NodeExtras
+
+Moment = int | None | msgspec.UnsetType
+"""A time to store, None to have none, UNSET to keep what is stored."""
+_Value = TypeVar("_Value")
+
+
+class NodeExtrasPut(msgspec.Struct, frozen=True):
+    """The extras of a node to write. ``created_by`` is not kept: it is of this state alone."""
+
+    summary: str | None = None
+    tags: tuple[str, ...] | None = None
+    freshness_at: Moment = msgspec.UNSET
+    created_by: str = ""
+    valid_from: Moment = msgspec.UNSET
+    valid_to: Moment = msgspec.UNSET
+
+    def onto(self, old: NodeExtras) -> NodeExtras:
+        """What is stored once this is written, without conflicts."""
+        return NodeExtras(
+            old.summary if self.summary is None else self.summary,
+            old.tags if self.tags is None else self.tags,
+            given(self.freshness_at, old.freshness_at),
+            self.created_by,
+            given(self.valid_from, old.valid_from),
+            given(self.valid_to, old.valid_to),
+        )
+
+    def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
+        """Both as one: what this one leaves out comes from the earlier."""
+        if earlier is None:
+            return self
+        return NodeExtrasPut(
+            earlier.summary if self.summary is None else self.summary,
+            earlier.tags if self.tags is None else self.tags,
+            given(self.freshness_at, earlier.freshness_at),
+            self.created_by or earlier.created_by,
+            given(self.valid_from, earlier.valid_from),
+            given(self.valid_to, earlier.valid_to),
+        )
+
+
+class EdgeExtrasPut(msgspec.Struct, frozen=True):
+    """The extras of an edge to write."""
+
+    ordinal: int | None = None
+    created_by: str = ""
+    valid_from: Moment = msgspec.UNSET
+    valid_to: Moment = msgspec.UNSET
+
+    def onto(self, old: EdgeExtras) -> EdgeExtras:
+        """What is stored once this is written."""
+        return EdgeExtras(
+            old.ordinal if self.ordinal is None else self.ordinal,
+            self.created_by,
+            given(self.valid_from, old.valid_from),
+            given(self.valid_to, old.valid_to),
+        )
+
+    def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
+        """Both as one: what this one leaves out comes from the earlier."""
+        if earlier is None:
+            return self
+        return EdgeExtrasPut(
+            earlier.ordinal if self.ordinal is None else self.ordinal,
+            self.created_by or earlier.created_by,
+            given(self.valid_from, earlier.valid_from),
+            given(self.valid_to, earlier.valid_to),
+        )
+
+
+def given(value: _Value | msgspec.UnsetType, otherwise: _Value) -> _Value:
+    """A value, if there is one."""
+    return otherwise if value is msgspec.UNSET else value
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
-    """A node to create or update; ``None`` keeps what is stored. ``index`` is its place in the request."""
+    """A node to create or update; ``None`` keeps what is stored. ``index`` is its place in the request.
+
+    ``based_on`` is the version that its writer had seen. ``resolves``: it is to supersede every head, even if nothing
+    else about the node changes.
+    """
 
     index: int
     id: str
@@ -18,6 +97,9 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
     version: int | None = None
     created_at: int | None = None
     updated_at: int | None = None
+    extras: NodeExtrasPut | None = None
+    based_on: int | None = None
+    resolves: bool = False
 
     def over(self, earlier: NodePut) -> NodePut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -30,6 +112,9 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
             earlier.version if self.version is None else self.version,
             earlier.created_at if self.created_at is None else self.created_at,
             earlier.updated_at if self.updated_at is None else self.updated_at,
+            earlier.extras if self.extras is None else self.extras.over(earlier.extras),
+            earlier.based_on if self.based_on is None else self.based_on,
+            self.resolves or earlier.resolves,
         )
 
 
@@ -43,11 +128,12 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
     created_at: str | None = None
     updated_at: str | None = None
     version: int | None = None
+    extras: EdgeExtrasPut | None = None
 
     def says_nothing_new(self, weight: float) -> bool:
         """Whether an edge that exists with this weight needs no closer look."""
-        stamped = self.created_at is not None or self.updated_at is not None
-        return self.own is None and not stamped and (self.weight is None or self.weight == weight)
+        more = self.created_at is not None or self.updated_at is not None or self.extras is not None
+        return self.own is None and not more and (self.weight is None or self.weight == weight)
 
     def over(self, earlier: EdgePut) -> EdgePut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -59,6 +145,7 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
             earlier.created_at if self.created_at is None else self.created_at,
             earlier.updated_at if self.updated_at is None else self.updated_at,
             earlier.version if self.version is None else self.version,
+            earlier.extras if self.extras is None else self.extras.over(earlier.extras),
         )
 
 
@@ -66,7 +153,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic write. Deletions go first, then nodes, then edges.
 
     ``touch`` moves updated_at of every edge sent; ``partial`` leaves wrong rows out instead of refusing the batch;
-    ``cost`` is about the bytes that it takes in memory.
+    ``told`` has the report hold the rows as they are afterwards; ``cost`` is about the bytes that it takes in memory.
     """
 
     nodes: list[NodePut] = []
@@ -75,7 +162,14 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     delete_edges: list[EdgeKey] = []
     touch: bool = True
     partial: bool = False
+    told: bool = False
     cost: int = 0
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether a row may come to have extras by it."""
+        nodes = any(put.extras is not None for put in self.nodes)
+        return nodes or any(put.extras is not None for put in self.edges)
 
     @property
     def size(self) -> int:

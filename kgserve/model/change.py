@@ -55,12 +55,16 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class NetChange:
-    """What several change sets, taken in order, come to: each key at most once, creations and updates told apart."""
+    """What several change sets, taken in order, come to: each key at most once, creations and updates told apart.
+
+    ``remade`` are nodes that were deleted and made again: updates that keep nothing.
+    """
 
     def __init__(self, changes: Iterable[ChangeSet] = ()) -> None:
         self.nodes_created: dict[str, NodeRow] = {}
         self.nodes_updated: dict[str, NodeRow] = {}
         self.nodes_deleted: set[str] = set()
+        self.remade: set[str] = set()
         self.edges_created: dict[EdgeKey, EdgeRow] = {}
         self.edges_updated: dict[EdgeKey, EdgeRow] = {}
         self.edges_deleted: set[EdgeKey] = set()
@@ -75,6 +79,21 @@ class NetChange:
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
         return nodes + len(self.edges_created) + len(self.edges_updated) + len(self.edges_deleted)
 
+    @property
+    def has_extras(self) -> bool:
+        """Whether a row has extras."""
+        nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
+        edges = (*self.edges_created.values(), *self.edges_updated.values())
+        return any(row.extras is not None for row in nodes) or any(row.extras is not None for row in edges)
+
+    @property
+    def has_validity(self) -> bool:
+        """Whether a row says from when or until when it is true."""
+        nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
+        edges = (*self.edges_created.values(), *self.edges_updated.values())
+        extras = (row.extras for row in (*nodes, *edges) if row.extras is not None)
+        return any(each.valid_from is not None or each.valid_to is not None for each in extras)
+
     def _start(self, change: ChangeSet) -> None:
         """Take in the first: as `add` would, but at the speed that an import's large change sets want."""
         self.nodes_created = {row.id: row for row in change.nodes_created}
@@ -86,6 +105,7 @@ class NetChange:
         for node_id in self.nodes_deleted & self.nodes_created.keys():
             self.nodes_deleted.remove(node_id)
             self.nodes_updated[node_id] = self.nodes_created.pop(node_id)
+            self.remade.add(node_id)
         for key in self.edges_deleted & self.edges_created.keys():
             self.edges_deleted.remove(key)
             self.edges_updated[key] = self.edges_created.pop(key)
@@ -98,6 +118,8 @@ class NetChange:
         for node_id in change.nodes_deleted:
             _delete(node_id, self.nodes_created, self.nodes_updated, self.nodes_deleted)
         for node in change.nodes_created:
+            if node.id in self.nodes_deleted:
+                self.remade.add(node.id)
             _create(node.id, node, self.nodes_created, self.nodes_updated, self.nodes_deleted)
         for node in change.nodes_updated:
             _update(node.id, node, self.nodes_created, self.nodes_updated)

@@ -19,13 +19,19 @@ _hash = xxhash.xxh3_128_intdigest
 
 
 def row_hash(row: NodeRow | EdgeRow) -> int:
-    """128-bit hash of one row; nodes and edges have different lengths, so that they never meet."""
-    return _hash(_encode(row))
+    """128-bit hash of one row; the fields of nodes and edges differ in kind, so that they never meet."""
+    encoded = _encode(row)
+    return _hash(encoded if row.extras is not None else _without_last(encoded))
 
 
 def rows_digest(rows: Iterable[tuple[object, ...]]) -> int:
-    """Digest of rows given as tuples in the order of the Structs' fields."""
-    return sum(map(_hash, map(_encode, rows))) % _MODULUS
+    """Digest of rows given as tuples in the order of the Structs' fields; extras that are None may be left out."""
+    return sum(_hash(_encode(row[:-1] if row[-1] is None else row)) for row in rows) % _MODULUS
+
+
+def _without_last(encoded: bytes) -> bytes:
+    """A short array that ends in nil without it: rows without extras count as they did before there were any."""
+    return bytes((encoded[0] - 1,)) + encoded[1:-1]
 
 
 def shift(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[NodeRow | EdgeRow]) -> int:

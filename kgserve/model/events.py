@@ -15,8 +15,9 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.change import ChangeSet
+from kgserve.model.edge_ids import edge_id
 from kgserve.model.names import check_store_name
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 from kgserve.model.times import format_time
 
 EventKind = Literal[
@@ -28,6 +29,7 @@ EventKind = Literal[
     "edge_deleted",
     "bulk_changed",
     "store_created",
+    "store_changed",
     "store_dropped",
     "index_ready",
 ]
@@ -101,7 +103,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         """About how many bytes its text takes."""
         match self.subject:
             case NodeRow():
-                return 100 + len(self.subject.content) + len(self.subject.attributes)
+                return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
             case EdgeRow():
                 return 100 + len(self.subject.attributes)
             case _:
@@ -198,6 +200,7 @@ def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
 
 
 _encode = msgspec.json.Encoder().encode
+_MOMENTS = {"freshness_at", "valid_from", "valid_to"}
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -211,18 +214,21 @@ def _fields(event: Event) -> dict[str, Any]:
                 "version": row.version,
                 "created_at": format_time(row.created_at),
                 "updated_at": format_time(row.updated_at),
+                **_extras(row.extras, event.time),
             }
         case EdgeRow() as row:
             fields = {
+                "id": edge_id(row.key),
                 **_key(row.key),
                 "weight": row.weight,
                 "attributes": msgspec.Raw(row.attributes.encode()),
                 "version": row.version,
+                **_extras(row.extras, event.time),
             }
         case str() as node_id:
             fields = {"id": node_id}
         case tuple() as key:
-            fields = _key(key)
+            fields = {"id": edge_id(key), **_key(key)}
         case further:
             fields = further
     return {"sequence": event.sequence, **fields}
@@ -230,3 +236,16 @@ def _fields(event: Event) -> dict[str, Any]:
 
 def _key(key: EdgeKey) -> dict[str, Any]:
     return {"from": key[0], "to": key[1], "relation_type": key[2]}
+
+
+def _length(extras: NodeExtras | None) -> int:
+    return 0 if extras is None else 200 + len(extras.summary) + sum(map(len, extras.tags))
+
+
+def _extras(extras: NodeExtras | EdgeExtras | None, now: int) -> dict[str, Any]:
+    """What is set of them; ``stale`` is as of the event."""
+    if extras is None:
+        return {}
+    held = {name: value for name, value in msgspec.structs.asdict(extras).items() if value not in (None, "", ())}
+    told = {name: format_time(value) if name in _MOMENTS else value for name, value in held.items()}
+    return {**told, "stale": held["freshness_at"] <= now} if "freshness_at" in held else told

@@ -10,11 +10,20 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput, KindNotAllowed
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import shift
-from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.model.extras import (
+    conflicts,
+    edge_extras,
+    node_extras,
+    same_edge_extras,
+    same_extras,
+    with_heads,
+)
+from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes, edge_stamps
+from kgserve.model.rules import ANY, Rules, check_heads, edge_fault, goes_beside, node_fault
 from kgserve.model.times import format_time
 
 MAX_NOTED = 100
@@ -31,7 +40,10 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows."""
+    """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
+
+    ``rows`` are the nodes and edges that it named, as they are afterwards, if the batch wants to be told.
+    """
 
     nodes_created: int = 0
     nodes_updated: int = 0
@@ -46,6 +58,7 @@ class Report(msgspec.Struct, kw_only=True):
     rejected: list[LeftOut] = []
     rejected_count: int = 0
     sequence: int = 0
+    rows: list[NodeRow | EdgeRow] = []
 
 
 class Workspace:
@@ -89,8 +102,9 @@ class Workspace:
 class _Draft:
     """The rows of one change set while it is being decided."""
 
-    def __init__(self, workspace: Workspace, sequence: int, now: int) -> None:
+    def __init__(self, workspace: Workspace, sequence: int, now: int, rules: Rules) -> None:
         self.workspace = workspace
+        self.rules = rules
         self.sequence = sequence
         self.now = now
         self.now_text = format_time(now)
@@ -104,10 +118,10 @@ class _Draft:
         self.edges_deleted: list[EdgeKey] = []
         self.removed: list[NodeRow | EdgeRow] = []
 
-    def reject(self, put: NodePut, reason: str) -> None:
+    def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
         self.report.rejected_count += 1
         if self.report.rejected_count <= MAX_NOTED:
-            self.report.rejected.append(LeftOut(put.index, "node", reason))
+            self.report.rejected.append(LeftOut(index, kind, " ".join(fault)))
 
     def skip(self, put: EdgePut, reason: str) -> None:
         self.report.skipped_count += 1
@@ -134,24 +148,25 @@ class _Draft:
 
     def put_node(self, put: NodePut) -> None:
         old = self.workspace.nodes.get(put.id)
-        if old is None:
+        fault = node_fault(put, old, self.rules)
+        if fault is not None:
+            self.reject(put.index, "node", fault)
+        elif old is None:
             self._create_node(put)
         else:
             self._update_node(put, old)
 
     def _create_node(self, put: NodePut) -> None:
-        if put.type is None:
-            self.reject(put, "type is required for a node that does not exist yet")
-            return
         row = NodeRow(
             put.id,
-            put.type,
+            put.type or "",
             put.content or "",
             put.attributes or EMPTY_OBJECT,
             put.version or 1,
             self.sequence,
             self.now if put.created_at is None else put.created_at,
             self.now if put.updated_at is None else put.updated_at,
+            node_extras(put.extras, None),
         )
         self.workspace.put_node(row)
         self.nodes_created.append(row)
@@ -160,7 +175,10 @@ class _Draft:
         node_type = old.type if put.type is None else put.type
         content = old.content if put.content is None else put.content
         attributes = old.attributes if put.attributes is None else put.attributes
-        if (node_type, content, attributes) == (old.type, old.content, old.attributes):
+        extras = node_extras(put.extras, old.extras)
+        resolved = put.resolves and conflicts(old) != () and not goes_beside(put, old, self.rules)
+        same = (node_type, content, attributes) == (old.type, old.content, old.attributes)
+        if same and not resolved and same_extras(extras, old.extras):
             self.report.nodes_unchanged += 1
             return
         row = NodeRow(
@@ -172,10 +190,18 @@ class _Draft:
             self.sequence,
             old.created_at if put.created_at is None else put.created_at,
             self.now if put.updated_at is None else put.updated_at,
+            self._with_heads(put, old, extras),
         )
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
         self.removed.append(old)
+
+    def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
+        """The extras with the other heads that there are from now on."""
+        if goes_beside(put, old, self.rules):
+            return with_heads(extras, (old.version, *conflicts(old)))
+        # Who changes a field has not looked at the other heads, and settles nothing.
+        return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
 
     def put_edge(self, put: EdgePut, *, touch: bool) -> None:
         present = self.workspace.present
@@ -185,7 +211,10 @@ class _Draft:
             self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
             return
         old = self.workspace.edges.get(put.key)
-        if old is None:
+        fault = edge_fault(put, old)
+        if fault is not None:
+            self.reject(put.index, "edge", fault)
+        elif old is None:
             self._create_edge(put, touch=touch)
         else:
             self._update_edge(put, old, touch=touch)
@@ -198,6 +227,7 @@ class _Draft:
             edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_OBJECT),
             put.version or 1,
             self.sequence,
+            edge_extras(put.extras, None),
         )
         self.workspace.put_edge(put.key, row)
         self.edges_created.append(row)
@@ -210,7 +240,9 @@ class _Draft:
         stamps = edge_stamps(old.attributes)
         own = stamps.own if put.own is None else put.own
         created = put.created_at or stamps.created_at
+        extras = edge_extras(put.extras, old.extras)
         changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
+        changed = changed or not same_edge_extras(extras, old.extras)
         updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
         if not changed:
             self.report.edges_unchanged += 1
@@ -218,7 +250,8 @@ class _Draft:
                 return
         attributes = edge_attributes(created, updated, own)
         version = max(put.version or 0, old.version + 1) if changed else old.version
-        row = EdgeRow(*put.key, weight, attributes, version, self.sequence if changed else old.sequence)
+        sequence = self.sequence if changed else old.sequence
+        row = EdgeRow(*put.key, weight, attributes, version, sequence, extras if changed else old.extras)
         self.workspace.put_edge(put.key, row)
         (self.edges_updated if changed else self.edges_touched).append(row)
         self.removed.append(old)
@@ -256,13 +289,15 @@ class _Draft:
         )
 
 
-def plan(batch: WriteBatch, workspace: Workspace, state: StoreState, now: int) -> tuple[ChangeSet | None, Report]:
+def plan(
+    batch: WriteBatch, workspace: Workspace, state: StoreState, now: int, rules: Rules = ANY
+) -> tuple[ChangeSet | None, Report]:
     """Decide one batch; ``None`` when it changes nothing. ``now`` is in microseconds and moves on with every commit.
 
     Raises InvalidInput, with the workspace spoilt, when a row is wrong and the batch is not ``partial``: batches that
     could be refused must be tried with `check` first.
     """
-    draft = _Draft(workspace, state.sequence + 1, max(now, state.time + 1))
+    draft = _Draft(workspace, state.sequence + 1, max(now, state.time + 1), rules)
     for key in batch.delete_edges:
         draft.delete_edge(key)
     for node_id in batch.delete_nodes:
@@ -272,20 +307,49 @@ def plan(batch: WriteBatch, workspace: Workspace, state: StoreState, now: int) -
     for edge in _last_edge_wins(batch.edges):
         draft.put_edge(edge, touch=batch.touch)
     change = draft.change_set(state)
+    if batch.told:
+        draft.report.rows = _named(batch, workspace)
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
 
-def check(batch: WriteBatch, workspace: Workspace) -> None:
-    """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow."""
+def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
+    """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow.
+
+    KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads.
+    """
     if batch.partial:
         return
-    wrong = [
-        FieldError(f"nodes[{put.index}].type", "is required for a node that does not exist yet")
-        for put in _last_wins(batch.nodes)
-        if put.type is None and (put.id in batch.delete_nodes or put.id not in workspace.present)
-    ]
+    check_heads(batch.nodes, workspace.nodes, rules)
+    gone, cut = set(batch.delete_nodes), set(batch.delete_edges)
+    wrong: list[FieldError] = []
+    only_kinds = True
+    for put in _last_wins(batch.nodes):
+        fault = node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
+        if fault is not None:
+            wrong.append(FieldError(_path(batch, "nodes", put.index, fault[0]), fault[1]))
+            only_kinds = only_kinds and not rules.allows(put.type)
+    for put in _last_edge_wins(batch.edges) if any(put.extras is not None for put in batch.edges) else ():
+        made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
+        fault = edge_fault(put, None if made_again else workspace.edges.get(put.key))
+        if fault is not None:
+            wrong.append(FieldError(_path(batch, "edges", put.index, fault[0]), fault[1]))
+            only_kinds = False
     if wrong:
-        raise InvalidInput(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+        kind = KindNotAllowed if only_kinds else InvalidInput
+        raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+
+
+def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
+    # Who sends one row alone did not send a list, and calls a type a kind.
+    if batch.told:
+        return "kind" if field == "type" else field
+    return f"{rows}[{index}].{field}"
+
+
+def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow]:
+    nodes = [workspace.nodes[put.id] for put in batch.nodes if put.id in workspace.nodes]
+    edges = [row for put in batch.edges if (row := workspace.edges.get(put.key)) is not None]
+    return [*nodes, *edges]
 
 
 def _last_wins(puts: list[NodePut]) -> list[NodePut]:

@@ -17,7 +17,13 @@ MAX_DEPTH = 10
 MAX_TRAVERSED_NODES = 10_000
 MAX_CYPHER_ROWS = 100_000
 
+MAX_SUMMARY_BYTES = 4096
+MAX_TAGS = 100
+MAX_ORDINAL = 1 << 53
+
 AS_OF = "The moment to look at: a sequence, or an RFC 3339 time; left out: now"
+VALID_AT = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
+KEPT_AT = "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything"
 
 Direction = Literal["outgoing", "incoming", "both"]
 
@@ -31,6 +37,27 @@ _Attributes = Annotated[
     msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Weight = Annotated[float | None, msgspec.Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
+_Summary = Annotated[
+    str | None, msgspec.Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
+]
+_Tags = (
+    Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]],
+        msgspec.Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
+    ]
+    | None
+)
+_Moment = Annotated[str, msgspec.Meta(max_length=64)]
+_Fresh = Annotated[_Moment, msgspec.Meta(description="Stale from then on (RFC 3339); empty: none")] | None
+_Start = Annotated[_Moment, msgspec.Meta(description="True from then on (RFC 3339); empty: none")] | None
+_End = Annotated[_Moment, msgspec.Meta(description="True until then (RFC 3339); empty: none")] | None
+_Author = (
+    Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
+)
+_Ordinal = (
+    Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")]
+    | None
+)
 
 
 class NodeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -40,6 +67,12 @@ class NodeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: _Label | None = None
     content: _Content = None
     attributes: _Attributes = None
+    summary: _Summary = None
+    tags: _Tags = None
+    freshness_at: _Fresh = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
 
 
 class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,6 +83,10 @@ class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relation_type: _Label
     weight: _Weight = None
     attributes: _Attributes = None
+    ordinal: _Ordinal = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +119,7 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes returned, nearest first")
     ] = 1000
     as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
@@ -114,6 +152,10 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         True
     )
     syntax: Annotated[bool, msgspec.Meta(description="The query is in tantivy's query language")] = False
+    tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
+    fresh_only: Annotated[bool, msgspec.Meta(description="Only nodes whose freshness_at is not past")] = False
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -125,6 +167,8 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
     id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)] = ""
     min_similarity: float | None = None
+    tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
+    fresh_only: Annotated[bool, msgspec.Meta(description="Only nodes whose freshness_at is not past")] = False
 
 
 class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -133,6 +177,8 @@ class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     queries: Annotated[list[SearchVariant], msgspec.Meta(min_length=1, max_length=8)]
     limit: Annotated[int, msgspec.Meta(description="Hits in all; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -144,6 +190,8 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -178,12 +226,18 @@ class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NodeLine(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
-    """A node as a line of the exchange format. The last three fields restore an export; leave them out otherwise."""
+    """A node as a line of the exchange format. The last fields restore an export; leave them out otherwise."""
 
     id: _Id
     type: _Label | None = None
     content: _Content = None
     attributes: _Attributes = None
+    summary: _Summary = None
+    tags: _Tags = None
+    freshness_at: _Fresh = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
     created_at: str | None = None
     updated_at: str | None = None
@@ -197,4 +251,8 @@ class EdgeLine(msgspec.Struct, tag="edge", tag_field="kind", forbid_unknown_fiel
     relation_type: _Label
     weight: _Weight = None
     attributes: _Attributes = None
+    ordinal: _Ordinal = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None

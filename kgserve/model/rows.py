@@ -10,8 +10,36 @@ EdgeKey = tuple[str, str, str]
 """Source id, target id, relation type: at most one edge has it."""
 
 
+class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The fields that most entities have no use for. Times are microseconds since 1970.
+
+    ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
+    before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
+    """
+
+    summary: str = ""
+    tags: tuple[str, ...] = ()
+    freshness_at: int | None = None
+    created_by: str = ""
+    valid_from: int | None = None
+    valid_to: int | None = None
+    conflicts: tuple[int, ...] = ()
+
+
+class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
+
+    ordinal: int | None = None
+    created_by: str = ""
+    valid_from: int | None = None
+    valid_to: int | None = None
+
+
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One state of an entity. ``attributes`` is compact JSON with sorted keys; times are microseconds since 1970."""
+    """One state of an entity. ``attributes`` is compact JSON with sorted keys; times are microseconds since 1970.
+
+    ``extras`` is None until a state has any; from then on it stays, if need be with nothing in it.
+    """
 
     id: str
     type: str
@@ -21,10 +49,18 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequence: int
     created_at: int
     updated_at: int
+    extras: NodeExtras | None = None
+
+    def holds_at(self, moment: int) -> bool:
+        """Whether it was true at a moment of the world, in microseconds."""
+        return holds(self.extras, moment)
 
 
 class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One state of a relation. ``attributes`` starts with created_at and updated_at, as `edge_attributes` writes it."""
+    """One state of a relation. ``attributes`` starts with created_at and updated_at, as `edge_attributes` writes it.
+
+    ``extras`` is None where there is nothing to say in it.
+    """
 
     source: str
     target: str
@@ -33,11 +69,24 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attributes: str
     version: int
     sequence: int
+    extras: EdgeExtras | None = None
+
+    def holds_at(self, moment: int) -> bool:
+        """Whether it was true at a moment of the world, in microseconds."""
+        return holds(self.extras, moment)
 
     @property
     def key(self) -> EdgeKey:
         """What identifies the relation."""
         return (self.source, self.target, self.relation_type)
+
+
+def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
+    """Whether what has these extras was true at a moment of the world, in microseconds."""
+    if extras is None:
+        return True
+    begun = extras.valid_from is None or extras.valid_from <= moment
+    return begun and (extras.valid_to is None or moment < extras.valid_to)
 
 
 class Stamps(msgspec.Struct, frozen=True, gc=False):

@@ -23,6 +23,11 @@ def parse_time(text: str) -> int:
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
     moment = datetime.fromisoformat(text.upper().replace(" ", "T"))
     microseconds = (moment - _EPOCH) // _MICROSECOND
-    if not _FIRST <= microseconds <= _LAST:
+    if not is_within(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
+
+
+def is_within(microseconds: int) -> bool:
+    """Whether a moment is in the years 1 to 9999, which texts can name."""
+    return _FIRST <= microseconds <= _LAST

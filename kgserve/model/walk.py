@@ -11,12 +11,17 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 MAX_EDGES = 100_000
 
+Standing = Callable[[set[str]], set[str]]
+"""Those of some nodes that are there."""
 EdgesOf = Callable[[Collection[str]], Iterable[EdgeRow]]
 """The edges to follow from some nodes, in the directions that are wanted."""
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What to walk: ``depth`` in hops from 0 to 10, and which edges to follow."""
+    """What to walk: ``depth`` in hops from 0 to 10, and which edges to follow.
+
+    With ``valid_at``, in microseconds, only what was true in the world then is there.
+    """
 
     start: str
     depth: int
@@ -24,16 +29,18 @@ class Walk(msgspec.Struct, frozen=True):
     relation_types: frozenset[str] | None
     min_weight: float | None
     max_nodes: int
+    valid_at: int | None = None
 
     @property
     def filtered(self) -> bool:
         """Whether not every edge is followed."""
-        return self.relation_types is not None or self.min_weight is not None
+        return self.relation_types is not None or self.min_weight is not None or self.valid_at is not None
 
     def follows(self, edge: EdgeRow) -> bool:
         """Whether an edge is one to follow."""
         fits = self.relation_types is None or edge.relation_type in self.relation_types
-        return fits and (self.min_weight is None or edge.weight >= self.min_weight)
+        held = self.valid_at is None or edge.holds_at(self.valid_at)
+        return fits and held and (self.min_weight is None or edge.weight >= self.min_weight)
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -52,8 +59,11 @@ class Levels(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-def by_levels(request: Walk, start: str, edges_of: EdgesOf) -> Levels:
-    """Walk from a node that is there; within a level nodes come in the order of their ids."""
+def by_levels(request: Walk, start: str, edges_of: EdgesOf, standing: Standing | None = None) -> Levels:
+    """Walk from a node that is there; within a level nodes come in the order of their ids.
+
+    ``standing`` says which nodes are there, if not all are that edges lead to.
+    """
     depths = {start: 0}
     edges: dict[EdgeKey, EdgeRow] = {}
     frontier = [start]
@@ -63,6 +73,8 @@ def by_levels(request: Walk, start: str, edges_of: EdgesOf) -> Levels:
         for edge in edges_of(frontier):
             edges[edge.key] = edge
             beyond.update(end for end in (edge.source, edge.target) if end not in depths)
+        if standing is not None:
+            beyond = standing(beyond)
         room = request.max_nodes - len(depths)
         truncated = truncated or len(beyond) > room or len(edges) > MAX_EDGES
         frontier = sorted(beyond)[: max(room, 0)]

@@ -7,8 +7,10 @@ import time
 from kgserve.model import fusion
 from kgserve.model.answers import BatchHit, BatchSearchAnswer, Node
 from kgserve.model.requests import BatchSearchRequest, SearchRequest, SearchVariant
+from kgserve.ops.scene import Moment, at_moment
 from kgserve.ops.search import Finder, await_sequence, opened
 from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 DEFAULT_LIMIT = 20
@@ -17,22 +19,30 @@ MAX_TOTAL = 100
 
 
 def batch_search(
-    pool: StorePool, indexer: Indexer | None, store: str, request: BatchSearchRequest
+    pool: StorePool,
+    indexer: Indexer | None,
+    store: str,
+    request: BatchSearchRequest,
+    historian: Historian | None = None,
 ) -> BatchSearchAnswer:
     """Join the hits of 1 to 8 variants. Raises what `search` raises; an error of one variant is the answer of all."""
     started = time.perf_counter()
+    moment = Moment(request.as_of, request.valid_at, historian)
     with pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
         words_alone = all(variant.mode == "keyword" for variant in request.queries)
         await_sequence(indexes, request.at_least, words_alone=words_alone)
         nodes: dict[str, Node] = {}
         rankings: list[list[str]] = []
-        with leased.reading() as session:
+        with at_moment(leased, indexes, moment) as scene:
+            if scene.at is not None:
+                await_sequence(indexes, scene.at, words_alone=words_alone)
             for variant in request.queries:
-                hits = Finder(session, indexes, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+                hits = Finder(scene, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
                 nodes.update((hit.node.id, hit.node) for hit in hits)
                 rankings.append([hit.node.id for hit in hits])
-        sequence, degraded = indexes.seen(words_alone=words_alone), opened(indexer).embedder.degraded
+        sequence = indexes.seen(words_alone=words_alone) if scene.at is None else scene.at
+        degraded = opened(indexer).embedder.degraded
     scores = fusion.reciprocal(rankings)
     best = list(scores)[: _clamped(request.limit, MAX_TOTAL)]
     return BatchSearchAnswer(
@@ -53,6 +63,8 @@ def _alone(variant: SearchVariant) -> SearchRequest:
         types=variant.types,
         id_prefix=variant.id_prefix,
         min_similarity=variant.min_similarity,
+        tags=variant.tags,
+        fresh_only=variant.fresh_only,
     )
 
 

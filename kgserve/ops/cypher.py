@@ -18,6 +18,7 @@ from kgserve.engine.statement import Cursor
 from kgserve.errors import TimedOut
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import WriteBatch
+from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
@@ -31,6 +32,9 @@ MAX_ANSWER_BYTES = 64 << 20
 ROWS_AT_ONCE = 500
 FEW_ROWS = 20
 PART_BYTES = 1 << 20
+
+EXTRAS = frozenset((*NODE_EXTRAS, *EDGE_EXTRAS))
+"""Properties whose columns a store's engine file may not have yet."""
 
 
 class Interruption:
@@ -97,14 +101,16 @@ def change(
 def reading(
     pool: StorePool, store: str, statement: Statement, seconds: float, control: Interruption
 ) -> Generator[Cursor]:
-    """The open result of a statement that reads."""
-    with (
-        pool.lease(store) as leased,
-        leased.reading(seconds) as session,
-        control.over(session),
-        statements.reading(session, statement) as cursor,
-    ):
-        yield cursor
+    """The open result of a statement that reads. The first that names extras has their columns made."""
+    with pool.lease(store) as leased:
+        if statement.words & EXTRAS:
+            leased.widen()
+        with (
+            leased.reading(seconds) as session,
+            control.over(session),
+            statements.reading(session, statement) as cursor,
+        ):
+            yield cursor
 
 
 def seconds_of(pool: StorePool, request: CypherRequest) -> float:

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, TooLarge
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.requests import EdgeInput, NodeInput
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
+from kgserve.model.requests import MAX_ORDINAL, MAX_TAGS, EdgeInput, NodeInput
+from kgserve.model.times import is_within
 from kgserve.ops.inject import cost
 from kgserve.ops.validate import Fault, edge_put, node_put
 from kgserve.store.aside import Changed, Difference
 
 MAX_CHANGED = 200_000
-_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at")
+_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts")
 _KEPT_OF_EDGES = ("version", "sequence")
 
 
@@ -53,7 +55,8 @@ def _node(index: int, row: Changed) -> NodePut:
         content=_given(row, "content", ""),
         attributes=_object(_given(row, "attributes", "{}"), name),
     )
-    return node_put(index, node, _faults(name))
+    put = node_put(index, node, _faults(name))
+    return msgspec.structs.replace(put, extras=_node_extras(row, name))
 
 
 def _edge(index: int, row: Changed) -> EdgePut:
@@ -72,7 +75,68 @@ def _edge(index: int, row: Changed) -> EdgePut:
         raise _fault(f"{name}: its weight is no finite number")
     attributes = _object(_given(row, "attributes", "{}"), name)
     edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
-    return edge_put(index, edge, _faults(name))
+    put = edge_put(index, edge, _faults(name))
+    return msgspec.structs.replace(put, extras=_edge_extras(row, name))
+
+
+def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
+    if all(_same(row, field) for field in NODE_EXTRAS):
+        return None
+    _check_author(row, name)
+    summary, tags = _given(row, "summary", ""), _given(row, "tags", "[]")
+    author = _given(row, "created_by", "")
+    checked = NodeInput(id="-", summary=summary, tags=_tags(tags, name), created_by=author)
+    put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
+    return msgspec.structs.replace(
+        put,
+        freshness_at=_moment(row, "freshness_at", name),
+        valid_from=_moment(row, "valid_from", name),
+        valid_to=_moment(row, "valid_to", name),
+    )
+
+
+def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
+    if all(_same(row, field) for field in EDGE_EXTRAS):
+        return None
+    _check_author(row, name)
+    ordinal, author = row.now["ordinal"], _given(row, "created_by", "")
+    if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
+        raise _fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
+    if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
+        raise _fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
+    checked = EdgeInput(source="-", target="-", relation_type="-", created_by=author)
+    put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
+    return msgspec.structs.replace(
+        put, ordinal=ordinal, valid_from=_moment(row, "valid_from", name), valid_to=_moment(row, "valid_to", name)
+    )
+
+
+def _check_author(row: Changed, name: str) -> None:
+    if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
+        raise _fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
+
+
+def _same(row: Changed, field: str) -> bool:
+    return row.now[field] == (row.before[field] if row.before else None)
+
+
+def _tags(text: str | None, name: str) -> list[str] | None:
+    tags = None if text is None else msgspec.json.decode(text, type=list[str | None])
+    if tags is None:
+        return None
+    found = [tag for tag in tags if tag is not None]
+    if len(found) != len(tags) or len(found) > MAX_TAGS:
+        raise _fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
+    return found
+
+
+def _moment(row: Changed, field: str, name: str) -> Moment:
+    now = row.now[field]
+    if row.before is not None and now == row.before[field]:
+        return msgspec.UNSET
+    if now is not None and not is_within(now):
+        raise _fault(f"{name}: {field} is outside the years 1 to 9999")
+    return now
 
 
 def _given(row: Changed, field: str, empty: Any) -> Any:

@@ -14,12 +14,17 @@ from kgserve.engine import read
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.model.change import StoreState
+from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
+from kgserve.model.rows import EdgeExtras, NodeExtras
 from kgserve.model.times import format_time
+from kgserve.ops.validity import Held, valid_moment
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
+_Text = str | None
 
-class _NodeLine(msgspec.Struct, tag="node", tag_field="kind"):
+
+class _NodeLine(msgspec.Struct, tag="node", tag_field="kind", omit_defaults=True):
     """Like `NodeLine`, with attributes that are JSON already."""
 
     id: str
@@ -29,9 +34,15 @@ class _NodeLine(msgspec.Struct, tag="node", tag_field="kind"):
     version: int
     created_at: str
     updated_at: str
+    summary: str = ""
+    tags: tuple[str, ...] = ()
+    freshness_at: _Text = None
+    created_by: str = ""
+    valid_from: _Text = None
+    valid_to: _Text = None
 
 
-class _EdgeLine(msgspec.Struct, tag="edge", tag_field="kind"):
+class _EdgeLine(msgspec.Struct, tag="edge", tag_field="kind", omit_defaults=True):
     """Like `EdgeLine`, with attributes that are JSON already."""
 
     source: str = msgspec.field(name="from")
@@ -40,6 +51,10 @@ class _EdgeLine(msgspec.Struct, tag="edge", tag_field="kind"):
     weight: float
     attributes: msgspec.Raw
     version: int
+    ordinal: int | None = None
+    created_by: str = ""
+    valid_from: _Text = None
+    valid_to: _Text = None
 
 
 _encode = msgspec.json.Encoder().encode_lines
@@ -48,16 +63,20 @@ _encode = msgspec.json.Encoder().encode_lines
 class ExportStream:
     """All nodes, then all edges, of one state, as blocks of NDJSON lines; a context manager."""
 
-    def __init__(self, folder: Path, state: StoreState, release: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, state: StoreState, release: Callable[[], None], valid_at: int | None) -> None:
         self._folder = folder
+        self._valid_at = valid_at
         self._release = release
         self.sequence = state.sequence
 
     def __iter__(self) -> Iterator[bytes]:
+        held = None if self._valid_at is None else Held(self._valid_at)
         for rows in snapshot.read_rows(self._folder / snapshot.NODES):
-            yield encode_nodes(rows)
+            if block := encode_nodes(held.nodes(rows) if held else rows):
+                yield block
         for rows in snapshot.read_rows(self._folder / snapshot.EDGES):
-            yield encode_edges(rows)
+            if block := encode_edges(held.edges(rows) if held else rows):
+                yield block
 
     def __enter__(self) -> Self:
         return self
@@ -72,8 +91,12 @@ class ExportStream:
         release()
 
 
-def export(pool: StorePool, store: str) -> ExportStream:
-    """Take a snapshot of a store to stream; the store is leased until it is closed. Raises NotFound, StorageFull."""
+def export(pool: StorePool, store: str, valid_at: str | None = None) -> ExportStream:
+    """Take a snapshot of a store to stream; the store is leased until it is closed. Raises NotFound, StorageFull.
+
+    With ``valid_at`` (RFC 3339) only what was true in the world then.
+    """
+    moment = valid_moment(valid_at)
     leased = pool.acquire(store)
     try:
         folder, state = _dump(leased)
@@ -83,7 +106,7 @@ def export(pool: StorePool, store: str) -> ExportStream:
     except BaseException:
         pool.release(leased)
         raise
-    return ExportStream(folder, state, lambda: pool.release(leased))
+    return ExportStream(folder, state, lambda: pool.release(leased), moment)
 
 
 def _dump(store: Store) -> tuple[Path, StoreState]:
@@ -97,23 +120,38 @@ def _dump(store: Store) -> tuple[Path, StoreState]:
         raise
 
 
-def encode_nodes(rows: Iterable[snapshot.RowTuple]) -> bytes:
+def encode_nodes(rows: Iterable[RowTuple]) -> bytes:
     """Nodes, as tuples in the order of `NodeRow`, as lines."""
     return _encode([_node_line(row) for row in rows])
 
 
-def encode_edges(rows: Iterable[snapshot.RowTuple]) -> bytes:
+def encode_edges(rows: Iterable[RowTuple]) -> bytes:
     """Edges, as tuples in the order of `EdgeRow`, as lines."""
     return _encode([_edge_line(row) for row in rows])
 
 
-def _node_line(row: snapshot.RowTuple) -> _NodeLine:
-    node_id, node_type, content, attributes, version, _sequence, created, updated = row
-    return _NodeLine(
+def _node_line(row: RowTuple) -> _NodeLine:
+    node_id, node_type, content, attributes, version, _sequence, created, updated = row[:NODE_FIELDS]
+    line = _NodeLine(
         node_id, node_type, content, msgspec.Raw(attributes), version, format_time(created), format_time(updated)
     )
+    extras: NodeExtras | None = row[NODE_FIELDS] if len(row) > NODE_FIELDS else None
+    if extras is not None:
+        line.summary, line.tags, line.created_by = extras.summary, extras.tags, extras.created_by
+        line.freshness_at = _time(extras.freshness_at)
+        line.valid_from, line.valid_to = _time(extras.valid_from), _time(extras.valid_to)
+    return line
 
 
-def _edge_line(row: snapshot.RowTuple) -> _EdgeLine:
-    source, target, relation_type, weight, attributes, version, _sequence = row
-    return _EdgeLine(source, target, relation_type, weight, msgspec.Raw(attributes), version)
+def _edge_line(row: RowTuple) -> _EdgeLine:
+    source, target, relation_type, weight, attributes, version, _sequence = row[:EDGE_FIELDS]
+    line = _EdgeLine(source, target, relation_type, weight, msgspec.Raw(attributes), version)
+    extras: EdgeExtras | None = row[EDGE_FIELDS] if len(row) > EDGE_FIELDS else None
+    if extras is not None:
+        line.ordinal, line.created_by = extras.ordinal, extras.created_by
+        line.valid_from, line.valid_to = _time(extras.valid_from), _time(extras.valid_to)
+    return line
+
+
+def _time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else format_time(microseconds)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from kgserve.errors import NotFound
-from kgserve.history.history import FOREVER, State
+from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.history.history import FOREVER, History, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
     ChangeEntry,
@@ -21,21 +23,27 @@ from kgserve.model.answers import (
     NodeHistory,
     NodeState,
 )
+from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet
-from kgserve.model.requests import InjectRequest, NodeInput, RevertRequest
+from kgserve.model.extras import conflicts, put_again
+from kgserve.model.requests import RevertRequest
 from kgserve.model.rows import NodeRow
-from kgserve.model.times import format_time
+from kgserve.model.store_settings import PruneAnswer, PruneRequest
+from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
-from kgserve.ops.inject import inject
-from kgserve.ops.moments import caught_up, history_of
+from kgserve.ops.inject import cost, inject_answer
+from kgserve.ops.moments import MAX_DIGITS, caught_up, history_of
+from kgserve.ops.submit import submit
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.historian import DAY, Historian, HistoryFollower
 
+_EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
 MAX_STATES = 200
 MAX_CHANGES = 200
 MAX_ROWS_OF_CHANGES = 20_000
 MAX_LISTED = 1_000
+_DAYS = re.compile(r"([0-9]{1,5})d")
 
 
 def node_history(
@@ -62,22 +70,21 @@ def node_history(
 
 def node_version(pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int) -> NodeAnswer:
     """One state of a node, without edges. Raises NotFound."""
-    return NodeAnswer(
-        node=render.node(_version(pool, historian, store, node_id, version)),
-        outgoing=[],
-        incoming=[],
-        edges_truncated=False,
-    )
+    state, successor = _version(pool, historian, store, node_id, version)
+    node = render.node(state.row)
+    if successor is not None:
+        node.superseded_by = successor
+    return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
 def revert(
     pool: StorePool, historian: Historian | None, store: str, node_id: str, request: RevertRequest
 ) -> Future[InjectAnswer]:
     """Write a node as it was in a version, as a new one; a node that was deleted comes back. Raises NotFound."""
-    row = _version(pool, historian, store, node_id, request.version)
-    node = render.node(row)
-    again = NodeInput(id=row.id, type=row.type, content=row.content, attributes=node.attributes)
-    return inject(pool, store, InjectRequest(nodes=[again]))
+    state, _ = _version(pool, historian, store, node_id, request.version)
+    put = put_again(state.row)
+    batch = WriteBatch(nodes=[put], cost=cost([put], []))
+    return submit(pool, store, batch, lambda report: inject_answer(report, 1, 0), create=False)
 
 
 def changes(pool: StorePool, store: str, since: int, limit: int) -> ChangesPage:
@@ -104,14 +111,62 @@ def changes(pool: StorePool, store: str, since: int, limit: int) -> ChangesPage:
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 
-def _version(pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int) -> NodeRow:
+def prune_history(pool: StorePool, historian: Historian | None, store: str, request: PruneRequest) -> PruneAnswer:
+    """Forget the states that had ended by a moment, or those that the store's settings let go of. Blocks.
+
+    Raises InvalidInput, NotFound, Conflict when no history is kept, Unavailable.
+    """
+    with pool.lease(store) as leased:
+        follower = history_of(historian, leased)
+        present = leased.state.sequence
+        caught_up(follower, present)
+        now = time.time_ns() // 1000
+        before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
+        pruned = follower.prune(before) if before > 0 else 0
+        return PruneAnswer(
+            store=store, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
+        )
+
+
+def _moment(follower: HistoryFollower, before: str, now: int) -> int:
+    """The sequence that is meant by a sequence, a time, or a number of days before ``now``."""
+    if found := _DAYS.fullmatch(before):
+        time_meant = now - int(found[1]) * DAY
+        return follower.look(lambda history: history.sequence_at(time_meant))
+    if before.isascii() and before.isdecimal() and len(before) <= MAX_DIGITS:
+        return int(before)
+    try:
+        moment = parse_time(before)
+    except ValueError as error:
+        message = f"is neither a sequence, nor a number of days such as 30d, nor a time: {error}"
+        raise InvalidInput(f"before: {message}", (FieldError("before", message),)) from None
+    return follower.look(lambda history: history.sequence_at(moment))
+
+
+def _version(
+    pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int
+) -> tuple[State[NodeRow], int | None]:
+    """A state, and the version that superseded it, if one did."""
     with pool.lease(store) as leased:
         follower = history_of(historian, leased)
         caught_up(follower, leased.state.sequence)
         state = follower.look(lambda history: history.node_version(node_id, version))
-    if state is None:
-        raise NotFound(f"store {store!r} knows of no version {version} of node {node_id!r}")
-    return state.row
+        if state is None:
+            raise NotFound(f"store {store!r} knows of no version {version} of node {node_id!r}")
+        return state, follower.look(lambda history: _successor(history, state))
+
+
+def _successor(history: History, state: State[NodeRow]) -> int | None:
+    """The first later version that does not name this one among the heads beside it."""
+    version = state.row.version
+    while state.last is not None:
+        later = history.node_at(state.row.id, state.last)
+        if later is None or later.first != state.last:
+            return None
+        if version not in conflicts(later.row):
+            return later.row.version
+        state = later
+    return None
 
 
 def _state(state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None) -> NodeState:
@@ -145,7 +200,8 @@ def _told(fields: dict[str, Any], path: str) -> bytes | None:
 def _fields(row: NodeRow) -> dict[str, Any]:
     node = render.node(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
-    return {"type": node.type, "content": node.content, **attributes}
+    extras = {name: value for name in _EXTRAS if (value := getattr(node, name)) is not msgspec.UNSET}
+    return {"type": node.type, "content": node.content, **attributes, **extras}
 
 
 def _entry(change: ChangeSet) -> ChangeEntry:

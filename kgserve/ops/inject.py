@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kgserve.errors import FieldError
 from kgserve.model.answers import InjectAnswer, Skipped
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.plan import Report
 from kgserve.model.requests import InjectRequest
 from kgserve.ops.submit import submit
@@ -35,7 +35,7 @@ def inject(pool: StorePool, store: str, request: InjectRequest) -> Future[Inject
     batch = WriteBatch(nodes=node_puts, edges=edge_puts, touch=request.touch, cost=cost(node_puts, edge_puts))
 
     def answer(report: Report) -> InjectAnswer:
-        return _answer(report, len(nodes), len(edges))
+        return inject_answer(report, len(nodes), len(edges))
 
     return submit(pool, store, batch, answer, create=True)
 
@@ -44,7 +44,12 @@ def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
     """About the bytes that rows take: their texts and something for the rest."""
     texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
     texts += sum(len(e.own) for e in edges if e.own is not None)
+    texts += sum(_extras_cost(n.extras) for n in nodes if n.extras is not None)
     return texts + 300 * (len(nodes) + len(edges))
+
+
+def _extras_cost(extras: NodeExtrasPut) -> int:
+    return len(extras.summary or "") + sum(map(len, extras.tags or ())) + 100
 
 
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
@@ -67,7 +72,8 @@ def _checked(
     return puts
 
 
-def _answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+    """What callers are told of a write."""
     skipped = [
         Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
         for row in report.skipped

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
-from kgserve.errors import FieldError, Gone, InvalidInput, Unavailable
+from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
+from kgserve.history.history import gone
 from kgserve.model.times import parse_time
 from kgserve.store.store import Store
 from kgserve.views.historian import Historian, HistoryFollower
@@ -23,33 +26,44 @@ class Past(msgspec.Struct, frozen=True):
         """The history of a store, and the commit that is meant: the one named, or the last one up to the time.
 
         A moment that is yet to come is now. Raises InvalidInput, Gone for what is no longer known, Unavailable while
-        the history is behind, or when none is kept.
+        the history is behind, Conflict when none is kept.
         """
         follower = history_of(self.historian, store)
         present = store.state.sequence
         at = min(self._sequence(follower, present), present)
         oldest = follower.look(lambda history: history.oldest)
         if at < oldest:
-            raise Gone(f"as_of: the history of this store begins at sequence {oldest}", oldest)
+            raise gone(oldest)
         return follower, at
 
+    def moment(self, store: Store) -> int:
+        """The time that is meant, in microseconds: that of the commit, if it is named. Raises as `of`."""
+        follower, at = self.of(store)
+        if self._is_sequence:
+            return follower.look(lambda history: history.time_of(at))
+        return min(parse_time(self.as_of), time.time_ns() // 1000)
+
+    @property
+    def _is_sequence(self) -> bool:
+        return self.as_of.isascii() and self.as_of.isdecimal() and len(self.as_of) <= MAX_DIGITS
+
     def _sequence(self, follower: HistoryFollower, present: int) -> int:
-        if self.as_of.isascii() and self.as_of.isdecimal() and len(self.as_of) <= MAX_DIGITS:
+        if self._is_sequence:
             caught_up(follower, min(int(self.as_of), present))
             return int(self.as_of)
         try:
-            time = parse_time(self.as_of)
+            moment = parse_time(self.as_of)
         except ValueError as error:
             message = f"is neither a sequence nor a time: {error}"
             raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),)) from None
         caught_up(follower, present)
-        return follower.look(lambda history: history.sequence_at(time))
+        return follower.look(lambda history: history.sequence_at(moment))
 
 
 def history_of(historian: Historian | None, store: Store) -> HistoryFollower:
-    """The history of an open store. Raises Unavailable when none is kept."""
+    """The history of an open store. Raises Conflict when none is kept."""
     if historian is None:
-        raise Unavailable("histories are turned off on this server; only the present can be read", retry_after=3600)
+        raise Conflict("histories are turned off on this server; only the present can be read")
     return historian.of(store)
 
 

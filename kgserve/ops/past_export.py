@@ -15,6 +15,7 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.ops.exporting import encode_edges, encode_nodes
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
+from kgserve.ops.validity import Held, valid_moment
 from kgserve.store.pool import StorePool
 from kgserve.views.historian import Historian, HistoryFollower
 
@@ -24,19 +25,27 @@ ROWS_AT_ONCE = 5_000
 class PastStream:
     """All nodes, then all edges, as of one commit, as blocks of NDJSON lines; a context manager."""
 
-    def __init__(self, follower: HistoryFollower, sequence: int, release: Callable[[], None]) -> None:
+    def __init__(
+        self, follower: HistoryFollower, sequence: int, release: Callable[[], None], valid_at: int | None
+    ) -> None:
         self._follower = follower
+        self._valid_at = valid_at
         self._release = release
         self.sequence = sequence
 
     def __iter__(self) -> Iterator[bytes]:
+        held = None if self._valid_at is None else Held(self._valid_at)
         after = ""
         while states := self._follower.look(_nodes(self.sequence, after)):
-            yield encode_nodes(msgspec.structs.astuple(state.row) for state in states)
+            rows = (msgspec.structs.astuple(state.row) for state in states)
+            if block := encode_nodes(held.nodes(rows) if held else rows):
+                yield block
             after = states[-1].row.id
         key = ("", "", "")
         while found := self._follower.look(_edges(self.sequence, key)):
-            yield encode_edges(msgspec.structs.astuple(state.row) for state in found)
+            rows = (msgspec.structs.astuple(state.row) for state in found)
+            if block := encode_edges(held.edges(rows) if held else rows):
+                yield block
             key = found[-1].row.key
 
     def __enter__(self) -> Self:
@@ -51,15 +60,19 @@ class PastStream:
         release()
 
 
-def export_as_of(pool: StorePool, store: str, past: Past) -> PastStream:
-    """A store as it was, to stream; it is leased until it is closed. Raises NotFound, and what `Past.of` raises."""
+def export_as_of(pool: StorePool, store: str, past: Past, valid_at: str | None = None) -> PastStream:
+    """A store as it was, to stream; it is leased until it is closed. Raises NotFound, and what `Past.of` raises.
+
+    With ``valid_at`` (RFC 3339) only what was true in the world then.
+    """
+    moment = valid_moment(valid_at)
     leased = pool.acquire(store)
     try:
         follower, at = past.of(leased)
     except BaseException:
         pool.release(leased)
         raise
-    return PastStream(follower, at, lambda: pool.release(leased))
+    return PastStream(follower, at, lambda: pool.release(leased), moment)
 
 
 def restore(pool: StorePool, historian: Historian | None, store: str, request: RestoreRequest) -> RestoreAnswer:

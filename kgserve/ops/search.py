@@ -10,19 +10,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.engine import read
-from kgserve.engine.session import Session
-from kgserve.engine.traverse import walk
 from kgserve.errors import FieldError, InvalidInput, Unavailable
 from kgserve.model import fusion
 from kgserve.model.answers import SearchAnswer, SearchHit
 from kgserve.model.fusion import Match, Ranked
 from kgserve.model.requests import SearchRequest
 from kgserve.model.rows import NodeRow
-from kgserve.model.walk import Walk, clamp
+from kgserve.model.walk import clamp
 from kgserve.ops import render
+from kgserve.ops.scene import Moment, Scene, at_moment
 from kgserve.store.pool import StorePool
 from kgserve.views.filters import Filter
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 
@@ -47,21 +46,25 @@ class Found(msgspec.Struct, frozen=True):
     semantic: float | None
 
 
-def search(pool: StorePool, indexer: Indexer | None, store: str, request: SearchRequest) -> SearchAnswer:
+def search(
+    pool: StorePool, indexer: Indexer | None, store: str, request: SearchRequest, historian: Historian | None = None
+) -> SearchAnswer:
     """The best nodes for a query, best first.
 
     Raises NotFound, InvalidInput, Unavailable while an index is being opened or does not come to ``at_least`` in time,
-    and Conflict when the store's vectors are of another model.
+    and Conflict when the store's vectors are of another model; with ``as_of`` also what `Past.of` raises.
     """
     started = time.perf_counter()
+    moment = Moment(request.as_of, request.valid_at, historian)
+    words_alone = request.mode == "keyword"
     with pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
-        words_alone = request.mode == "keyword"
         await_sequence(indexes, request.at_least, words_alone=words_alone)
-        with leased.reading() as session:
-            finder = Finder(session, indexes, request)
-            hits = finder.page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
-        sequence = indexes.seen(words_alone=words_alone)
+        with at_moment(leased, indexes, moment) as scene:
+            if scene.at is not None:
+                await_sequence(indexes, scene.at, words_alone=words_alone)
+            hits = Finder(scene, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
+        sequence = indexes.seen(words_alone=words_alone) if scene.at is None else scene.at
     took = round((time.perf_counter() - started) * 1000, 3)
     degraded = opened(indexer).embedder.degraded
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=took)
@@ -97,12 +100,16 @@ def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool)
 class Finder:
     """One search of one store."""
 
-    def __init__(self, session: Session, indexes: Indexes, request: SearchRequest) -> None:
-        self._session = session
-        self._indexes = indexes
+    def __init__(self, scene: Scene, request: SearchRequest) -> None:
+        self._around = scene.graph
+        self._indexes = scene.indexes
+        self._queries = scene.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
-        self._only = Filter(types, request.id_prefix)
+        fresh_at = time.time_ns() // 1000 if request.fresh_only else None
+        tags = frozenset(request.tags or ())
+        self._only = Filter(types, request.id_prefix, tags, scene.valid_at, fresh_at)
+        self._narrow = not self._only.is_empty
         self._vector: Vector | None = None
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
@@ -126,22 +133,21 @@ class Finder:
 
     def _words(self, pool: int) -> dict[str, float]:
         request = self._request
-        hits = self._indexes.keyword.search(request.query, pool, self._only, syntax=request.syntax)
-        return {hit.id: hit.score for hit in hits}
+        return self._indexes.words(request.query, pool, self._only, syntax=request.syntax)
 
     def _meaning(self, pool: int) -> dict[str, float]:
         least = self._request.min_similarity
-        hits = self._indexes.vector.search(self._embedded(), pool, self._only)
-        return {hit.id: hit.similarity for hit in hits if least is None or hit.similarity >= least}
+        found = self._indexes.meaning(self._embedded(), pool, self._only)
+        return found if least is None else {key: near for key, near in found.items() if near >= least}
 
     def _embedded(self) -> Vector:
         vector = self._vector
         if vector is None:
-            vector = self._vector = self._indexes.queries.of(self._request.query)
+            vector = self._vector = self._queries.of(self._request.query)
         return vector
 
     def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
-        vectors = self._indexes.vector.vectors_of(list(ids))
+        vectors = self._indexes.vectors_of(list(ids))
         return {key: float(vector @ self._embedded()) for key, vector in vectors.items()}
 
     def _deep_enough(self, wanted: int) -> list[Found]:
@@ -166,11 +172,8 @@ class Finder:
         nearby = None
         if self._request.neighbours:
             scores = {key: match.score for key, match in matches.items()}
-            nearby = fusion.spread(scores, fusion.look_around(scores, self._look_up))
+            nearby = fusion.spread(scores, fusion.look_around(scores, self._around.neighbours))
         return [Found(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
-
-    def _look_up(self, ids: Sequence[str]) -> fusion.Neighbours:
-        return read.neighbours(self._session, ids)
 
     def _graph(self) -> list[Found]:
         starts = self._starts()
@@ -189,7 +192,7 @@ class Finder:
 
     def _starts(self) -> dict[str, float]:
         if self._request.start_id is not None:
-            if not read.find_present(self._session, [self._request.start_id]):
+            if not self._around.rows([self._request.start_id]):
                 message = f"there is no node {self._request.start_id!r}"
                 raise InvalidInput(f"start_id: {message}", (FieldError("start_id", message),))
             return {self._request.start_id: 1.0}
@@ -199,17 +202,17 @@ class Finder:
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
         depth = max(1, clamp(self._request.depth))
-        found = walk(self._session, Walk(start, depth, "both", None, None, GRAPH_NODES))
-        return [(edge.source, edge.target, edge.weight) for edge in found.edges]
+        edges = self._around.walk(start, depth, GRAPH_NODES)
+        return [(edge.source, edge.target, edge.weight) for edge in edges]
 
     def _passing(self, ranked: Sequence[Found], at_once: int) -> Iterable[tuple[Found, NodeRow]]:
         """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
         for first in range(0, len(ranked), at_once):
             some = ranked[first : first + at_once]
-            rows = self._indexes.store.find_nodes(self._session, [found.ranked.id for found in some])
+            rows = self._around.rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
-                if row is not None and self._only.passes(row.id, row.type):
+                if row is not None and (not self._narrow or self._only.passes_row(row)):
                     yield found, row
 
     def _hit(self, found: Found, row: NodeRow) -> SearchHit:

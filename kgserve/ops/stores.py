@@ -1,9 +1,12 @@
-"""Listing, making, dropping and describing stores."""
+"""Listing, making, changing, dropping and describing stores."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
@@ -19,10 +22,14 @@ from kgserve.model.answers import (
 )
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.model.requests import NodeInput
+from kgserve.model.rows import EMPTY_OBJECT
+from kgserve.model.store_settings import MAX_NAME_BYTES, StoreSettings, StoreSettingsAnswer, StoreSettingsRequest
 from kgserve.model.times import format_time
+from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
+from kgserve.store.store import USUAL, Store
 from kgserve.store.summary import closed_state
 from kgserve.views.indexer import Indexer
 
@@ -40,11 +47,29 @@ def list_stores(pool: StorePool) -> StoreList:
     return StoreList(stores=stores, count=len(stores))
 
 
-def create_store(pool: StorePool, store: str) -> StoreAnswer:
-    """Make a store, or find it. Raises InvalidInput for the name, Conflict when a name differs in case alone."""
-    created = pool.create(store)
+def create_store(pool: StorePool, store: str, request: StoreSettingsRequest | None = None) -> StoreAnswer:
+    """Make a store with settings, or find it as it is.
+
+    Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
+    """
+    chosen = _checked(request or StoreSettingsRequest())(USUAL)
+    created = pool.create(store, chosen)
     with pool.lease(store) as leased:
         return StoreAnswer(name=store, created=created, sequence=leased.state.sequence)
+
+
+def store_settings(pool: StorePool, store: str) -> StoreSettingsAnswer:
+    """The settings of a store. Raises NotFound."""
+    with pool.lease(store) as leased:
+        return _settings(leased)
+
+
+def update_store(pool: StorePool, store: str, request: StoreSettingsRequest) -> StoreSettingsAnswer:
+    """Change the settings that are named; they are durable afterwards. Raises InvalidInput, NotFound, StorageFull."""
+    change = _checked(request)
+    with pool.lease(store) as leased:
+        leased.change_settings(change)
+        return _settings(leased)
 
 
 def drop_store(pool: StorePool, store: str, confirm: str | None) -> DropAnswer:
@@ -83,10 +108,10 @@ def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
             pending=max(state.pending, 0),
             bytes=state.bytes,
             model=state.model,
-            degraded=state.name == "vector" and indexer.embedder.degraded,
+            degraded=state.name in ("vector", "past-vector") and indexer.embedder.degraded,
             error=state.error,
         )
-        for state in (indexes.keyword.state(), indexes.vector.state())
+        for state in indexes.states()
     ]
 
 
@@ -135,3 +160,45 @@ def _summary(layout: Layout, store: Store | None) -> StoreSummary:
         engine_bytes=engine_bytes,
         created_at=format_time(layout.created_at()),
     )
+
+
+def _settings(store: Store) -> StoreSettingsAnswer:
+    described = store.description
+    return StoreSettingsAnswer(
+        store=store.name,
+        name=described.name,
+        conflict_policy=described.conflict_policy,
+        kind_whitelist=list(described.kind_whitelist),
+        metadata=described.metadata,
+        history=described.history,
+        created_at=format_time(described.created_at),
+        sequence=store.state.sequence,
+    )
+
+
+def _checked(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
+    """What a request makes of settings. Raises InvalidInput for what its schema cannot say."""
+    faults = Faults()
+    if request.name is not None and len(request.name.encode()) > MAX_NAME_BYTES:
+        faults("name", f"is longer than {MAX_NAME_BYTES} bytes of UTF-8")
+    kinds = tuple(dict.fromkeys(request.kind_whitelist or ()))
+    for at, kind in enumerate(kinds):
+        check_label(kind, f"kind_whitelist.{at}", faults)
+    metadata = None if request.metadata is None else _metadata(request.metadata, faults)
+    faults.raise_any()
+    given = {
+        "name": request.name,
+        "conflict_policy": request.conflict_policy,
+        "kind_whitelist": None if request.kind_whitelist is None else kinds,
+        "metadata": metadata,
+        "history": request.history,
+    }
+    changes = {field: value for field, value in given.items() if value is not None}
+    return lambda settings: msgspec.structs.replace(settings, **changes)
+
+
+def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
+    """Metadata with its keys in order, checked as the attributes of a node are."""
+    node = NodeInput(id="metadata", attributes=metadata)
+    checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
+    return msgspec.json.decode(checked.attributes or EMPTY_OBJECT, type=dict[str, Any])

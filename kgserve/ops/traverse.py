@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kgserve.engine.traverse import walk
 from kgserve.model.answers import TraverseAnswer
 from kgserve.model.requests import TraverseRequest
@@ -9,6 +11,7 @@ from kgserve.model.walk import Reached, Walk, clamp
 from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validity import world_moment
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.historian import Historian
@@ -19,19 +22,26 @@ def traverse(
 ) -> TraverseAnswer:
     """Nodes within reach, nearest first, and the edges between them. An unknown start reaches nothing.
 
-    Raises NotFound for the store, TimedOut when it takes longer than the query time limit, and with ``as_of`` what
-    `Past.of` raises.
+    Raises NotFound for the store, TimedOut when it takes longer than the query time limit, InvalidInput for a
+    ``valid_at`` that is no time, and with ``as_of`` what `Past.of` raises.
     """
     faults = Faults()
     check_label(request.start_id, "start_id", faults)
     faults.raise_any()
     types = None if request.relation_types is None else frozenset(request.relation_types)
     wanted = Walk(
-        request.start_id, clamp(request.depth), request.direction, types, request.min_weight, request.max_nodes
+        request.start_id,
+        clamp(request.depth),
+        request.direction,
+        types,
+        request.min_weight,
+        request.max_nodes,
     )
+    past = None if request.as_of is None else Past(historian, request.as_of)
     with pool.lease(store) as leased:
-        if request.as_of is not None:
-            found, sequence = as_of.walk(leased, Past(historian, request.as_of), wanted)
+        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, leased, past))
+        if past is not None:
+            found, sequence = as_of.walk(leased, past, wanted)
         else:
             found, sequence = _now(leased, wanted)
     nodes = [render.reached(row, depth) for row, depth in found.nodes]

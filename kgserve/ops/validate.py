@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.batch import EdgePut, NodePut
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut
 from kgserve.model.requests import (
     MAX_ATTRIBUTES_BYTES,
     MAX_ATTRIBUTES_DEPTH,
     MAX_CONTENT_BYTES,
     MAX_ID_BYTES,
+    MAX_SUMMARY_BYTES,
     EdgeInput,
     EdgeLine,
     NodeInput,
@@ -59,13 +60,14 @@ def node_put(index: int, node: NodeInput | NodeLine, fault: Fault) -> NodePut:
         check_label(node.type, "type", fault)
     if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
         fault("content", f"is longer than {MAX_CONTENT_BYTES} bytes")
-    attributes = None if node.attributes is None else _canonical(node.attributes, fault)
+    attributes = None if node.attributes is None else canonical(node.attributes, fault)
+    extras = _node_extras(node, fault)
     if isinstance(node, NodeInput):
-        return NodePut(index, node.id, node.type, node.content, attributes)
+        return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
-    return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated)
+    return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
 
 
 def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
@@ -76,10 +78,54 @@ def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
     own = created = updated = None
     if edge.attributes is not None:
         created, updated = (_stamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
-        own = _canonical(edge.attributes, fault)
+        own = canonical(edge.attributes, fault)
     version = edge.version if isinstance(edge, EdgeLine) else None
     weight = None if edge.weight is None else edge.weight + 0.0
-    return EdgePut(index, (edge.source, edge.target, edge.relation_type), weight, own, created, updated, version)
+    key = (edge.source, edge.target, edge.relation_type)
+    return EdgePut(index, key, weight, own, created, updated, version, _edge_extras(edge, fault))
+
+
+def _node_extras(node: NodeInput | NodeLine, fault: Fault) -> NodeExtrasPut | None:
+    texts = (node.freshness_at, node.valid_from, node.valid_to)
+    if texts == (None, None, None) and node.summary is None and node.tags is None and node.created_by is None:
+        return None
+    if node.summary is not None and _longer(node.summary, MAX_SUMMARY_BYTES):
+        fault("summary", f"is longer than {MAX_SUMMARY_BYTES} bytes of UTF-8")
+    freshness_at, valid_from, valid_to = (
+        moment(text, path, fault) for text, path in zip(texts, ("freshness_at", "valid_from", "valid_to"), strict=True)
+    )
+    tags = None if node.tags is None else check_tags(node.tags, fault)
+    return NodeExtrasPut(node.summary, tags, freshness_at, check_author(node.created_by, fault), valid_from, valid_to)
+
+
+def _edge_extras(edge: EdgeInput | EdgeLine, fault: Fault) -> EdgeExtrasPut | None:
+    if edge.ordinal is None and edge.created_by is None and edge.valid_from is None and edge.valid_to is None:
+        return None
+    valid_from, valid_to = (
+        moment(text, path, fault) for text, path in ((edge.valid_from, "valid_from"), (edge.valid_to, "valid_to"))
+    )
+    return EdgeExtrasPut(edge.ordinal, check_author(edge.created_by, fault), valid_from, valid_to)
+
+
+def check_tags(tags: list[str], fault: Fault) -> tuple[str, ...]:
+    """Tags in order, each once."""
+    for index, tag in enumerate(tags):
+        check_label(tag, f"tags[{index}]", fault)
+    return tuple(dict.fromkeys(tags))
+
+
+def moment(text: str | None, path: str, fault: Fault) -> Moment:
+    """A time as it is to be written: UNSET when it was left out, None when it is to be cleared."""
+    if text is None:
+        return msgspec.UNSET
+    return _time(text, path, fault) if text else None
+
+
+def check_author(name: str | None, fault: Fault) -> str:
+    """Who writes; "" when nobody says."""
+    if name and _longer(name, MAX_ID_BYTES):
+        fault("created_by", f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
+    return name or ""
 
 
 def check_label(text: str, path: str, fault: Fault) -> None:
@@ -97,7 +143,8 @@ def _longer(text: str, limit: int) -> bool:
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
 
-def _canonical(attributes: dict[str, Any], fault: Fault) -> str:
+def canonical(attributes: dict[str, Any], fault: Fault) -> str:
+    """Attributes as compact JSON with sorted keys."""
     if not attributes:
         return EMPTY_OBJECT
     fine = all(_check_value(value, f"attributes.{key}", 1, fault) for key, value in attributes.items())

@@ -12,6 +12,13 @@ LABELS: dict[str, dict[str, str]] = {
         "sequence": "INT64",
         "created_at": "TIMESTAMP",
         "updated_at": "TIMESTAMP",
+        "summary": "STRING",
+        "tags": "STRING[]",
+        "freshness_at": "TIMESTAMP",
+        "created_by": "STRING",
+        "valid_from": "TIMESTAMP",
+        "valid_to": "TIMESTAMP",
+        "conflicts": "INT64[]",
     },
     "RELATES_TO": {
         "relation_type": "STRING",
@@ -19,5 +26,9 @@ LABELS: dict[str, dict[str, str]] = {
         "attributes": "STRING",
         "version": "INT64",
         "sequence": "INT64",
+        "ordinal": "INT64",
+        "created_by": "STRING",
+        "valid_from": "TIMESTAMP",
+        "valid_to": "TIMESTAMP",
     },
 }

@@ -23,6 +23,7 @@ from kgserve.engine.session import Session
 from kgserve.errors import StorageFull
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
+from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import fresh_folder
@@ -37,7 +38,10 @@ pc: Any = pyarrow.compute  # its functions are made at run time, where no type c
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A row as it is now and as it was, each by field; a value may be None, for a statement may leave it out."""
+    """A row as it is now and as it was, each by field; a value may be None, for a statement may leave it out.
+
+    Extras are fields like others; times are microseconds, lists JSON.
+    """
 
     now: dict[str, Any]
     before: dict[str, Any] | None
@@ -79,7 +83,8 @@ class Copy:
         )
 
     def _tables(self, after: Path, name: str, kind: type[NodeRow | EdgeRow]) -> tuple[pa.Table, pa.Table]:
-        fields = list(kind.__struct_fields__)
+        extras = NODE_EXTRAS if kind is NodeRow else EDGE_EXTRAS
+        fields = [*kind.__struct_fields__[:-1], *extras]
         return _table(_rows(self._folder) / name, fields), _table(after / name, fields)
 
 
@@ -99,7 +104,7 @@ def copied(
         _require_room(folder, COPY_FACTOR * size + options.cache_bytes)
         with reading as session:
             state = read.dump(session, rows)
-        build(path, rows, state, options)
+        build(path, rows, state, options, whole=True)
         engine = Engine(path, options)
         try:
             yield Copy(engine.writer, folder)
@@ -126,12 +131,21 @@ def _rows(folder: Path) -> Path:
 
 
 def _table(file: Path, fields: list[str]) -> pa.Table:
-    """Times as numbers: a statement can set some that Python has no value for."""
+    """Times as numbers: a statement can set some that Python has no value for. Lists as JSON, for a join takes none."""
     table = snapshot.table(file, fields)
     for place, column in enumerate(table.columns):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(place, fields[place], column.cast(pa.int64()))
+        elif pa.types.is_list(column.type):
+            table = table.set_column(place, fields[place], pa.chunked_array([_as_json(column)]))
     return table
+
+
+def _as_json(column: pa.ChunkedArray) -> pa.Array:
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.string())
+    texts = (None if value is None else msgspec.json.encode(value).decode() for value in column.to_pylist())
+    return pa.array(texts, pa.string())
 
 
 def _compare(before: pa.Table, now: pa.Table, key: tuple[str, ...]) -> tuple[list[Changed], list[list[str]]]:

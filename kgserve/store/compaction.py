@@ -19,13 +19,14 @@ import structlog
 
 from kgserve.engine import database, read
 from kgserve.engine.database import Engine
-from kgserve.errors import EngineFailed, KgserveError, StorageFull
+from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.files import sync_file
 from kgserve.model.change import NetChange, StoreState
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
 from kgserve.store.rebuild import SNAPSHOTS_KEPT, fresh_folder
+from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
@@ -35,7 +36,6 @@ _HOLD_BACK_SECONDS = 30.0
 _RETRY_SECONDS = 60.0
 _GROUP_ROWS = 50_000
 # Memory that the engine may keep for updates: compacting a small store is cheap, so it may keep less.
-_ROOM_FACTOR = 3
 _LEAST_KEPT = 16 * MEBIBYTE
 _MOST_KEPT = 128 * MEBIBYTE
 # A swap keeps writes waiting while it applies what is left; more than this many commits are caught up with before.
@@ -119,12 +119,25 @@ class Compactor:
         return max(log_bytes / log_room, self._view.kept_bytes / kept_room)
 
     def _compact(self) -> StoreState:
-        view = self._view
-        self._require_room()
+        whole = self._view.whole
+        require_room(self._view.layout.root, sum(self._view.bytes()))
         taken = self._take_snapshot()
+        try:
+            state = self._rebuild(taken, whole=whole)
+        except EngineFailed:
+            if whole or not self._view.whole:
+                raise
+            # The first row with extras came meanwhile, and found a file without columns for them.
+            state = self._rebuild(taken, whole=True)
+        self._drop_old()
+        return state
+
+    def _rebuild(self, taken: Path, *, whole: bool) -> StoreState:
+        """Put a file made of a snapshot in service, once it has caught up."""
+        view = self._view
         path = view.next_path()
         try:
-            database.build(path, taken, snapshot.verify(taken).state, view.options)
+            database.build(path, taken, snapshot.verify(taken).state, view.options, whole=whole)
             sync_file(path)
             engine = Engine(path, view.options)
             try:
@@ -136,15 +149,7 @@ class Compactor:
         except BaseException:
             database.remove(path)
             raise
-        self._drop_old()
         return state
-
-    def _require_room(self) -> None:
-        """On a disk that fills up while it closes a file, the engine has been seen to wait for ever."""
-        free = shutil.disk_usage(self._view.layout.root).free
-        needed = _ROOM_FACTOR * sum(self._view.bytes()) + _LEAST_KEPT
-        if free < needed:
-            raise StorageFull(f"a new engine file wants {needed // MEBIBYTE} MiB of room; {free // MEBIBYTE} are left")
 
     def _take_snapshot(self) -> Path:
         """Install a snapshot of the engine's rows; if they are not the journal's, heal instead."""
@@ -154,7 +159,9 @@ class Compactor:
             with view.reading(timeout=0) as session:
                 state = read.dump(session, rows)
             if snapshot.measure(rows) == (state.digest, state.nodes, state.edges):
-                return snapshot.install(rows, view.layout.journal, state)
+                snapshot.seal(rows, state)
+                with view.commits:
+                    return snapshot.place(rows, view.layout.journal, state)
         finally:
             shutil.rmtree(rows, ignore_errors=True)
         with view.commits:
@@ -178,6 +185,8 @@ class Compactor:
             state = self._catch_up(engine, state)
         with view.commits:
             log.info("compaction_swapping", store=view.layout.name)
+            if view.whole and not engine.whole:
+                raise EngineFailed("the file in service has got columns that the new one was built without")
             state = self._catch_up(engine, state)
             if state != view.state:
                 raise EngineFailed("the new engine file and the one in service came to different states")

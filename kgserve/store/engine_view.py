@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.engine import database, schema
+from kgserve.engine import database, read, schema
 from kgserve.engine.database import Engine, EngineOptions, Retired
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed, KgserveError, Unavailable
@@ -20,12 +20,13 @@ from kgserve.journal.journal import Journal
 from kgserve.model.change import NetChange, StoreState
 from kgserve.store.layout import CloseMark, FileMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
+from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
 
 class EngineView:
-    """Holds the engine in service and the store's state.
+    """Holds the engine in service and the store's state; ``dated``: there may be rows that say when they are true.
 
     ``found_damaged`` says what was wrong with the file of a store that had been closed cleanly.
 
@@ -42,6 +43,8 @@ class EngineView:
         self.commits = threading.RLock()
         self._behind: str | None = None
         self._engine, self.state = self._open()
+        # Whether a row says when it is true. Rows that no longer do make no difference until it is opened again.
+        self.dated = self.whole and read.are_dated(self.writer)
 
     @property
     def writer(self) -> Session:
@@ -76,6 +79,7 @@ class EngineView:
 
         Raises StorageFull or Unavailable when no engine could be built; `recover` tries again.
         """
+        self.dated = self.dated or (self.whole and net.has_validity)
         try:
             self._engine.apply(net, state)
         except Exception as error:
@@ -99,9 +103,29 @@ class EngineView:
     def heal(self, reason: str) -> None:
         """Build the engine anew from the journal and put it in service; reads wait for it."""
         self._behind = reason
+        self._renew(reason, whole=False)
+        self.rebuilds += 1
+        self._behind = None
+
+    def widen(self) -> None:
+        """Put an engine in service that has columns for extras, if this one has none; reads go on meanwhile.
+
+        Raises StorageFull when there is no room for it.
+        """
+        if not self.whole:
+            require_room(self.layout.root, sum(self.bytes()))
+            log.info("columns_for_extras", store=self.layout.name)
+            self._renew("a row has extras", whole=True)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the engine in service has columns for extras."""
+        return self._engine.whole
+
+    def _renew(self, reason: str, *, whole: bool) -> None:
         path = self.next_path()
         try:
-            state = rebuild(self.layout, self.journal, self.options, path, reason)
+            state = rebuild(self.layout, self.journal, self.options, path, reason, whole=whole)
             engine = Engine(path, self.options)
         except OSError as error:
             database.remove(path)
@@ -111,8 +135,6 @@ class EngineView:
             raise
         self.replace(engine)
         self.state = state
-        self.rebuilds += 1
-        self._behind = None
 
     def replace(self, engine: Engine) -> None:
         """Put an engine with the same rows in service."""

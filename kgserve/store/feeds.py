@@ -30,7 +30,7 @@ class Feeds:
             return feed
 
     def listen(self, wake: Wake) -> Callable[[], None]:
-        """Have ``wake`` called whenever a store is made or dropped, when ``turn`` has moved on; what ends it."""
+        """Have ``wake`` called when a store was made, changed or dropped and ``turn`` has moved on; what ends it."""
         with self._lock:
             number = next(self._numbers)
             self._wakes[number] = wake
@@ -43,6 +43,10 @@ class Feeds:
 
     def created(self) -> None:
         """A store was made."""
+        self._announce()
+
+    def changed(self) -> None:
+        """The settings of a store were changed; its own feed says how."""
         self._announce()
 
     def dropped(self, store: str) -> None:

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import structlog
 
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import JournalEnd
 from kgserve.model.change import StoreState
+from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
+
+log = structlog.get_logger()
 
 SUFFIX = "_memory"
 FORMAT = 1
 
 
 class StoreFile(msgspec.Struct, frozen=True):
-    """store.json: what the store is. Written once."""
+    """store.json: what the store is, and its settings. Replaced as a whole.
+
+    ``history_from`` is the sequence at which its history was last turned on again; nothing from before is kept.
+    """
 
     format: int
     created_at: int
+    name: str = ""
+    conflict_policy: ConflictPolicy = "lww"
+    kind_whitelist: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    history: Keeping = "all"
+    history_from: int = 0
+
+    @property
+    def settings(self) -> StoreSettings:
+        """What its owner has chosen."""
+        return StoreSettings(
+            name=self.name,
+            conflict_policy=self.conflict_policy,
+            kind_whitelist=self.kind_whitelist,
+            metadata=self.metadata,
+            history=self.history,
+        )
+
+    def with_settings(self, settings: StoreSettings, sequence: int) -> StoreFile:
+        """The same store with other settings, chosen when it was at a sequence."""
+        turned_on = self.history == "none" != settings.history
+        since = sequence if turned_on else self.history_from
+        return StoreFile(self.format, self.created_at, **msgspec.structs.asdict(settings), history_from=since)
 
 
 class FileMark(msgspec.Struct, frozen=True):
@@ -57,9 +88,8 @@ class Layout:
         """Whether the store is there: whether it has a journal. A link is none of ours."""
         return not self.root.is_symlink() and any(self.journal.glob("*.log"))
 
-    def describe(self, created_at: int) -> StoreFile:
-        """Write store.json."""
-        description = StoreFile(FORMAT, created_at)
+    def describe(self, description: StoreFile) -> StoreFile:
+        """Write store.json; it is durable afterwards."""
         write_whole(self._store_file, msgspec.json.encode(description))
         return description
 
@@ -67,8 +97,15 @@ class Layout:
         """What store.json says, if it can be read."""
         try:
             return msgspec.json.decode(self._store_file.read_bytes(), type=StoreFile)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        except FileNotFoundError:
             return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("store_file_damaged", path=str(self._store_file), error=str(error))
+            return None
+
+    def described(self) -> StoreFile:
+        """What store.json says; a new one with the usual settings if it cannot be read."""
+        return self.description() or self.describe(StoreFile(FORMAT, self.created_at()))
 
     def created_at(self) -> int:
         """When the store was made, in microseconds; as old as its folder if nothing else is known."""
@@ -77,7 +114,7 @@ class Layout:
 
     def forget_indexes(self) -> None:
         """Remove the indexes, to be filled anew; embeddings that were computed are kept."""
-        for name in ("keyword", "vector"):
+        for name in ("keyword", "vector", "past-keyword", "past-vector"):
             shutil.rmtree(self.views / name, ignore_errors=True)
 
     def close_mark(self) -> CloseMark | None:

@@ -17,10 +17,11 @@ import structlog
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.model.names import check_store_name
+from kgserve.model.store_settings import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
-from kgserve.store.store import Store
+from kgserve.store.store import USUAL, Store
 
 log = structlog.get_logger()
 
@@ -50,6 +51,14 @@ class _Entry:
         self.leases = 0
 
 
+class Creation:
+    """The wish to make a store if there is none, and whether it was made for this wish."""
+
+    def __init__(self, chosen: StoreSettings = USUAL) -> None:
+        self.chosen = chosen
+        self.made = False
+
+
 class StorePool:
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
@@ -70,7 +79,7 @@ class StorePool:
         self._clear_trash()
 
     @contextmanager
-    def lease(self, name: str, *, create: bool = False) -> Generator[Store]:
+    def lease(self, name: str, *, create: Creation | bool = False) -> Generator[Store]:
         """The open store of a name, for as long as the block runs.
 
         Raises InvalidInput for a name that cannot be, NotFound, and Unavailable when the pool is full or closing.
@@ -81,7 +90,7 @@ class StorePool:
         finally:
             self.release(store)
 
-    def acquire(self, name: str, *, create: bool = False) -> Store:
+    def acquire(self, name: str, *, create: Creation | bool = False) -> Store:
         """Like `lease`; to be given back with `release`."""
         check_store_name(name)
         entry = self._enter(name)
@@ -97,11 +106,11 @@ class StorePool:
         """Give a store back."""
         self._leave(store.name)
 
-    def create(self, name: str) -> bool:
-        """Make a store unless it is there; whether it was made."""
-        existed = self._layout(check_store_name(name)).exists
-        with self.lease(name, create=True):
-            return not existed
+    def create(self, name: str, chosen: StoreSettings = USUAL) -> bool:
+        """Make a store with the ``chosen`` settings unless it is there; whether it was made."""
+        wish = Creation(chosen)
+        with self.lease(name, create=wish):
+            return wish.made
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
@@ -157,7 +166,7 @@ class StorePool:
     def _layout(self, name: str) -> Layout:
         return Layout(self.data_dir, name)
 
-    def _open_at_gate(self, name: str, entry: _Entry, *, create: bool) -> Store:
+    def _open_at_gate(self, name: str, entry: _Entry, *, create: Creation | bool) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         if entry.leases > _MAX_WAITING:
             raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
@@ -186,7 +195,7 @@ class StorePool:
             if entry.leases == 0 and entry.store is None:
                 del self._entries[name]
 
-    def _open(self, name: str, *, create: bool) -> Store:
+    def _open(self, name: str, *, create: Creation | bool) -> Store:
         layout = self._layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
@@ -198,11 +207,12 @@ class StorePool:
             raise storage_error(error, f"opening store {name!r}") from error
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
+        store.after_change.append(self.feeds.changed)
         for companion in self.companions:
             companion.opened(store)
         return store
 
-    def _open_or_create(self, layout: Layout, *, create: bool) -> Store:
+    def _open_or_create(self, layout: Layout, *, create: Creation | bool) -> Store:
         if layout.exists:
             return Store(layout, self.settings, self._later, self.feeds.of(layout.name))
         if not create:
@@ -210,7 +220,9 @@ class StorePool:
         with self._creating:
             self._refuse_twin(layout.name)
             layout.root.mkdir(exist_ok=True)
-        store = Store.create(layout, self.settings, self._later, self.feeds.of(layout.name))
+        wish = create if isinstance(create, Creation) else Creation()
+        store = Store.create(layout, self.settings, self._later, self.feeds.of(layout.name), wish.chosen)
+        wish.made = True
         self.feeds.created()
         return store
 

@@ -25,25 +25,29 @@ SNAPSHOTS_KEPT = 2
 SNAPSHOT_AFTER_BYTES = 16 << 20
 
 
-def rebuild(layout: Layout, journal: Journal, options: EngineOptions, path: Path, reason: str) -> StoreState:
+def rebuild(
+    layout: Layout, journal: Journal, options: EngineOptions, path: Path, reason: str, *, whole: bool = False
+) -> StoreState:
     """Build an engine file at ``path`` from the newest snapshot that is whole and the journal after it.
+
+    With ``whole`` it has columns for extras even if no row has any yet, and there is nothing to worry about.
 
     Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full.
     """
     started = time.perf_counter()
     # The first engine file of a new store is made in the same way, and nobody needs to hear of it.
-    level = logging.WARNING if journal.last else logging.DEBUG
+    level = logging.WARNING if journal.last and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     rows = fresh_folder(layout.scratch / "rebuild")
     folded = _fold(layout, journal, rows)
     try:
-        build(path, rows, folded.state, options)
+        build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
         # An edge that the engine had lost was not named when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
         folded = _fold(layout, journal, rows, drop_loose=True)
-        build(path, rows, folded.state, options)
+        build(path, rows, folded.state, options, whole=whole)
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)

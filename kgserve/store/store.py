@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -19,19 +20,22 @@ from kgserve.catalog.catalog import Catalog
 from kgserve.engine import read
 from kgserve.engine.database import EngineOptions
 from kgserve.engine.session import Session
-from kgserve.errors import InvalidInput, KgserveError, StorageFull, Unavailable
+from kgserve.errors import Conflict, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.journal import snapshot
+from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import NodeRow
+from kgserve.model.rules import Rules
+from kgserve.model.store_settings import StoreSettings
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
-from kgserve.store.layout import CloseMark, Layout
+from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.rebuild import fresh_folder
 from kgserve.store.writer import Write, Writer
 
@@ -44,6 +48,9 @@ ROOM_FACTOR = 6
 LOG_BYTES = MEBIBYTE
 LOG_FACTOR = 2
 
+USUAL = StoreSettings()
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
 Background = Callable[[Callable[[], None]], None]
 
@@ -64,7 +71,10 @@ class Store:
         self.feed = feed or Feed(layout)
         self.layout = layout
         self.settings = settings
-        self.description = layout.description() or layout.describe(layout.created_at())
+        self.description = layout.described()
+        self._describing = threading.Lock()
+        # Called in the changing thread after settings have changed: for waking, not for work.
+        self.after_change: list[Callable[[], None]] = []
         self.last_check: CheckResult | None = None
         self._catalog_sequence = -1
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
@@ -89,11 +99,19 @@ class Store:
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue)
 
     @classmethod
-    def create(cls, layout: Layout, settings: Settings, background: Background, feed: Feed | None = None) -> Store:
-        """Make a new, empty store and open it."""
+    def create(
+        cls,
+        layout: Layout,
+        settings: Settings,
+        background: Background,
+        feed: Feed | None = None,
+        chosen: StoreSettings = USUAL,
+    ) -> Store:
+        """Make a new, empty store with the ``chosen`` settings and open it."""
         layout.root.mkdir(parents=True, exist_ok=True)
+        # Before the journal, which makes it a store: there is no moment at which it has other settings.
+        layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
-        layout.describe(_now())
         return cls(layout, settings, background, feed)
 
     @property
@@ -125,6 +143,33 @@ class Store:
         Nothing else is written meanwhile. The future raises what ``prepare`` raises, and what `submit`'s does.
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare))
+
+    def widen(self) -> None:
+        """Give the engine's file columns for extras, unless it has them. Blocks; writes wait, reads do not."""
+        if not self.view.whole:
+            with self.view.commits:
+                self.view.widen()
+
+    def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
+        """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
+
+        Others who change them wait; writes go on, and those planned later meet the new ones. Raises what ``change``
+        does, StorageFull and Unavailable.
+        """
+        with self._describing:
+            before = self.description
+            after = before.with_settings(change(before.settings), self.state.sequence)
+            # As JSON: to Python true is 1.
+            if _encode(before.settings) == _encode(after.settings):
+                return False
+            try:
+                self.description = self.layout.describe(after)
+            except OSError as error:
+                raise storage_error(error, f"changing the settings of store {self.name!r}") from error
+            self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
+        for wake in self.after_change:
+            wake()
+        return True
 
     def reading(self, timeout: float | None = None) -> AbstractContextManager[Session]:
         """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""
@@ -190,6 +235,8 @@ class Store:
         with self.view.commits:
             if self._catalog_sequence != self.state.sequence:
                 self._renew_catalog()
+            if not self.view.whole and any(write.batch.has_extras for write in writes):
+                self.view.widen()
             changes, reports = self._plan(writes)
             if changes:
                 self._require_room(sum(write.batch.cost for write in writes))
@@ -208,21 +255,25 @@ class Store:
 
     def _plan(self, writes: list[Write]) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
         workspace = self._gather(writes)
-        state, now = self.state, _now()
+        state, now, rules = self.state, _now(), self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
         for write in writes:
             try:
-                check(write.batch, workspace)
-            except InvalidInput as error:
+                check(write.batch, workspace, rules)
+            except (InvalidInput, Conflict) as error:
                 write.future.set_exception(error)
                 continue
-            change, report = plan(write.batch, workspace, state, now)
+            change, report = plan(write.batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
             reports.append((write, report))
         return changes, reports
+
+    def _rules(self) -> Rules:
+        settings = self.description
+        return Rules(frozenset(settings.kind_whitelist), settings.conflict_policy == "manual")
 
     def _gather(self, writes: list[Write]) -> Workspace:
         batches = [write.batch for write in writes]

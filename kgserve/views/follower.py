@@ -22,7 +22,7 @@ from kgserve.model.change import StoreState
 from kgserve.store.rebuild import fresh_folder
 from kgserve.store.store import Store
 from kgserve.views.following import Step, next_step
-from kgserve.views.keyword import Text
+from kgserve.views.text import Text
 
 log = structlog.get_logger()
 
@@ -53,51 +53,25 @@ class Stopped(Exception):
     """The index is closing: the step in progress was left where it was."""
 
 
-class Follower(ABC):
-    """One index of one open store. One thread calls `step`; any thread searches and waits."""
+class View(ABC):
+    """A view of one open store, kept in step. One thread calls `step`; any thread reads and waits."""
 
     name: str
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.sequence = -1
-        self.pending = 0
         self.error: str | None = None
         self.refill_wanted = False
-        self._refilling = False
         self.hurry: Callable[[], None] = _nobody
-        # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
-        self._goal = store.state.sequence
-        self._behind = False
-        self._tail = Tail(store.layout.journal)
+        self.wake: Callable[[], None] = _nobody
+        self.wake_later: Callable[[], None] = _nobody
         self._moved = threading.Condition()
         self._stopping = threading.Event()
 
-    @property
-    def reached(self) -> int:
-        """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
-        return 0 if self.being_refilled else max(self.sequence, 0)
-
-    @property
-    def being_refilled(self) -> bool:
-        """Whether it is being made anew, or is about to be."""
-        return self.refill_wanted or self._refilling
-
+    @abstractmethod
     def step(self) -> bool:
-        """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
-        self._continue()
-        if self.sequence < 0:
-            self._move(self._open())
-            self._behind = self.sequence < self._goal
-        if self.refill_wanted or self._out_of_reach():
-            self._refill()
-        else:
-            self._advance()
-        self.error = None
-        if self.sequence < self.store.state.sequence:
-            return True
-        self._say_ready()
-        return False
+        """Follow for a while; whether there is more to do. Raises what it meets."""
 
     def wait(self, sequence: int, seconds: float) -> bool:
         """Block until the index has seen a commit; whether it has. No wait for an index that could not be opened."""
@@ -125,14 +99,6 @@ class Follower(ABC):
     def _open(self) -> int:
         """Open what is on disk; the commit that it has seen, 0 for none."""
 
-    @abstractmethod
-    def _advance(self) -> None:
-        """Take in some of the changes after the cursor, if there are any, and move it. Twice must come to the same."""
-
-    @abstractmethod
-    def _take_all(self, rows: Path, state: StoreState) -> None:
-        """Forget everything, and take in the rows in a folder."""
-
     def _continue(self) -> None:
         """Raise Stopped when the index is closing."""
         if self._stopping.is_set():
@@ -154,6 +120,53 @@ class Follower(ABC):
         with self._moved:
             self.sequence = sequence
             self._moved.notify_all()
+
+
+class Follower(View):
+    """A view of the journal."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.pending = 0
+        self._refilling = False
+        # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
+        self._goal = store.state.sequence
+        self._behind = False
+        self._tail = Tail(store.layout.journal)
+
+    @property
+    def reached(self) -> int:
+        """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
+        return 0 if self.being_refilled else max(self.sequence, 0)
+
+    @property
+    def being_refilled(self) -> bool:
+        """Whether it is being made anew, or is about to be."""
+        return self.refill_wanted or self._refilling
+
+    def step(self) -> bool:
+        """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
+        self._continue()
+        if self.sequence < 0:
+            self._move(self._open())
+            self._behind = self.sequence < self._goal
+        if self.refill_wanted or self._out_of_reach():
+            self._refill()
+        else:
+            self._advance()
+        self.error = None
+        if self.sequence < self.store.state.sequence:
+            return True
+        self._say_ready()
+        return False
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Take in some of the changes after the cursor, if there are any, and move it. Twice must come to the same."""
+
+    @abstractmethod
+    def _take_all(self, rows: Path, state: StoreState) -> None:
+        """Forget everything, and take in the rows in a folder."""
 
     def _out_of_reach(self) -> bool:
         """Whether the journal cannot take it from its cursor to the present."""
@@ -205,6 +218,13 @@ class Follower(ABC):
 class IndexFollower(Follower):
     """One index of the texts of one store."""
 
+    _touched = 0
+
+    @property
+    def shown(self) -> int:
+        """The last commit of which a search may have seen anything: `sequence` moves when all of a step is in."""
+        return max(self.sequence, self._touched)
+
     @abstractmethod
     def state(self) -> IndexState:
         """How it stands."""
@@ -224,10 +244,12 @@ class IndexFollower(Follower):
     def _advance(self) -> None:
         step = next_step(self._tail, self.sequence, self.store.journal.last)
         if step is not None:
+            self._touched = step.sequence
             self._follow(step)
             self._move(step.sequence)
 
     def _take_all(self, rows: Path, state: StoreState) -> None:
+        self._touched = state.sequence
         self._clear()
         self._move(0)
         self._fill(_texts(rows), state.sequence)
@@ -248,5 +270,4 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _texts(rows: Path) -> Iterator[Text]:
-    for batch in snapshot.read_rows(rows / snapshot.NODES):
-        yield from (Text(row[0], row[1], row[2]) for row in batch if row[2])
+    return (text for row in snapshot.read_nodes(rows) if (text := Text.of(row)).has_words)

@@ -9,13 +9,13 @@ import msgspec
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import NodeRow
-from kgserve.views.keyword import Text
+from kgserve.views.text import Text
 
 ROWS_AT_ONCE = 20_000
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The net effect of change sets up to ``sequence``. Entities without content are to be removed."""
+    """The net effect of change sets up to ``sequence``. Entities without any words are to be removed."""
 
     put: list[Text]
     removed: list[str]
@@ -46,6 +46,5 @@ def net_effect(changes: Iterable[ChangeSet]) -> Step:
         rows.update((row.id, row) for row in change.nodes_created)
         rows.update((row.id, row) for row in change.nodes_updated)
         sequence = change.sequence
-    put = [Text(row.id, row.type, row.content) for row in rows.values() if row is not None and row.content]
-    removed = [node_id for node_id, row in rows.items() if row is None or not row.content]
-    return Step(put, removed, sequence)
+    put = {node_id: text for node_id, row in rows.items() if row is not None and (text := Text.of(row)).has_words}
+    return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)

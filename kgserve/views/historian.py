@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +13,8 @@ import structlog
 
 from kgserve.engine import read
 from kgserve.engine.session import Session
-from kgserve.errors import Unavailable
-from kgserve.history.history import History, tells_damage
+from kgserve.errors import Conflict, Unavailable
+from kgserve.history.history import FOREVER, History, tells_damage
 from kgserve.journal import snapshot
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.store.store import Store
@@ -29,10 +29,17 @@ ROWS_AT_ONCE = 5_000
 # An import is better left to itself: it is taken in afterwards, at 150,000 rows a second, or once somebody asks for it.
 HELD_BACK_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.1
+PRUNE_SECONDS = 3600.0
+"""How often the states are forgotten that a store keeps no longer, beside when it opens and its settings change."""
+DAY = 86_400_000_000
+"""Microseconds."""
 
 
 class HistoryFollower(Follower):
-    """Takes every change set in turn. What the journal no longer has it begins without."""
+    """Takes every change set in turn. What the journal no longer has it begins without.
+
+    While the store's settings turn it off, it has no file and stands nowhere.
+    """
 
     name = "history"
 
@@ -45,11 +52,28 @@ class HistoryFollower(Follower):
         self._damaged = False
         self._asked_for = 0
         self._behind_since: float | None = None
+        self._pruning: Generator[int] | None = None
+        self._pruning_to = self._pruned_to = 0
+        self.prune_wanted = True
+
+    @property
+    def turned_off(self) -> bool:
+        """Whether the store keeps no history."""
+        return self.store.description.history == "none"
+
+    @property
+    def needs_from(self) -> int:
+        """The first commit that it has yet to read from the journal."""
+        return FOREVER if self.turned_off else self.sequence + 1
 
     def look(self, question: Callable[[History], Found]) -> Found:
-        """What ``question`` finds. Raises Unavailable while the history is being opened, or made anew after damage."""
+        """What ``question`` finds. Raises Conflict while it is turned off for the store.
+
+        Raises Unavailable while the history is being opened, or made anew after damage.
+        """
+        self.require()
         history = self._history
-        if history is None:
+        if history is None or self._is_from_before(history):
             raise Unavailable("the history is being opened", retry_after=1)
         try:
             return question(history)
@@ -61,6 +85,28 @@ class HistoryFollower(Follower):
             self._wake()
             raise Unavailable("the history is damaged and is being made anew", retry_after=2) from error
 
+    def require(self) -> None:
+        """Raise Conflict while it is turned off for the store."""
+        if self.turned_off:
+            name = self.store.name
+            raise Conflict(
+                f"the history of store {name!r} is turned off, and only the present can be read; to keep it from now "
+                f'on, change the settings: PATCH /api/memory/{name} with {{"history": "all"}}'
+            )
+
+    def prune(self, before: int) -> int:
+        """Forget the states that had ended by a commit, in slices; how many those were. Raises what `look` does."""
+        slices = self.look(lambda history: history.pruning(before))
+        removed = 0
+        while (count := self.look(lambda _: next(slices, None))) is not None:
+            removed += count
+        return removed
+
+    def due(self, now: int) -> int:
+        """The commit by which a state must have ended for the settings to let go of it; 0 when nothing is to go."""
+        days = self.store.description.history
+        return self.look(lambda history: history.sequence_at(now - days * DAY)) if isinstance(days, int) else 0
+
     def wait(self, sequence: int, seconds: float) -> bool:
         """See `Follower.wait`; who waits is not put off for a writer."""
         self._asked_for = max(self._asked_for, sequence)
@@ -68,16 +114,24 @@ class HistoryFollower(Follower):
 
     def close(self) -> None:
         """Release the file."""
+        self._pruning = None
         if self._history is not None:
             self._history.close()
             self._history = None
 
     def step(self) -> bool:
-        """See `Follower.step`."""
+        """See `Follower.step`. A slice of pruning comes with it."""
+        self._continue()
+        if self.turned_off:
+            self._remove()
+            return False
         if self._damaged:
             self._start_over()
         try:
-            return super().step()
+            if self._history is not None and self._is_from_before(self._history):
+                self._remove()
+            more = super().step()
+            return self._prune_a_little() or more
         except sqlite3.DatabaseError as error:
             # Tried again a second later: with a new file if this one is damaged, else with the same.
             self._damaged = tells_damage(error)
@@ -86,21 +140,49 @@ class HistoryFollower(Follower):
     def _open(self) -> int:
         self.close()
         try:
-            self._history = History(self._path)
-            return self._history.sequence
+            history = History(self._path)
+            if self._is_from_before(history) and history.sequence:
+                history.close()
+                self._remove()
+                history = History(self._path)
         except sqlite3.DatabaseError as error:
             if not tells_damage(error):
                 raise
-        self._start_over()
-        self._history = History(self._path)
-        return 0
+            self._start_over()
+            history = History(self._path)
+        self._history = history
+        # Turned on again: what the journal holds of the time before is not taken up.
+        self.refill_wanted = self.refill_wanted or self._is_from_before(history)
+        return history.sequence
+
+    def _is_from_before(self, history: History) -> bool:
+        """Whether it knows, or would learn, of a time before the history of this store was turned on again."""
+        return history.oldest < min(self.store.description.history_from, self.store.state.sequence)
 
     def _start_over(self) -> None:
-        self.close()
         log.error("history_started_over", store=self.store.name)
+        self._remove()
+
+    def _remove(self) -> None:
+        self.close()
         for path in self._path.parent.glob("history.sqlite*"):
             path.unlink()
-        self._damaged, self.sequence = False, -1
+        self._damaged, self.sequence, self._pruned_to = False, -1, 0
+
+    def _prune_a_little(self) -> bool:
+        """Go on with forgetting what the settings let go of, if it is due; whether there is more of it to do."""
+        if self.prune_wanted:
+            self.prune_wanted = False
+            self._pruning_to = self.due(time.time_ns() // 1000)
+            more = self._pruning_to > self._pruned_to
+            self._pruning = self._opened().pruning(self._pruning_to) if more else None
+        if self._pruning is None:
+            return False
+        started = time.perf_counter()
+        if next(self._pruning, None) is None:
+            self._pruning, self._pruned_to = None, self._pruning_to
+        self._give_way(time.perf_counter() - started)
+        return self._pruning is not None
 
     def _advance(self) -> None:
         if self._held_back():
@@ -148,17 +230,21 @@ class HistoryFollower(Follower):
 class Historian:
     """A companion of the pool: keeps the history of every store while it is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
         self._open: dict[str, HistoryFollower] = {}
         self._lock = threading.Lock()
         self._worker = Worker("historian")
+        self._closed = threading.Event()
+        self._reminder = threading.Thread(target=self._remind, args=(prune_seconds,), name="pruner", daemon=True)
+        self._reminder.start()
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
         follower = HistoryFollower(store, lambda: self._worker.turns.wake(follower))
         with self._lock:
             self._open[store.name] = follower
-        store.needed_from.append(lambda: follower.sequence + 1)
+        store.needed_from.append(lambda: follower.needs_from)
+        store.after_change.append(lambda: self._prune_soon(follower))
         self._worker.follow(follower)
 
     def closing(self, store: Store) -> None:
@@ -169,20 +255,35 @@ class Historian:
             follower.close()
 
     def of(self, store: Store) -> HistoryFollower:
-        """The history of an open store. Raises Unavailable when it has none."""
+        """The history of an open store. Raises Conflict when its settings turn it off, Unavailable when it closes."""
         with self._lock:
             found = self._open.get(store.name)
         if found is None:
-            raise Unavailable("this store keeps no history: it is turned off, or the store is just closing")
+            raise Unavailable("this store is just closing; its history cannot be read now")
+        found.require()
         return found
 
     def halt(self) -> None:
         """Begin no further step, and end those in progress soon: all stores are about to close."""
         self._worker.turns.close()
+        self._closed.set()
         with self._lock:
             for follower in self._open.values():
                 follower.stop()
 
     def close(self) -> None:
-        """End the thread; the stores are closed already."""
+        """End the threads; the stores are closed already."""
+        self._closed.set()
         self._worker.close()
+        self._reminder.join()
+
+    def _remind(self, seconds: float) -> None:
+        while not self._closed.wait(seconds):
+            with self._lock:
+                followers = list(self._open.values())
+            for follower in followers:
+                self._prune_soon(follower)
+
+    def _prune_soon(self, follower: HistoryFollower) -> None:
+        follower.prune_wanted = True
+        self._worker.turns.wake(follower)

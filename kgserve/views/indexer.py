@@ -1,4 +1,4 @@
-"""The threads that keep the indexes of all open stores in step: one for keywords, one for vectors.
+"""The threads that keep the indexes of all open stores in step: for keywords, for vectors, and for those of the past.
 
 A thread takes the stores that have something to do in turn, a step each, so that one import never starves another
 store. A step that fails is tried again, a second later at first and up to a minute later after that; the graph is not
@@ -18,13 +18,15 @@ from kgserve.errors import KgserveError, Unavailable
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
 from kgserve.views.embeddings import QueryVectors
-from kgserve.views.follower import Follower, Stopped
+from kgserve.views.follower import Stopped, View
 from kgserve.views.indexes import Indexes
 
 log = structlog.get_logger()
 
 # A step after each commit took as much of the interpreter as the commits themselves.
 LINGER_SECONDS = 0.1
+# Who looks back waits for as long as it takes; nobody else wants to pay for it.
+PAST_LINGER_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 _NICENESS = 19
@@ -35,22 +37,23 @@ CLOSED_PATIENCE_SECONDS = 2.0
 class Turns:
     """Who is to be served when, and who is being served; woken followers come once each."""
 
-    def __init__(self) -> None:
-        self._due: dict[Follower, float] = {}
-        self._served: Follower | None = None
+    def __init__(self, linger: float = LINGER_SECONDS) -> None:
+        self._linger = linger
+        self._due: dict[View, float] = {}
+        self._served: View | None = None
         self._changed = threading.Condition()
         self._closed = False
-        self._lingering: set[Follower] = set()
+        self._lingering: set[View] = set()
 
-    def wake_later(self, follower: Follower) -> None:
+    def wake_later(self, follower: View) -> None:
         """Serve a follower in a moment, when more may have come: a step for each commit would cost too much."""
         with self._changed:
             if follower not in self._due:
-                self._due[follower] = time.monotonic() + LINGER_SECONDS
+                self._due[follower] = time.monotonic() + self._linger
                 self._lingering.add(follower)
                 self._changed.notify_all()
 
-    def hurry(self, follower: Follower) -> None:
+    def hurry(self, follower: View) -> None:
         """Serve a follower now, if it was only waiting for more to come."""
         with self._changed:
             if follower in self._lingering:
@@ -58,20 +61,20 @@ class Turns:
                 self._due[follower] = time.monotonic()
                 self._changed.notify_all()
 
-    def wake(self, follower: Follower) -> None:
+    def wake(self, follower: View) -> None:
         """Serve a follower soon; one that was put off stays so."""
         with self._changed:
             self._due.setdefault(follower, time.monotonic())
             self._changed.notify_all()
 
-    def put_off(self, follower: Follower, seconds: float) -> None:
+    def put_off(self, follower: View, seconds: float) -> None:
         """Serve a follower then, whoever wakes it meanwhile; 0 ends an earlier delay."""
         with self._changed:
             self._lingering.discard(follower)
             self._due[follower] = time.monotonic() + seconds
             self._changed.notify_all()
 
-    def take(self) -> Follower | None:
+    def take(self) -> View | None:
         """The next that is due; blocks; None at the end."""
         with self._changed:
             while not self._closed:
@@ -91,7 +94,7 @@ class Turns:
             self._served = None
             self._changed.notify_all()
 
-    def forget(self, follower: Follower) -> bool:
+    def forget(self, follower: View) -> bool:
         """Serve a follower no more; blocks while it is being served, once closed for 2 s at most: whether it ended."""
         with self._changed:
             patience = CLOSED_PATIENCE_SECONDS if self._closed else None
@@ -110,9 +113,9 @@ class Turns:
 class Worker:
     """One thread and its turns."""
 
-    def __init__(self, name: str) -> None:
-        self.turns = Turns()
-        self._failures: dict[Follower, int] = {}
+    def __init__(self, name: str, linger: float = LINGER_SECONDS) -> None:
+        self.turns = Turns(linger)
+        self._failures: dict[View, int] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -122,13 +125,15 @@ class Worker:
         self._thread.join(CLOSED_PATIENCE_SECONDS)
         return not self._thread.is_alive()
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: View) -> None:
         """Serve a follower now, a moment after each commit of its store, and at once when somebody waits for it."""
         follower.hurry = lambda: self.turns.hurry(follower)
+        follower.wake = lambda: self.turns.wake(follower)
+        follower.wake_later = lambda: self.turns.wake_later(follower)
         follower.store.after_commit.append(lambda: self.turns.wake_later(follower))
         self.turns.wake(follower)
 
-    def forget(self, follower: Follower) -> bool:
+    def forget(self, follower: View) -> bool:
         """See `Turns.forget`."""
         follower.stop()
         over = self.turns.forget(follower)
@@ -153,7 +158,7 @@ class Worker:
             self.turns.done()
         return True
 
-    def _serve(self, follower: Follower) -> None:
+    def _serve(self, follower: View) -> None:
         try:
             more = follower.step()
         except Stopped:
@@ -165,7 +170,7 @@ class Worker:
         if more:
             self.turns.wake(follower)
 
-    def _put_off(self, follower: Follower, error: Exception) -> None:
+    def _put_off(self, follower: View, error: Exception) -> None:
         failures = self._failures[follower] = self._failures.get(follower, 0) + 1
         seconds = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
         follower.fail(error.message if isinstance(error, KgserveError) else "internal error; see the log")
@@ -194,13 +199,14 @@ class Indexer:
         self._lock = threading.Lock()
         self._keyword = Worker("keyword-indexer")
         self._vector = Worker("vector-indexer")
+        self._past = Worker("past-indexer", PAST_LINGER_SECONDS)
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
         indexes = Indexes(store, self.queries, self._patient)
         with self._lock:
             self._open[store.name] = indexes
-        for worker, follower in ((self._keyword, indexes.keyword), (self._vector, indexes.vector)):
+        for worker, follower in self._served(indexes):
             worker.follow(follower)
 
     def closing(self, store: Store) -> None:
@@ -209,7 +215,7 @@ class Indexer:
             indexes = self._open.pop(store.name, None)
         if indexes is None:
             return
-        for worker, follower in ((self._keyword, indexes.keyword), (self._vector, indexes.vector)):
+        for worker, follower in self._served(indexes):
             if not worker.forget(follower):
                 # The process is about to end: what is half done is noticed and made anew at the next opening.
                 log.warning("index_left_behind", store=store.name, index=follower.name)
@@ -223,11 +229,11 @@ class Indexer:
         """Begin no further step, and end those in progress at their next batch: all stores are about to close."""
         with self._lock:
             found = list(self._open.values())
-        for worker in (self._keyword, self._vector):
+        for worker in self._workers:
             worker.turns.close()
         for indexes in found:
-            indexes.keyword.stop()
-            indexes.vector.stop()
+            for _, follower in self._served(indexes):
+                follower.stop()
 
     def of(self, store: Store) -> Indexes:
         """The indexes of an open store. Raises Unavailable when it has none."""
@@ -238,18 +244,30 @@ class Indexer:
         return found
 
     def reindex(self, store: Store) -> None:
-        """Make both indexes anew, with the present model."""
+        """Make all indexes anew, with the present model."""
         indexes = self.of(store)
-        indexes.keyword.refill_wanted = True
         indexes.vector.change_model()
-        for follower in (indexes.keyword, indexes.vector):
+        for worker, follower in self._served(indexes):
+            follower.refill_wanted = True
             follower.error = None  # of the time before; who waits for the new index would take it for a present one
-        self._keyword.turns.put_off(indexes.keyword, 0.0)
-        self._vector.turns.put_off(indexes.vector, 0.0)
+            worker.turns.put_off(follower, 0.0)
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
-        ended = [worker.close() for worker in (self._keyword, self._vector)]
+        ended = [worker.close() for worker in self._workers]
         self.left_behind = not all(ended)
         self.embedder.close()
         self._patient.close()
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
+        return self._keyword, self._vector, self._past
+
+    def _served(self, indexes: Indexes) -> tuple[tuple[Worker, View], ...]:
+        """All indexes of a store, each with the thread that serves it."""
+        return (
+            (self._keyword, indexes.keyword),
+            (self._vector, indexes.vector),
+            (self._past, indexes.past_keyword),
+            (self._past, indexes.past_vector),
+        )

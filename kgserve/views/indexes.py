@@ -18,7 +18,9 @@ from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.views.filters import ANYTHING, Filter
 from kgserve.views.follower import IndexFollower, IndexState, folder_bytes
 from kgserve.views.following import Step
-from kgserve.views.keyword import KeywordHit, KeywordIndex, Text
+from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
+from kgserve.views.past import PastKeywordFollower, PastState, PastVectorFollower
+from kgserve.views.text import Text
 from kgserve.views.vector import VectorHit, VectorIndex
 
 EMBED_AT_ONCE = 128
@@ -32,9 +34,22 @@ class KeywordFollower(IndexFollower):
     name = "keyword"
     _index: KeywordIndex | None = None
 
-    def search(self, text: str, limit: int, only: Filter = ANYTHING, *, syntax: bool = False) -> list[KeywordHit]:
+    def search(
+        self,
+        text: str,
+        limit: int,
+        only: Filter = ANYTHING,
+        *,
+        syntax: bool = False,
+        beside: Frequencies | None = None,
+    ) -> list[KeywordHit]:
         """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, syntax=syntax)
+        return self._opened().search(text, limit, only, syntax=syntax, beside=beside)
+
+    def frequencies(self, text: str) -> Frequencies:
+        """How often the terms of a text are in the index."""
+        index = self._opened()
+        return index.frequencies(index.terms(text))
 
     def state(self) -> IndexState:
         """How it stands."""
@@ -96,9 +111,9 @@ class VectorFollower(IndexFollower):
         """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
         return self._opened().search(vector, limit, only)
 
-    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+    def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
         """See `VectorIndex.vectors_of`."""
-        return self._opened().vectors_of(ids)
+        return self._opened().vectors_of(ids, as_of)
 
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
@@ -126,7 +141,7 @@ class VectorFollower(IndexFollower):
             self._cache = None
 
     def _open(self) -> int:
-        self._check_model()
+        self.check_model()
         # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
@@ -140,18 +155,20 @@ class VectorFollower(IndexFollower):
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
-        while some := list(islice(texts, EMBED_AT_ONCE)):
+        with_content = (text for text in texts if text.content)
+        while some := list(islice(with_content, EMBED_AT_ONCE)):
             self._embed(some)
         self._opened().save(sequence)
         self._saved, self._saved_at = sequence, time.monotonic()
 
     def _follow(self, step: Step) -> None:
-        self._check_model()
+        self.check_model()
         self._remember()
-        self.pending = len(step.put)
-        self._opened().remove(step.removed)
-        for first in range(0, len(step.put), EMBED_AT_ONCE):
-            self._embed(step.put[first : first + EMBED_AT_ONCE])
+        put = [text for text in step.put if text.content]
+        self.pending = len(put)
+        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.content)])
+        for first in range(0, len(put), EMBED_AT_ONCE):
+            self._embed(put[first : first + EMBED_AT_ONCE])
         self.pending = 0
         if time.monotonic() - self._saved_at > SAVE_SECONDS:
             self._opened().save(step.sequence)
@@ -163,11 +180,13 @@ class VectorFollower(IndexFollower):
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
         vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
-        self._opened().put([text.id for text in texts], [text.type for text in texts], vectors)
+        ids, types = [text.id for text in texts], [text.type for text in texts]
+        self._opened().put(ids, types, vectors, [text.since for text in texts], [text.marks for text in texts])
         self.pending = max(self.pending - len(texts), 0)
         self._give_way(time.perf_counter() - started)
 
-    def _check_model(self) -> None:
+    def check_model(self) -> None:
+        """Raise Conflict when the store's vectors are of another model than the server's."""
         remembered = self._remembered()
         if remembered is not None and remembered != self._embedder.model_id:
             raise Conflict(
@@ -186,19 +205,26 @@ class VectorFollower(IndexFollower):
 
     def _opened(self) -> VectorIndex:
         if self._index is None:
-            self._check_model()
+            self.check_model()
             raise Unavailable("the vector index is being opened", retry_after=1)
         return self._index
 
 
 class Indexes:
-    """Both indexes of a store."""
+    """The indexes of a store: of the present, and of what it no longer holds."""
 
     def __init__(self, store: Store, queries: QueryVectors, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, patient)
+        self.past_keyword = PastKeywordFollower(store)
+        self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
+
+    def states(self) -> list[IndexState | PastState]:
+        """How they stand; those of the past only while there is a history for them to follow."""
+        past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
+        return [self.keyword.state(), self.vector.state(), *past]
 
     def seen(self, *, words_alone: bool = False) -> int:
         """The commit that both, or the keyword index alone, have seen."""
@@ -209,3 +235,15 @@ class Indexes:
         deadline = time.monotonic() + seconds
         followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
+
+    def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> dict[str, float]:
+        """The best entities for the words of a query, with BM25 scores, best first. Raises what `search` does."""
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, syntax=syntax)}
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+        """The nearest entities, with cosine similarities, nearest first. Raises what `search` does."""
+        return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """The vectors of those entities that have one."""
+        return self.vector.vectors_of(ids)

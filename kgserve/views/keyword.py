@@ -1,4 +1,4 @@
-"""The keyword index of one store: tantivy, BM25 over content and id, English stemming.
+"""The keyword index of one store: tantivy, BM25 over content, id, summary and tags, English stemming.
 
 Every `write` leaves the folder sealed with the checksums of its files; a folder that is not as it was sealed (killed in
 between, damaged, from another version) is emptied when it is opened, and filled again by whoever owns the cursor.
@@ -7,9 +7,10 @@ between, damaged, from another version) is emptied when it is opened, and filled
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,21 +19,13 @@ import tantivy
 from kgserve.errors import InvalidInput
 from kgserve.model.query_text import word_weights
 from kgserve.views import manifest
+from kgserve.views.documents import ANALYZER, TEXT_FIELDS, after, analyzer, document, key_of, key_of_tag, schema
 from kgserve.views.filters import ANYTHING, Filter
+from kgserve.views.text import Text, past_key
 
-KIND = "keyword 2"
-_ANALYZER = "text"
+KIND = "keyword 3"
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
-_LONGEST_TOKEN = 100
-
-
-class Text(msgspec.Struct, frozen=True):
-    """An entity as the index takes it."""
-
-    id: str
-    type: str
-    content: str
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -42,13 +35,40 @@ class KeywordHit(msgspec.Struct, frozen=True):
     score: float
 
 
+class Frequencies(msgspec.Struct, frozen=True):
+    """How many texts an index has, and how many of them hold a term in a field."""
+
+    documents: int
+    holding: Mapping[tuple[str, str], int]
+
+    def beside(self, other: Frequencies) -> dict[tuple[str, str], float]:
+        """By how much each term is worth more among the texts of both indexes than in this one alone."""
+        together = self.documents + other.documents
+        return {
+            key: _rarity(together, count + other.holding.get(key, 0)) / _rarity(self.documents, count)
+            for key, count in self.holding.items()
+            if count
+        }
+
+
+class _Segment(msgspec.Struct):
+    max_doc: int
+
+
+class _Meta(msgspec.Struct):
+    segments: list[_Segment]
+
+
+_Part = tuple[tantivy.Occur, tantivy.Query]
+
+
 class KeywordIndex:
     """Searches may run in any thread beside one writer."""
 
     def __init__(self, folder: Path) -> None:
         """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0."""
         self._folder = folder
-        self._analyzer = _analyzer()
+        self._analyzer = analyzer()
         self._lock = threading.Lock()
         found = manifest.read(folder, KIND) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
@@ -57,34 +77,46 @@ class KeywordIndex:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         self._checksums = manifest.Checksums()
-        self._schema = _schema()
+        self._schema = schema()
+        self._documents = 0
         self._index = tantivy.Index(self._schema, path=str(folder), reuse=found is not None)
-        self._index.register_tokenizer(_ANALYZER, self._analyzer)
-        self._index.reload()
+        self._index.register_tokenizer(ANALYZER, self._analyzer)
+        self._reload()
 
     def __len__(self) -> int:
         return self._index.searcher().num_docs
 
-    def write(self, put: Iterable[Text], removed: Iterable[str], sequence: int, *, bulk: bool = False) -> None:
-        """Replace and remove entities, and note the commit that this brings the index to.
+    def write(
+        self,
+        put: Iterable[Text],
+        removed: Iterable[str],
+        sequence: int,
+        *,
+        bulk: bool = False,
+        ended: int | None = None,
+    ) -> None:
+        """Replace and remove entities by their keys, and note the commit that this brings the index to.
 
-        Entities are taken one by one; ``bulk`` lets it use more memory for many of them.
+        Entities are taken one by one; ``bulk`` lets it use more memory for many of them. Past texts that had ``ended``
+        by a commit are removed, too.
         """
         with self._writing(_BULK_BYTES if bulk else _WRITER_BYTES) as writer:
+            if ended is not None:
+                writer.delete_documents_by_query(self._range("until", 0, ended))
             for node_id in removed:
                 writer.delete_documents_by_term("id", node_id)
             for entity in put:
-                writer.delete_documents_by_term("id", entity.id)
-                writer.add_document(_document(entity))
+                writer.delete_documents_by_term("id", entity.key)
+                writer.add_document(document(entity))
         manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
-        self._index.reload()
+        self._reload()
         self.sequence, self.fresh = sequence, False
 
     def clear(self) -> None:
         """Forget everything."""
         with self._writing(_WRITER_BYTES) as writer:
             writer.delete_all_documents()
-        self._index.reload()
+        self._reload()
         self.sequence, self.fresh = 0, True
 
     def terms(self, text: str) -> dict[str, float]:
@@ -96,12 +128,38 @@ class KeywordIndex:
                     weights[term] = max(weight, weights.get(term, 0.0))
         return weights
 
-    def search(self, text: str, limit: int, only: Filter = ANYTHING, *, syntax: bool = False) -> list[KeywordHit]:
-        """The best entities for the words of a text, best first.
+    def lengthened(self, text: Text) -> Text:
+        """A past text that goes on where an equal one of the same entity ends: both as one, in that one's place."""
+        same = tantivy.Query.term_query(self._schema, "key", key_of(text.id))
+        parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
+        searcher = self._index.searcher()
+        for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
+            before = past_key(str(searcher.doc(address)["id"][0]))
+            if before.says == text.says.hex():
+                return msgspec.structs.replace(text, since=before.since)
+        return text
 
-        ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none.
+    def frequencies(self, terms: Iterable[str]) -> Frequencies:
+        """In how many texts each term is, by field, as BM25 counts them."""
+        searcher = self._index.searcher()
+        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in TEXT_FIELDS}
+        return Frequencies(self._documents, found)
+
+    def search(
+        self,
+        text: str,
+        limit: int,
+        only: Filter = ANYTHING,
+        *,
+        syntax: bool = False,
+        beside: Frequencies | None = None,
+    ) -> list[KeywordHit]:
+        """The best entities for the words of a text, best first; hits are named by keys.
+
+        ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none. Words are as
+        rare as they are in this index, or in this one and that of ``beside`` together.
         """
-        query = self._parsed(text) if syntax else self._any_of(self.terms(text))
+        query = self._parsed(text) if syntax else self._any_of(self.terms(text), beside)
         if query is None:
             return []
         searcher = self._index.searcher()
@@ -128,11 +186,19 @@ class KeywordIndex:
             # Merges change the files behind the manifest's back unless they are waited for; the lock goes with it.
             writer.wait_merging_threads()
 
-    def _any_of(self, terms: dict[str, float]) -> tantivy.Query | None:
+    def _reload(self) -> None:
+        self._index.reload()
+        self._documents = _documents(self._folder)
+
+    def _any_of(self, terms: dict[str, float], beside: Frequencies | None) -> tantivy.Query | None:
         if not terms:
             return None
-        fields = ("content", "name")
-        parts = [self._term(field, term, weight) for term, weight in terms.items() for field in fields]
+        factors = self.frequencies(terms).beside(beside) if beside else {}
+        parts = [
+            self._term(field, term, weight * factors.get((field, term), 1.0))
+            for term, weight in terms.items()
+            for field in TEXT_FIELDS
+        ]
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
 
     def _term(self, field: str, term: str, weight: float) -> tantivy.Query:
@@ -141,62 +207,48 @@ class KeywordIndex:
 
     def _parsed(self, text: str) -> tantivy.Query:
         try:
-            return self._index.parse_query(text, ["content", "name"])
+            return self._index.parse_query(text, list(TEXT_FIELDS))
         except ValueError as error:
             raise InvalidInput(f"query: is not in the query language: {error}") from None
 
     def _narrowed(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
         if only.is_empty:
             return query
-        parts = [(tantivy.Occur.Must, query)]
+        parts = [(tantivy.Occur.Must, query), *self._in_time(only), *self._tagged(only)]
         if only.types is not None:
             types = tantivy.Query.term_set_query(self._schema, "type", sorted(only.types))
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
         if only.id_prefix:
             # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
-            prefix = self._index.parse_query(f"key:[{_key(only.id_prefix)} TO {_after(only.id_prefix)}}}", ["key"])
+            prefix = self._index.parse_query(f"key:[{key_of(only.id_prefix)} TO {after(only.id_prefix)}}}", ["key"])
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
         return tantivy.Query.boolean_query(parts)
 
+    def _tagged(self, only: Filter) -> list[_Part]:
+        terms = (tantivy.Query.term_query(self._schema, "key", key_of_tag(tag)) for tag in sorted(only.tags))
+        return [(tantivy.Occur.Must, tantivy.Query.const_score_query(term, 0.0)) for term in terms]
 
-def _document(entity: Text) -> tantivy.Document:
-    document = tantivy.Document()
-    document.add_text("id", entity.id)
-    document.add_text("key", _key(entity.id))
-    document.add_text("name", entity.id)
-    document.add_text("type", entity.type)
-    document.add_text("content", entity.content)
-    return document
+    def _in_time(self, only: Filter) -> list[_Part]:
+        """What began too late or was over by then is left out; what has no such time has no such field, and stays."""
+        late: list[tantivy.Query] = []
+        if only.as_of is not None:
+            late += [self._range("since", only.as_of + 1, None), self._range("until", None, only.as_of)]
+        if only.valid_at is not None:
+            late += [self._range("valid_from", only.valid_at + 1, None), self._range("valid_to", None, only.valid_at)]
+        if only.fresh_at is not None:
+            late.append(self._range("freshness_at", None, only.fresh_at))
+        return [(tantivy.Occur.MustNot, query) for query in late]
 
-
-def _key(node_id: str) -> str:
-    """An id in letters that mean nothing to the query language, in the same order as the ids."""
-    return "x" + node_id.encode().hex()
-
-
-def _after(prefix: str) -> str:
-    """The first key behind all that start with a prefix that is not empty."""
-    encoded = prefix.encode()
-    return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
+    def _range(self, field: str, least: int | None, most: int | None) -> tantivy.Query:
+        return tantivy.Query.range_query(self._schema, field, tantivy.FieldType.Integer, least, most)
 
 
-def _analyzer() -> tantivy.TextAnalyzer:
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    for step in (
-        tantivy.Filter.remove_long(_LONGEST_TOKEN),
-        tantivy.Filter.lowercase(),
-        tantivy.Filter.ascii_fold(),
-        tantivy.Filter.stemmer("english"),
-    ):
-        builder = builder.filter(step)
-    return builder.build()
+def _documents(folder: Path) -> int:
+    """Texts as BM25 counts them: those that were removed count until their segment is merged."""
+    meta = msgspec.json.decode((folder / "meta.json").read_bytes(), type=_Meta)
+    return sum(segment.max_doc for segment in meta.segments)
 
 
-def _schema() -> tantivy.Schema:
-    builder = tantivy.SchemaBuilder()
-    builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
-    builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")
-    return builder.build()
+def _rarity(documents: int, holding: int) -> float:
+    """What BM25 multiplies a word with, that is in some of the texts."""
+    return math.log1p((documents - holding + 0.5) / (holding + 0.5))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.views import manifest
-from kgserve.views.filters import ANYTHING, Filter
+from kgserve.views.filters import ANYTHING, Filter, Marks
 
-KIND = "vector 1"
+KIND = "vector 2"
 EXACT_UP_TO = 10_000
 _LINKS = 16
 _EF_BUILD = 200
@@ -29,6 +30,10 @@ _EF_SEARCH = 100
 _ENTITIES = "entities.msgpack"
 _MATRIX = "vectors.npy"
 _GRAPH = "vectors.hnsw"
+_ALWAYS = (-(1 << 63), (1 << 63) - 1)
+# At a moment, the graph is asked if at least this part of the vectors passes, for so many times as many as needed.
+_MOST_PASS = 0.2
+_SPARE = 1.5
 
 Vectors = NDArray[np.float32]
 
@@ -41,10 +46,12 @@ class VectorHit(msgspec.Struct, frozen=True):
 
 
 class _Entities(msgspec.Struct):
-    """What each label stands for; an empty id is a label that is no longer used."""
+    """What each label stands for, and since which commit; an empty id is a label that is no longer used."""
 
     ids: list[str]
     types: list[str]
+    since: list[int]
+    marks: dict[int, Marks]
 
 
 class VectorIndex:
@@ -59,6 +66,10 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._ids: list[str] = []
         self._types: list[str] = []
+        self._since = array("q")
+        self._marks: dict[int, Marks] = {}
+        # When each is true in the world, in microseconds: the marks' times for whole columns at once.
+        self._valid_from, self._valid_to = array("q"), array("q")
         self._labels: dict[str, int] = {}
         self._unused: list[int] = []
         self._matrix: Vectors = np.empty((0, dimensions), np.float32)
@@ -80,8 +91,18 @@ class VectorIndex:
         with self._lock:
             return set(self._labels)
 
-    def put(self, ids: Sequence[str], types: Sequence[str], vectors: Vectors) -> None:
-        """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN."""
+    def put(
+        self,
+        ids: Sequence[str],
+        types: Sequence[str],
+        vectors: Vectors,
+        since: Sequence[int] | None = None,
+        marks: Sequence[Marks | None] = (),
+    ) -> None:
+        """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN.
+
+        ``since`` are the commits since which each has had its text, 0 if nothing is said.
+        """
         if vectors.shape != (len(ids), self._dimensions) or not np.isfinite(vectors).all():
             raise ValueError(
                 f"vectors of shape {vectors.shape} for {len(ids)} entities of {self._dimensions} dimensions"
@@ -92,6 +113,8 @@ class VectorIndex:
             first = len(self._ids)
             self._ids += ids
             self._types += types
+            self._since.extend(since or [0] * len(ids))
+            self._mark(len(ids), {label: found for label, found in enumerate(marks, first) if found is not None})
             self._labels.update(zip(ids, range(first, first + len(ids)), strict=True))
             self._insert(first, vectors)
         self._settle()
@@ -108,7 +131,8 @@ class VectorIndex:
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             self._ids, self._types, self._labels = [], [], {}
-            self._unused = []
+            self._since, self._marks, self._unused = array("q"), {}, []
+            self._valid_from, self._valid_to = array("q"), array("q")
             self._matrix = np.empty((0, self._dimensions), np.float32)
             self._graph = None
         self.sequence, self.fresh = 0, True
@@ -119,9 +143,9 @@ class VectorIndex:
             limit = min(limit, len(self._labels))
             if limit <= 0:
                 return []
-            if self._graph is None or not only.is_empty:
+            if self._graph is None or not only.only_times:
                 return self._exact(query, limit, only)
-            return self._approximate(query, limit)
+            return self._approximate(query, limit) if only.is_empty else self._approximate_then(query, limit, only)
 
     def save(self, sequence: int) -> None:
         """Write everything to the folder, whole or not at all."""
@@ -129,7 +153,8 @@ class VectorIndex:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         with self._lock:
-            (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(_Entities(self._ids, self._types)))
+            entities = _Entities(self._ids, self._types, self._since.tolist(), self._marks)
+            (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
             if self._graph is None:
                 np.save(aside / _MATRIX, self._matrix[: len(self._ids)])
             else:
@@ -139,10 +164,12 @@ class VectorIndex:
         aside.rename(self._folder)
         self.sequence = sequence
 
-    def vectors_of(self, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """The vectors of those entities that are there."""
+    def vectors_of(self, ids: Sequence[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
+        """The vectors of those entities that are there, and had the same text as of a commit, if one is given."""
         with self._lock:
             labels = [self._labels[node_id] for node_id in ids if node_id in self._labels]
+            if as_of is not None:
+                labels = [label for label in labels if self._since[label] <= as_of]
             return dict(zip([self._ids[label] for label in labels], self._rows(labels), strict=True))
 
     # All below with the lock held
@@ -160,10 +187,20 @@ class VectorIndex:
             self._matrix = room
         self._matrix[first:end] = vectors
 
+    def _mark(self, count: int, marks: dict[int, Marks]) -> None:
+        """Note what is said of the next labels."""
+        self._marks |= marks
+        self._valid_from.extend([_ALWAYS[0]] * count)
+        self._valid_to.extend([_ALWAYS[1]] * count)
+        for label, found in marks.items():
+            self._valid_from[label] = _ALWAYS[0] if found.valid_from is None else found.valid_from
+            self._valid_to[label] = _ALWAYS[1] if found.valid_to is None else found.valid_to
+
     def _forget(self, node_id: str) -> None:
         label = self._labels.pop(node_id, None)
         if label is not None:
             self._ids[label] = ""
+            self._marks.pop(label, None)
             self._unused.append(label)
             if self._graph is not None:
                 self._graph.mark_deleted(label)
@@ -181,7 +218,7 @@ class VectorIndex:
             scores[self._unused] = -np.inf
             limit = min(limit, len(self._labels))
         else:
-            labels = np.fromiter(self._passing(only), np.intp)
+            labels = self._passing(only)
             scores = self._rows(labels.tolist()) @ query if len(labels) else np.empty(0, np.float32)
         limit = min(limit, len(labels))
         if limit == 0:
@@ -192,10 +229,33 @@ class VectorIndex:
         order = best[np.lexsort((labels[best], -scores[best]))][:limit]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
-    def _passing(self, only: Filter) -> list[int]:
-        if only.is_empty:
-            return list(self._labels.values())
-        return [label for node_id, label in self._labels.items() if only.passes(node_id, self._types[label])]
+    def _passing(self, only: Filter) -> NDArray[np.intp]:
+        passing = np.ones(len(self._ids), np.bool_)
+        passing[self._unused] = False
+        if only.as_of is not None:
+            passing &= np.array(self._since, np.int64) <= only.as_of
+        if only.valid_at is not None:
+            passing &= np.array(self._valid_from, np.int64) <= only.valid_at
+            passing &= np.array(self._valid_to, np.int64) > only.valid_at
+        labels = np.flatnonzero(passing)
+        if only.only_times:
+            return labels
+        ids, types, marks = self._ids, self._types, self._marks
+        found = (label for label in labels.tolist() if only.passes(ids[label], types[label], marks.get(label)))
+        return np.fromiter(found, np.intp)
+
+    def _approximate_then(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
+        """From the graph while most were so then; else, or if that gives too few, from those that were."""
+        labels = self._passing(only)
+        passes = np.zeros(len(self._ids), np.bool_)
+        passes[labels] = True
+        limit, share = min(limit, len(labels)), len(labels) / len(self._labels)
+        if share >= _MOST_PASS:
+            found = self._approximate(query, min(int(_SPARE * limit / share) + 1, len(self._labels)))
+            kept = [hit for hit in found if passes[self._labels[hit.id]]][:limit]
+            if len(kept) == limit:
+                return kept
+        return self._exact(query, limit, only)
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
         self._graph.set_ef(max(_EF_SEARCH, 2 * limit))
@@ -219,11 +279,15 @@ class VectorIndex:
             return
         labels = sorted(self._labels.values())
         ids, types = [self._ids[label] for label in labels], [self._types[label] for label in labels]
+        since = array("q", (self._since[label] for label in labels))
+        marks = {place: self._marks[label] for place, label in enumerate(labels) if label in self._marks}
         with self._lock:
             matrix = self._rows(labels).copy()
         graph = _built(matrix, self._dimensions) if wants_graph else None
         with self._lock:
-            self._ids, self._types = ids, types
+            self._ids, self._types, self._since, self._marks = ids, types, since, {}
+            self._valid_from, self._valid_to = array("q"), array("q")
+            self._mark(live, marks)
             self._labels = dict(zip(ids, range(live), strict=True))
             self._unused = []
             self._graph = graph
@@ -235,6 +299,8 @@ class VectorIndex:
             return False
         entities = msgspec.msgpack.decode((self._folder / _ENTITIES).read_bytes(), type=_Entities)
         self._ids, self._types = entities.ids, entities.types
+        self._since = array("q", entities.since)
+        self._mark(len(self._ids), entities.marks)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
         self._unused = [label for label, node_id in enumerate(self._ids) if not node_id]
         if _GRAPH in found.files:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,23 @@ def test_reindex_makes_both_indexes_anew(server: Running) -> None:
     assert names == ["keyword", "vector"]
     assert all("2 entities" in line for line in made.out.splitlines())
     assert found(server, "anew", "rain")[0] == "rain"
+
+
+def test_the_indexes_of_the_past_are_shown_and_not_waited_for(server: Running) -> None:
+    assert load(server, "past", "--wait-index").code == 0
+    assert httpx.delete(f"{server.url}/api/memory/past/nodes/tea").is_success
+    end = time.monotonic() + 20
+    while indexes(server, "past")["past-vector"]["entities"] < 1:
+        assert time.monotonic() < end, indexes(server, "past")
+        time.sleep(0.05)
+    found = indexes(server, "past")
+    assert [*found] == ["keyword", "vector", "past-keyword", "past-vector"]
+    assert found["past-vector"]["bytes"] > 0
+    assert found["past-vector"]["model"] == found["vector"]["model"]
+    assert (found["past-keyword"]["model"], found["past-keyword"]["error"]) == ("tantivy", None)
+    off = httpx.patch(f"{server.url}/api/memory/past", json={"history": "none"})
+    assert off.is_success, off.text
+    assert [*indexes(server, "past")] == ["keyword", "vector"]
 
 
 def test_a_terminal_sees_the_progress_of_the_indexes(server: Running) -> None:

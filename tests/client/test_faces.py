@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kgserve import errors
-from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, past
+from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, past, settings, versions
 from kgserve.client.failures import PLAIN, refusal
 from kgserve.client.following import Following
 from kgserve.client.operations import Paged
@@ -37,6 +37,14 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "history": ("a",),
     "revert": ("a", 1),
     "restore": ("1", "other"),
+    "entity_history": ("a",),
+    "put_node": ({"kind": "t"},),
+    "retire": ("a",),
+    "retire_edge": ("a", "b", "r"),
+    "outgoing": ("a",),
+    "incoming": ("a",),
+    "edge": ("a~r~b",),
+    "delete_edge_by_id": ("a~r~b",),
     "search": ("words",),
     "search_batch": (["words"],),
     "context": ("words",),
@@ -85,7 +93,7 @@ def test_every_documented_operation_has_a_method(client: Client) -> None:
 def test_every_route_that_is_described_is_used() -> None:
     routes = {
         (each.method, each.path)
-        for each in (*vars(operations).values(), *vars(past).values())
+        for each in (each for module in (operations, past, settings, versions) for each in vars(module).values())
         if isinstance(each, Route)
     }
     assert offered() == routes
@@ -134,7 +142,9 @@ def tree(kind: type[errors.KgserveError]) -> Iterator[type[errors.KgserveError]]
 def test_every_error_comes_back_as_its_class() -> None:
     first = {each.code: each for each in reversed(list(tree(errors.KgserveError)))}
     first |= {"internal": errors.Internal, "unavailable": errors.Unavailable}
-    assert first.keys() - PLAIN.keys() == {"invalid", "gone", "limited", "unavailable"}
+    assert first.keys() - PLAIN.keys() == {
+        "invalid", "kind_not_allowed", "conflict_manual", "gone", "limited", "unavailable",
+    }  # fmt: skip
     for code, kind in first.items():
         known = refusal(KINDS[code].status, {}, problem(KINDS[code].status, code))
         assert type(known) is kind

@@ -192,7 +192,7 @@ def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
             lambda: restore(of.pool, None, NAME, RestoreRequest(as_of="1", into="other")),
             lambda: traverse(of.pool, NAME, TraverseRequest(start_id="a", as_of="1"), None),
         ):
-            with pytest.raises(Unavailable, match="turned off"):
+            with pytest.raises(Conflict, match="turned off"):
                 ask()
         assert len(changes(of.pool, NAME, 0, 10).changes) == 1, "the journal has these"
 

@@ -131,10 +131,12 @@ def test_a_server_without_histories(tmp_path: Path) -> None:
         api = "/api/memory/plain"
         accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         for path in ("nodes/a?as_of=1", "nodes?as_of=1", "nodes/a?version=1", "nodes/a/history", "export?as_of=1"):
-            assert "turned off" in refusal(http.get(f"{api}/{path}"), 503)["detail"]
-        refusal(http.post(f"{api}/traverse", json={"start_id": "a", "as_of": "1"}), 503)
-        refusal(http.post(f"{api}/nodes/a/revert", json={"version": 1}), 503)
-        refusal(http.post(f"{api}/restore", json={"as_of": "1", "into": "other"}), 503)
+            assert "turned off" in refusal(http.get(f"{api}/{path}"), 409)["detail"]
+        refusal(http.post(f"{api}/traverse", json={"start_id": "a", "as_of": "1"}), 409)
+        refusal(http.post(f"{api}/nodes/a/revert", json={"version": 1}), 409)
+        refusal(http.post(f"{api}/history/prune"), 409)
+        refusal(http.get("/api/v1/entities/a/history?store=plain"), 409)
+        refusal(http.post(f"{api}/restore", json={"as_of": "1", "into": "other"}), 409)
         assert len(accepted(http.get(f"{api}/changes"))["changes"]) == 1
         assert not list(tmp_path.glob("data/*/history.sqlite*"))
         assert accepted(http.get(f"{api}/nodes/a"))["node"]["version"] == 1

@@ -96,4 +96,4 @@ def test_requirement_traceability_with_curl(served: Served, store: str) -> None:
     walked = curl("traverse", '{"start_id": "req-login", "depth": 1}')
     assert '"id":"sym-oauth"' in walked
     assert '"id":"sym-user"' in walked
-    assert walked.count("IMPLEMENTED_BY") == 2
+    assert walked.count('"relation_type":"IMPLEMENTED_BY"') == 2

@@ -122,12 +122,13 @@ def test_a_new_store_is_announced_to_listeners(server: Running, store: str) -> N
 def test_the_prompt_teaches(server: Running, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
-        assert "describe_store" in client.instructions
+        for word in ("describe_store", "retire_entity", "based_on_version", "as_of", "valid_at"):
+            assert word in client.instructions
         [prompt] = (await client.list_prompts()).prompts
         assert prompt.name == "record_and_recall"
         [said] = (await client.get_prompt("record_and_recall", {"store": "project", "topic": "login"})).messages
         assert isinstance(said.content, TextContent)
-        for word in ("project", "login", "get_context", "inject_knowledge_graph", "describe_store"):
+        for word in ("project", "login", "get_context", "describe_store", "retire_relation", "put_node", "valid_at"):
             assert word in said.content.text
         with pytest.raises(MCPError):
             await client.get_prompt("other")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,14 +26,27 @@ EXPECTED = {
     "delete_graph_relation": (False, True),
     "traverse_knowledge_graph": (True, False),
     "get_entity": (True, False),
+    "list_entities": (True, False),
+    "list_relations": (True, False),
+    "put_node": (False, False),
+    "put_subgraph": (False, False),
+    "retire_entity": (False, False),
+    "retire_relation": (False, False),
+    "entity_history": (True, False),
+    "revert_entity": (False, False),
     "search_knowledge": (True, False),
     "search_batch": (True, False),
     "get_context": (True, False),
     "list_stores": (True, False),
     "describe_store": (True, False),
+    "describe_schema": (True, False),
+    "list_tags": (True, False),
     "query_cypher": (True, False),
     "drop_store": (False, True),
 }
+
+
+NOT_IDEMPOTENT = {"put_node", "put_subgraph"}
 
 
 def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
@@ -47,20 +62,31 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
-        assert (hints.idempotent_hint, hints.open_world_hint, hints.title) == (True, False, tool.title)
+        assert hints.idempotent_hint == (name not in NOT_IDEMPOTENT), name
+        assert (hints.open_world_hint, hints.title) == (False, tool.title)
         assert tool.description
         for schema in (tool.input_schema, tool.output_schema):
             assert schema["type"] == "object", name
             assert "$ref" not in schema, name
     walk = tools["traverse_knowledge_graph"].input_schema
-    assert set(walk["properties"]) == {"index", "start_id", "depth"}
+    assert set(walk["properties"]) == {
+        *("index", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at")
+    }
     assert walk["required"] == ["start_id"]
     for tool in tools.values():
         assert all("type" in field for field in tool.input_schema["properties"].values()), tool.name
+        for definition in tool.input_schema.get("$defs", {}).values():
+            assert all("anyOf" not in field for field in definition["properties"].values()), tool.name
     depth = walk["properties"]["depth"]
     assert (depth["default"], depth["minimum"], depth["maximum"]) == (2, 1, 10)
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
     assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
+
+
+def test_the_readme_names_every_tool() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    table = readme.partition("\n| tool | what it does |\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(EXPECTED)
 
 
 def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str) -> None:

@@ -17,6 +17,13 @@ EDGES = [
     {"from": "crane", "to": "quay", "relation_type": "STANDS_ON", "weight": 0.5},
 ]
 VARIANTS = [{"query": "granite", "mode": "keyword"}, {"query": "containers", "mode": "keyword", "limit": 1}]
+PUT = {"lineage_id": "crane", "kind": "machine", "content": "a crane that is blue", "based_on_version": 1}
+SUBGRAPH = {
+    "nodes": [{"ref": "new", "lineage_id": "shed", "kind": "place", "tags": ["dry"]}],
+    "edges": [{"from_ref": "new", "to_lineage": "quay", "kind": "STANDS_ON", "ordinal": 1}],
+}
+LINK = "shed~STANDS_ON~quay"
+END = "2030-01-01T00:00:00.000000Z"
 BY_ID = "MATCH (e:Entity) WHERE e.id = $id RETURN e.id, e.type"
 
 
@@ -54,8 +61,18 @@ def steps(store: str) -> list[Step]:
         Step("search_knowledge", seen | {"query": "granite", "mode": "keyword"}, {("hits", 0, "node", "id"): "quay"}),
         Step("search_batch", seen | {"queries": VARIANTS}, {("hits", 1, "node", "id"): "crane"}),
         Step("get_context", seen | {"query": "dredged", "budget": 500}, {("ids", 0): "adr-1"}),
-        Step("delete_graph_relation", in_store | relation, {("existed",): True, ("sequence",): 2}),
-        Step("delete_graph_entity", in_store | {"id": "quay"}, {("edges_deleted",): 1}),
+        Step("describe_schema", in_store, {("kinds", 0, "count"): 1}),
+        Step("list_tags", in_store, {("tags",): []}),
+        Step("list_entities", in_store | {"types": ["place"]}, {("nodes", 0, "id"): "quay"}),
+        Step("list_relations", in_store | {"id": "crane"}, {("edges", 0, "to"): "quay"}),
+        Step("put_node", in_store | PUT, {("node", "version"): 2, ("created",): False}),
+        Step("put_subgraph", in_store | SUBGRAPH, {("nodes", 0, "created"): True, ("edges", 0, "edge_id"): LINK}),
+        Step("entity_history", in_store | {"id": "crane", "limit": 1}, {("states", 0, "diff", 0, "path"): "content"}),
+        Step("revert_entity", in_store | {"id": "crane", "version": 1}, {("nodes_updated",): 1}),
+        Step("retire_relation", in_store | relation | {"valid_to": END}, {("changed",): True}),
+        Step("retire_entity", in_store | {"id": "shed", "valid_to": END}, {("version",): 2}),
+        Step("delete_graph_relation", in_store | relation, {("existed",): True}),
+        Step("delete_graph_entity", in_store | {"id": "quay"}, {("edges_deleted",): 2}),
         Step("drop_store", in_store | {"confirm": store}, {("dropped",): store}),
     ]
 

@@ -22,7 +22,9 @@ def node(node_id: str, content: str = "", kind: str = "t") -> Node:
 
 
 def edge(source: str, target: str, kind: str = "KNOWS") -> Edge:
-    return Edge(source=source, target=target, relation_type=kind, weight=1.0, attributes={}, version=1, sequence=1)
+    return Edge(
+        id="-", source=source, target=target, relation_type=kind, weight=1.0, attributes={}, version=1, sequence=1
+    )
 
 
 @st.composite

@@ -18,7 +18,8 @@ from kgserve.model.events import (
     parse_positions,
     size,
 )
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.times import format_time
 
 TIME = 1_752_580_800_000_000
 TEXT = "2025-07-15T12:00:00.000000Z"
@@ -78,6 +79,7 @@ def test_data_is_the_row_on_one_line() -> None:
         "store": "s",
         "time": TEXT,
         "sequence": 7,
+        "id": "a~r~b",
         "from": "a",
         "to": "b",
         "relation_type": "r",
@@ -92,6 +94,27 @@ def test_what_is_gone_is_named() -> None:
     assert data(removed) == {"store": "s", "time": TEXT, "sequence": 7, "id": "a"}
     assert data(unlinked)["from"] == "a"
     assert data(unlinked)["relation_type"] == "r"
+    assert data(unlinked)["id"] == "a~r~b"
+
+
+def test_what_few_rows_have_is_told_where_it_is_set() -> None:
+    extras = NodeExtras("short", ("x", "y"), TIME, "me", None, TIME + 1, (3,))
+    linking = EdgeExtras(ordinal=0, valid_from=TIME)
+    row = msgspec.structs.replace(node("a"), extras=extras)
+    other = msgspec.structs.replace(node("b"), extras=NodeExtras())
+    link = msgspec.structs.replace(edge("a", "b"), extras=linking)
+    first, second, linked = map(data, expand("s", change(nodes_created=[row, other], edges_created=[link])))
+    assert {name: first[name] for name in first.keys() - second.keys()} == {
+        "summary": "short",
+        "tags": ["x", "y"],
+        "freshness_at": TEXT,
+        "stale": True,
+        "created_by": "me",
+        "valid_to": format_time(TIME + 1),
+        "conflicts": [3],
+    }
+    assert (linked["ordinal"], linked["valid_from"]) == (0, TEXT)
+    assert "valid_to" not in linked
 
 
 def test_touched_edges_make_no_event() -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.cli.running import Running, environment, serving
 from tests.project.reading import TOP, blocks
 
-EXAMPLE, REST, CYPHER, SEARCH, PAST = blocks("run", "bash")
+EXAMPLE, REST, CYPHER, SEARCH, PAST, VALIDITY, VERSIONS = blocks("run", "bash")
 (ANSWERS,) = blocks("answers", "json")
 (FOUND,) = blocks("found", "json")
 
@@ -96,7 +96,7 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
                 text=True,
                 check=True,
             ).stdout
-            for block in (EXAMPLE, REST, CYPHER, SEARCH, PAST)
+            for block in (EXAMPLE, REST, CYPHER, SEARCH, PAST, VALIDITY, VERSIONS)
         ]
     assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
     needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
@@ -112,6 +112,12 @@ def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
     assert then["node"]["content"] == "in May"
     assert past["states"][0]["diff"] == [{"path": "content", "before": "in May", "after": "in June"}]
     assert (reverted["nodes_updated"], restored["nodes"]) == (1, 1)
+    _, ended, employed, moved_on = whole_values(outputs[5])
+    assert (ended["changed"], employed["count"], moved_on["count"]) == (True, 2, 1)
+    _, first, second, beside, both, reasons = whole_values(outputs[6])
+    assert (first["created"], second["node"]["version"]) == (True, 2)
+    assert (beside["status"], beside["node"]["conflicts"]) == (409, [2])
+    assert [edge["id"] for edge in reasons["edges"]] == [result["edge_id"] for result in both["edges"]]
     (shown,), (found,) = whole_values(FOUND), whole_values(outputs[3])
     # Without the model the scores are others, and so may be the order behind the first.
     assert_within(shown["hits"][0]["node"], found["hits"][0]["node"])
@@ -129,6 +135,11 @@ def test_the_exchange_format_is_taken_as_shown(server: Running) -> None:
     ).json()
     assert answer["ok"]
     assert (answer["nodes_created"], answer["edges_skipped_count"]) == (1, 1)
+
+
+def test_the_librarys_example_runs(tmp_path: Path) -> None:
+    (block,) = blocks("library", "python")
+    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment(), check=True)
 
 
 def test_the_clients_examples_run(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_every_route_is_documented(server: Running) -> None:
         for path, operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].items()
         for method in operations
     }
-    rows = set(re.findall(r"^\| (GET|PUT|POST|DELETE) \| `([^`]+)` \|", README, re.MULTILINE))
+    rows = set(re.findall(r"^\| (GET|PUT|PATCH|POST|DELETE) \| `([^`]+)` \|", README, re.MULTILINE))
     assert rows == described
 
 

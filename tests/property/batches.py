@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+import msgspec
+
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.requests import Direction
 from kgserve.model.rows import EdgeKey
+from kgserve.model.times import format_time
 from kgserve.model.walk import Walk
+from kgserve.ops.nodes import NodeList
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]
@@ -33,16 +37,25 @@ _ODD = [
 _TYPES = ("person", "place", "thing")
 _RELATIONS = ("knows", "is in", "made'of")
 _ATTRIBUTES = (None, None, "{}", '{"a":1}', '{"a":1,"b":[null,{"c":"ü"}]}')
+_AUTHORS = ("", "", "ada", "it's Bob")
 _MOMENTS = ("2020-02-29T12:00:00Z", "2021-01-01T00:00:00.250000+02:00")
+# Of the world: the first and the last there are, one before 1970, and 1970 itself.
+DATES = (-62_135_596_800_000_000, -1, 0, 1, 1_000_000_000_000_000, 1_600_000_000_000_000, 253_402_300_799_999_999)
+TAGS = ("red", "blue", "topic:ü", "topic:it's", "topic:", ":", "a,b", "[x]", "NULL", "日本")
 _DIRECTIONS: tuple[Direction, ...] = ("outgoing", "incoming", "both")
+
+
+CLEARED = NodeExtrasPut("", (), None, "", None, None)
 
 
 class Batches:
     """Makes batches about a bounded number of ids; the same seed makes the same ones against the same graph."""
 
-    def __init__(self, seed: int, ids: int) -> None:
+    def __init__(self, seed: int, ids: int, extended: float = 0.0) -> None:
+        """``extended`` is the share of nodes and edges that are sent with extras."""
         self.random = random.Random(seed)
         self._ids = ids
+        self._extended = extended
 
     def batch(self, graph: Graph, kind: Kind, size: int) -> WriteBatch:
         """A batch of one kind with about so many rows."""
@@ -79,7 +92,18 @@ class Batches:
         choice = self.random.choice
         types = choice((None, None, frozenset(_RELATIONS[:1]), frozenset(_RELATIONS[1:])))
         weight, nodes = choice((None, None, 0.5)), choice((1, 2, 7, 1000, 5000))
-        return Walk(self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes)
+        return Walk(self.some_id(), self.random.randrange(5), choice(_DIRECTIONS), types, weight, nodes, self.moment())
+
+    def moment(self) -> int | None:
+        """A moment of the world: at a date, just before it or just after it, or none."""
+        date = self.random.choice((None, None, *DATES))
+        return date and min(max(date + self.random.choice((-1, 0, 0, 1)), DATES[0]), DATES[-1])
+
+    def wanted(self, moment: int | None) -> NodeList:
+        """Nodes to list, of all types and tags or of some."""
+        choice = self.random.choice
+        types, tags = choice(((), (), _TYPES[:1], _TYPES[1:])), choice(((), (), TAGS[:1], TAGS[2:4]))
+        return NodeList(types=types, tags=tags, valid_at="any" if moment is None else format_time(moment))
 
     def _mixed(self, graph: Graph, size: int, *, touch: bool) -> WriteBatch:
         nodes, edges = self._nodes(size // 3 + 1), self._new_edges(size)
@@ -95,6 +119,7 @@ class Batches:
             NodePut(
                 put.index, put.id, choice((put.type, None)), put.content, put.attributes,
                 choice((None, 7)), choice((None, 0, 1_600_000_000_000_000)), choice((None, 1_700_000_000_000_001)),
+                put.extras,
             )
             for put in self._nodes(size // 2 + 1)
         ]  # fmt: skip
@@ -104,7 +129,8 @@ class Batches:
     def _line(self, put: EdgePut) -> EdgePut:
         # Its times are among its attributes: they come with some or not at all.
         created, updated = (self.random.choice((None, *_MOMENTS)) if put.own else None for _ in range(2))
-        return EdgePut(put.index, put.key, put.weight, put.own, created, updated, self.random.choice((None, 5)))
+        version = self.random.choice((None, 5))
+        return EdgePut(put.index, put.key, put.weight, put.own, created, updated, version, put.extras)
 
     def _nodes(self, count: int) -> list[NodePut]:
         return [self._node(index, self.some_id()) for index in range(count)]
@@ -112,13 +138,23 @@ class Batches:
     def _stored_nodes(self, graph: Graph, count: int) -> list[NodePut]:
         stored = list(graph.nodes)
         found = [self.random.choice(stored) for _ in range(count)] if stored else []
-        return [NodePut(i, node_id, None, self._text()) for i, node_id in enumerate(found)]
+        return [self._update(i, graph, node_id) for i, node_id in enumerate(found)]
+
+    def _update(self, index: int, graph: Graph, node_id: str) -> NodePut:
+        if self.random.random() >= self._extended:
+            return NodePut(index, node_id, None, self._text())
+        # Heads that it knows of, or not; now and then nothing else is new.
+        based_on = self.random.choice((None, graph.nodes[node_id].version, 1, 2, 3))
+        content = self.random.choice((None, None, self._text()))
+        extras = self.random.choice((None, self._node_extras()))
+        return NodePut(index, node_id, None, content, None, None, None, None, extras, based_on, self._rarely(3))
 
     def _node(self, index: int, node_id: str) -> NodePut:
         choice = self.random.choice
         # Now and then without a type: fine for a node that is there, a reason to refuse the batch otherwise.
         node_type = None if self.random.random() < 0.002 else choice(_TYPES)
-        return NodePut(index, node_id, node_type, choice((None, "", self._text())), choice(_ATTRIBUTES))
+        content, attributes = choice((None, "", self._text())), choice(_ATTRIBUTES)
+        return NodePut(index, node_id, node_type, content, attributes, extras=self._node_extras())
 
     def _text(self) -> str:
         return choice_text(self.random)
@@ -133,7 +169,40 @@ class Batches:
 
     def _edge(self, index: int, key: EdgeKey) -> EdgePut:
         choice = self.random.choice
-        return EdgePut(index, key, choice((None, 0.0, 0.25, 0.75, self.random.random())), choice(_ATTRIBUTES))
+        weight = choice((None, 0.0, 0.25, 0.75, self.random.random()))
+        return EdgePut(index, key, weight, choice(_ATTRIBUTES), extras=self._edge_extras())
+
+    def _node_extras(self) -> NodeExtrasPut | None:
+        if self.random.random() >= self._extended:
+            return None
+        if self._rarely(6):
+            return CLEARED
+        choice, valid_from, valid_to = self.random.choice, *self._interval()
+        summary = choice((None, None, "", self._text()))
+        tags = choice((None, None, (), tuple(self.random.sample(TAGS, self.random.randrange(1, 4)))))
+        return NodeExtrasPut(summary, tags, self._date(), choice(_AUTHORS), valid_from, valid_to)
+
+    def _edge_extras(self) -> EdgeExtrasPut | None:
+        if self.random.random() >= self._extended:
+            return None
+        valid_from, valid_to = self._interval()
+        ordinal, author = self.random.choice((None, None, 0, -3, 1 << 62)), self.random.choice(_AUTHORS)
+        return EdgeExtrasPut(ordinal, author, valid_from, valid_to)
+
+    def _interval(self) -> tuple[Moment, Moment]:
+        begins, ends = self._date(), self._date()
+        if self._rarely(500):
+            # It may end before it begins, by itself or with what is stored: a batch is then refused as a whole.
+            return begins, ends
+        if isinstance(begins, int) and isinstance(ends, int):
+            return min(begins, ends), max(begins, ends)
+        return (begins, None) if isinstance(begins, int) else (None, ends) if isinstance(ends, int) else (begins, ends)
+
+    def _date(self) -> Moment:
+        return self.random.choice((msgspec.UNSET, None, *DATES))
+
+    def _rarely(self, times: int) -> bool:
+        return self.random.randrange(times) == 0
 
     def _stored_keys(self, graph: Graph, count: int) -> list[EdgeKey]:
         stored = list(graph.edges)

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, LiteralString, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from kgserve.engine import read
+from kgserve.engine import projection, read
 from kgserve.engine.columns import edge_rows, ids_table, node_rows
 from kgserve.engine.session import Session
 from kgserve.engine.traverse import walk
@@ -26,31 +26,25 @@ from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import StoreState
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.store_settings import StoreSettings
+from kgserve.model.times import format_time, parse_time
 from kgserve.model.walk import Walk
 from kgserve.ops import render
-from kgserve.ops.nodes import get_node, list_nodes
+from kgserve.ops.nodes import NodeList, get_node, page_nodes
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from tests.property.graph import Graph, Outcome, Refused
+from tests.property.graph import Graph, Outcome, Refused, extras_of
 
 NAME = "s"
 PATIENCE = 120
 Damage = Literal["engine gone", "engine cut", "engine flipped", "catalog gone", "description gone", "snapshot flipped"]
 DAMAGES: tuple[Damage, ...] = get_args(Damage)
 
-_NODES = """
-MATCH (e:Entity) RETURN e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at
-"""
-_OUT: LiteralString = """
-LOAD FROM $rows MATCH (x:Entity {id: i})-[k:RELATES_TO]->(y:Entity)
-RETURN x.id, y.id, k.relation_type, k.weight, k.attributes, k.version, k.sequence
-"""
-_IN: LiteralString = """
-LOAD FROM $rows MATCH (y:Entity {id: i})<-[k:RELATES_TO]-(x:Entity)
-RETURN x.id, y.id, k.relation_type, k.weight, k.attributes, k.version, k.sequence
-"""
+_NODES = projection.nodes("MATCH (e:Entity) RETURN")
+_OUT = projection.edges("LOAD FROM $rows MATCH (x:Entity {id: i})-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_IN = projection.edges("LOAD FROM $rows MATCH (y:Entity {id: i})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id,")
 _ONE_BY_ONE = 100
 _FIRST = WriteBatch(nodes=[NodePut(0, "first of a group", "t")])
 
@@ -114,6 +108,13 @@ class Driver:
         assert self.store.view.rebuilds == self._rebuilds, "the engine failed at a write and was built anew"
         return stages
 
+    def change_rules(self, *, keeps_both: bool, kinds: tuple[str, ...]) -> None:
+        """What becomes of conflicts, and which types are let in."""
+        chosen = StoreSettings(conflict_policy="manual" if keeps_both else "lww", kind_whitelist=kinds)
+        self.store.change_settings(lambda _: chosen)
+        self.graph = self.graph.copy()
+        self.graph.keeps_both, self.graph.kinds = keeps_both, frozenset(kinds)
+
     # Lives
 
     def restart(self, damage: Damage | None = None) -> None:
@@ -121,6 +122,8 @@ class Driver:
         self._close()
         if damage is not None:
             _damage(self._layout(), damage)
+        if damage == "description gone":
+            self.graph.keeps_both, self.graph.kinds = False, frozenset()
         self._open()
         if damage is None:
             assert self.store.view.rebuilds == 0
@@ -134,7 +137,7 @@ class Driver:
         acknowledged = self.graph.sequence
         futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
         copy = self.root / f"{self._life + 1}"
-        subprocess.run(["cp", "-r", str(self._data), str(copy)], check=True)
+        _copy(self._data, copy)
         stages = self._settle(under_way, futures)
         self._close()
         shutil.rmtree(self._data)
@@ -148,7 +151,7 @@ class Driver:
 
     def compact(self, *under_way: WriteBatch) -> None:
         """Compact, with batches under way, while a reader looks again and again."""
-        done, stop = self.store.compactor.done, threading.Event()
+        done, whole, stop = self.store.compactor.done, self.store.view.whole, threading.Event()
         with Beside(self.store.compactor.run) as compacting, Beside(lambda: self._read_on(stop)) as reading:
             futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
             try:
@@ -158,7 +161,10 @@ class Driver:
                 stop.set()
         for error in (*compacting.errors, *reading.errors):
             raise error
-        assert self.store.compactor.done == done + 1, "the compaction failed"
+        if self.store.view.whole and not whole:
+            # The file may have been built without the columns that are needed since.
+            self.store.compactor.run()
+        assert self.store.compactor.done > done, "the compaction failed"
         assert len(list(self._layout().root.glob("graph*.kuzu"))) == 1
         self.compare()
 
@@ -169,43 +175,46 @@ class Driver:
 
     # Looking
 
-    def look(self, request: Walk) -> None:
-        """Walk from a node, get it, and list all in pages of a few."""
+    def look(self, request: Walk, wanted: NodeList | None = None) -> None:
+        """Walk from a node, get it, and list all in pages of a few; with what was true at one moment alone."""
         self._look_around(request)
-        self._look_at(request.start)
-        self._list(request.depth + 3)
+        self._look_at(request.start, request.valid_at)
+        self._list(wanted or NodeList(), request.depth + 3)
 
     def _look_around(self, request: Walk) -> None:
         with self.store.reading() as session:
             found = walk(session, request)
-        depths, edges, more = self.graph.walk(request)
+        graph = self.graph.true_at(request.valid_at)
+        depths, edges, more = graph.walk(msgspec.structs.replace(request, valid_at=None))
         assert {row.id: depth for row, depth in found.nodes} == depths
-        assert [row for row, _ in found.nodes] == [self.graph.nodes[node_id] for node_id in depths]
+        assert [row for row, _ in found.nodes] == [graph.nodes[node_id] for node_id in depths]
         assert {row.key for row in found.edges} == edges
-        assert {row.key: row for row in found.edges} == {key: self.graph.edges[key] for key in edges}
+        assert {row.key: row for row in found.edges} == {key: graph.edges[key] for key in edges}
         assert (len(found.edges), found.truncated) == (len(edges), more), request
 
-    def _look_at(self, node_id: str) -> None:
-        if node_id not in self.graph.nodes:
+    def _look_at(self, node_id: str, valid_at: int | None) -> None:
+        graph, moment = self.graph.true_at(valid_at), None if valid_at is None else format_time(valid_at)
+        if node_id not in graph.nodes:
             with contextlib.suppress(NotFound):
-                raise AssertionError(get_node(self.pool, NAME, node_id))
+                raise AssertionError(get_node(self.pool, NAME, node_id, valid_at=moment))
             return
-        found = get_node(self.pool, NAME, node_id)
+        found = get_node(self.pool, NAME, node_id, valid_at=moment)
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
-        assert found.node == render.node(self.graph.nodes[node_id])
+        assert found.node == render.node(graph.nodes[node_id])
         if not found.edges_truncated:
-            assert outgoing == {key for key in self.graph.edges if key[0] == node_id}
-            assert incoming == {key for key in self.graph.edges if key[1] == node_id}
+            assert outgoing == {key for key in graph.edges if key[0] == node_id}
+            assert incoming == {key for key in graph.edges if key[1] == node_id}
 
-    def _list(self, pages: int) -> None:
-        wanted = sorted(self.graph.nodes)
-        limit = min(1000, len(wanted) // pages + 1)
+    def _list(self, wanted: NodeList, pages: int) -> None:
+        rows = listed(self.graph, wanted)
+        limit = min(1000, len(rows) // pages + 1)
         cursor: str | None = None
         for start in range(0, pages * limit, limit):
-            page = list_nodes(self.pool, NAME, None, limit, cursor)
-            assert page.nodes == [render.node(self.graph.nodes[node_id]) for node_id in wanted[start : start + limit]]
+            asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
+            page = page_nodes(self.pool, NAME, asked)
+            assert page.nodes == [render.node(row) for row in rows[start : start + limit]]
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -223,18 +232,20 @@ class Driver:
         self._compare_catalog()
 
     def _compare_catalog(self) -> None:
-        rows, types, relations = self.store.listing(
-            lambda c: (c.page(None, None, 1 << 40), c.types(99), c.relation_types(99))
+        rows, types, relations, tags = self.store.listing(
+            lambda c: (c.page(None, None, 1 << 40), c.types(99), c.relation_types(99), c.tags("", 99))
         )
         assert [row.id for row in rows] == sorted(self.graph.nodes)
         differ(rows, self.graph.nodes, [row.id for row in rows])
         assert types == _tally(row.type for row in self.graph.nodes.values())
         assert relations == _tally(key[2] for key in self.graph.edges)
+        used = _tally(tag for row in self.graph.nodes.values() for tag in extras_of(row)["tags"])
+        assert [(each.tag, each.count) for each in tags] == sorted(used.items(), key=lambda tag: (-tag[1], tag[0]))
 
     def _contents(self) -> Contents:
         with self.store.reading(timeout=0) as session:
             session.run("BEGIN TRANSACTION READ ONLY")
-            state, nodes = read.state(session), list(node_rows(session.arrow(_NODES)))
+            state, nodes = read.state(session), list(node_rows(projection.arrow(session, _NODES, {})))
             ids = [row.id for row in nodes]
             found = Contents(
                 state, nodes, _edges(session, ids, read.outgoing, _OUT), _edges(session, ids, read.incoming, _IN)
@@ -291,16 +302,26 @@ def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Seq
         raise AssertionError(f"lost {lost}, extra {extra}, other {other}; {len(held)} rows, {len(wanted)} wanted")
 
 
+def listed(graph: Graph, wanted: NodeList) -> list[NodeRow]:
+    """What a list is to show, on all of its pages together."""
+    true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_time(wanted.valid_at))
+    return [
+        row
+        for _, row in sorted(true.nodes.items())
+        if (not wanted.types or row.type in wanted.types) and all(tag in extras_of(row)["tags"] for tag in wanted.tags)
+    ]
+
+
 def _counts(report: Report) -> Outcome:
     return msgspec.convert(report, Outcome, from_attributes=True)
 
 
 def _edges(
-    session: Session, ids: list[str], one: Callable[[Session, str], list[EdgeRow]], many: LiteralString
+    session: Session, ids: list[str], one: Callable[[Session, str], list[EdgeRow]], many: projection.Query
 ) -> list[EdgeRow]:
     if len(ids) <= _ONE_BY_ONE:
         return [row for node_id in ids for row in one(session, node_id)]
-    return list(edge_rows(session.arrow(many, {"rows": ids_table(ids)})))
+    return list(edge_rows(projection.arrow(session, many, {"rows": ids_table(ids)})))
 
 
 class Beside(threading.Thread):
@@ -323,6 +344,12 @@ class Beside(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self.join(PATIENCE)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder in use; what is removed from it meanwhile is gone."""
+    copied = subprocess.run(["cp", "-r", str(source), str(target)], check=False, capture_output=True, text=True)
+    assert all(line.endswith("No such file or directory") for line in copied.stderr.splitlines()), copied.stderr
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:

@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.digest import row_hash
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 from kgserve.model.times import format_time
 from kgserve.model.walk import Walk
 
 _Put = TypeVar("_Put", NodePut, EdgePut)
 _Value = TypeVar("_Value")
+_Fields = dict[str, Any]
+_MADE_ANEW = {"created_by": "", "conflicts": ()}
+"""What a state does not take over from the one before it."""
 
 
 class Refused(Exception):
@@ -39,17 +42,36 @@ class Outcome(msgspec.Struct):
 
 
 class Graph:
-    """Nodes and edges by key, and the number of the last commit."""
+    """Nodes and edges by key, and the number of the last commit.
+
+    ``kinds`` are the types that nodes may be given, none for all; ``keeps_both`` is the policy "manual".
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeRow] = {}
         self.edges: dict[EdgeKey, EdgeRow] = {}
         self.sequence = 0
+        self.kinds: frozenset[str] = frozenset()
+        self.keeps_both = False
 
     def copy(self) -> Graph:
         """The same, to go on from separately."""
         other = Graph()
         other.nodes, other.edges, other.sequence = dict(self.nodes), dict(self.edges), self.sequence
+        other.kinds, other.keeps_both = self.kinds, self.keeps_both
+        return other
+
+    def true_at(self, moment: int | None) -> Graph:
+        """What of it was true in the world at a moment: an edge only between two nodes that were."""
+        if moment is None:
+            return self
+        other = self.copy()
+        other.nodes = {node_id: row for node_id, row in self.nodes.items() if was_true(row, moment)}
+        other.edges = {
+            key: row
+            for key, row in self.edges.items()
+            if was_true(row, moment) and row.source in other.nodes and row.target in other.nodes
+        }
         return other
 
     @property
@@ -60,9 +82,7 @@ class Graph:
     def write(self, batch: WriteBatch, now: int) -> Outcome:
         """Do what a batch says; ``now`` is the time of the commit that it becomes, if it changes anything."""
         nodes = merged(batch.nodes, lambda put: put.id)
-        gone = set(batch.delete_nodes)
-        if not batch.partial and any(p.type is None and (p.id in gone or p.id not in self.nodes) for p in nodes):
-            raise Refused
+        self._refuse(batch, nodes)
         outcome = Outcome()
         changes = self._delete(batch, outcome)
         sequence = self.sequence + 1
@@ -75,6 +95,21 @@ class Graph:
             self.sequence = sequence
         outcome.sequence = self.sequence
         return outcome
+
+    def _refuse(self, batch: WriteBatch, nodes: Iterable[NodePut]) -> None:
+        if batch.partial:
+            return
+        left = self.copy()
+        left._delete(batch, Outcome())
+        if any(left._is_wrong(put) for put in nodes):
+            raise Refused
+        if any(_is_backwards(put, left.edges.get(put.key)) for put in merged(batch.edges, lambda put: put.key)):
+            raise Refused
+
+    def _is_wrong(self, put: NodePut) -> bool:
+        old = self.nodes.get(put.id)
+        unknown = put.type is not None and self.kinds != frozenset() and put.type not in self.kinds
+        return unknown or (put.type is None and old is None) or _is_backwards(put, old)
 
     def _delete(self, batch: WriteBatch, outcome: Outcome) -> int:
         edges = {key for key in batch.delete_edges if key in self.edges}
@@ -90,7 +125,7 @@ class Graph:
 
     def _put_node(self, put: NodePut, sequence: int, now: int, outcome: Outcome) -> bool:
         old = self.nodes.get(put.id)
-        if old is None and put.type is None:
+        if self._is_wrong(put):
             outcome.rejected_count += 1
             return False
         before = NodeRow(put.id, "", "", "{}", 0, 0, now, now) if old is None else old
@@ -103,8 +138,11 @@ class Graph:
             sequence,
             either(put.created_at, before.created_at),
             either(put.updated_at, now),
+            self._node_extras(put, old),
         )
-        if old is not None and (row.type, row.content, row.attributes) == (old.type, old.content, old.attributes):
+        # What is kept beside the heads joins none of them.
+        joins = put.resolves and extras_of(old)["conflicts"] and not extras_of(row)["conflicts"]
+        if old is not None and _said(row) == _said(old) and not joins:
             outcome.nodes_unchanged += 1
             return False
         self.nodes[put.id] = row
@@ -112,17 +150,35 @@ class Graph:
         outcome.nodes_updated += old is not None
         return True
 
+    def _node_extras(self, put: NodePut, old: NodeRow | None) -> NodeExtras | None:
+        fields = _written(put.extras, extras_of(old))
+        if old is not None:
+            others = extras_of(old)["conflicts"]
+            heads = (old.version, *others)
+            beside = self.keeps_both and put.based_on is not None and put.based_on not in heads
+            fields["conflicts"] = heads if beside else () if put.resolves else others
+        extras = NodeExtras(**fields)
+        held = old is not None and old.extras is not None
+        return extras if held or extras != NodeExtras() else None
+
     def _put_edge(self, put: EdgePut, sequence: int, now: int, outcome: Outcome, *, touch: bool) -> bool:
         source, target, relation_type = put.key
         if source not in self.nodes or target not in self.nodes:
             outcome.skipped_count += 1
             return False
         text, old = format_time(now), self.edges.get(put.key)
+        if _is_backwards(put, old):
+            outcome.rejected_count += 1
+            return False
         before = old or EdgeRow(source, target, relation_type, 1.0, attributes_text(text, text, {}), 0, 0)
         held = json.loads(before.attributes)
         created, updated = held.pop("created_at"), held.pop("updated_at")
         weight, own = either(put.weight, before.weight), held if put.own is None else json.loads(put.own)
+        extras = _written(put.extras, edge_extras_of(old))
+        others = {name: value for name, value in edge_extras_of(old).items() if name != "created_by"}
         changed = old is None or (weight, own, put.created_at or created) != (old.weight, held, created)
+        changed = changed or others != {name: extras[name] for name in others}
+        fresh = EdgeExtras(**extras) if EdgeExtras(**extras) != EdgeExtras() else None
         moved = text if touch else put.updated_at or (text if changed else updated)
         row = EdgeRow(
             source,
@@ -132,6 +188,7 @@ class Graph:
             attributes_text(put.created_at or created, moved, own),
             max(put.version or 1, before.version + 1) if changed else before.version,
             sequence if changed else before.sequence,
+            fresh if changed else before.extras,
         )
         outcome.edges_created += old is None
         outcome.edges_updated += changed and old is not None
@@ -158,14 +215,59 @@ def merged(puts: Iterable[_Put], key: Callable[[_Put], object]) -> list[_Put]:
     latest: dict[object, _Put] = {}
     for put in puts:
         earlier = latest.get(key(put))
-        if earlier is not None:
-            fields = msgspec.structs.asdict(earlier) | {
-                name: value for name, value in msgspec.structs.asdict(put).items() if value is not None
-            }
-            latest[key(put)] = type(put)(**fields)
-        else:
-            latest[key(put)] = put
+        latest[key(put)] = put if earlier is None else type(put)(**_joined(earlier, put))
     return list(latest.values())
+
+
+def _joined(earlier: msgspec.Struct, later: msgspec.Struct) -> _Fields:
+    fields = msgspec.structs.asdict(earlier)
+    for name, value in msgspec.structs.asdict(later).items():
+        left_out = value is None and name not in ("freshness_at", "valid_from", "valid_to")
+        if left_out or value is msgspec.UNSET or (name, value) in (("created_by", ""), ("resolves", False)):
+            continue
+        held = fields[name]
+        fields[name] = type(value)(**_joined(held, value)) if isinstance(value, msgspec.Struct) and held else value
+    return fields
+
+
+def was_true(row: NodeRow | EdgeRow, moment: int) -> bool:
+    """The rule of validity: from ≤ moment, and moment < to; a bound that is not given is none."""
+    fields = extras_of(row) if isinstance(row, NodeRow) else edge_extras_of(row)
+    begun = fields["valid_from"] is None or fields["valid_from"] <= moment
+    return begun and (fields["valid_to"] is None or moment < fields["valid_to"])
+
+
+def extras_of(row: NodeRow | None) -> _Fields:
+    """The extras of a node by name, those of one that has none too."""
+    return msgspec.structs.asdict((row and row.extras) or NodeExtras())
+
+
+def edge_extras_of(row: EdgeRow | None) -> _Fields:
+    """As `extras_of`."""
+    return msgspec.structs.asdict((row and row.extras) or EdgeExtras())
+
+
+def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Fields:
+    fields = held | {name: value for name, value in _MADE_ANEW.items() if name in held}
+    given = {} if put is None else msgspec.structs.asdict(put)
+    times = ("freshness_at", "valid_from", "valid_to")
+    return fields | {
+        name: value
+        for name, value in given.items()
+        if value is not msgspec.UNSET and (value is not None or name in times)
+    }
+
+
+def _is_backwards(put: NodePut | EdgePut, old: NodeRow | EdgeRow | None) -> bool:
+    if put.extras is None:
+        return False
+    fields = _written(put.extras, msgspec.structs.asdict((old and old.extras) or NodeExtras()))
+    return None not in (fields["valid_from"], fields["valid_to"]) and fields["valid_to"] < fields["valid_from"]
+
+
+def _said(row: NodeRow) -> tuple[Any, ...]:
+    fields = {name: value for name, value in extras_of(row).items() if name not in _MADE_ANEW}
+    return row.type, row.content, row.attributes, fields
 
 
 def either(given: _Value | None, held: _Value) -> _Value:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,26 +12,30 @@ from typing import Any, Literal, get_args
 import msgspec
 import pytest
 
-from kgserve.errors import NotFound
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.model.answers import Edge
-from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.plan import Report
 from kgserve.model.requests import RevertRequest, TraverseRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.model.times import format_time
+from kgserve.model.times import format_time, parse_time
+from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.model.walk import Walk
 from kgserve.ops import history as history_ops
 from kgserve.ops import render
+from kgserve.ops.exporting import export
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import get_node, list_nodes
+from kgserve.ops.nodes import NodeList, get_node, page_nodes
 from kgserve.ops.past_export import export_as_of
+from kgserve.ops.retire import retire_edge, retire_node
 from kgserve.ops.traverse import traverse
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.historian import Historian
-from tests.property.driver import NAME, PATIENCE, Driver
-from tests.property.graph import Graph
+from tests.property.batches import Batches
+from tests.property.driver import NAME, PATIENCE, Driver, listed
+from tests.property.graph import Graph, edge_extras_of, extras_of
 
 Harm = Literal["gone", "cut", "foreign", "log gone"]
 HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -56,14 +61,48 @@ class PastDriver(Driver):
                 history_ops.revert(self.pool, self.historian, NAME, node_id, request)
             return
         row = rows[version]
-        answer = history_ops.revert(self.pool, self.historian, NAME, node_id, request).result(PATIENCE)
-        report: Future[Report] = Future()
-        counts = {
-            name: getattr(answer, name) for name in ("nodes_created", "nodes_updated", "nodes_unchanged", "sequence")
-        }
-        report.set_result(Report(**counts))
-        put = NodePut(0, row.id, row.type, row.content, row.attributes)
-        self._settle([WriteBatch(nodes=[put])], [report])
+        was = {name: value for name, value in extras_of(row).items() if name not in ("created_by", "conflicts")}
+        put = NodePut(0, row.id, row.type, row.content, row.attributes, extras=NodeExtrasPut(**was))
+        answer = history_ops.revert(self.pool, self.historian, NAME, node_id, request)
+        counts = ("nodes_created", "nodes_updated", "nodes_unchanged", "sequence")
+        told = _report(answer, lambda given: Report(**{name: getattr(given, name) for name in counts}))
+        self._settle([WriteBatch(nodes=[put])], [told])
+
+    def retire(self, source: Batches, node_id: str) -> None:
+        """End a node, at a date or now."""
+        date, author = source.moment(), source.random.choice(("", "eve"))
+        request = RetireRequest(valid_to=None if date is None else format_time(date), created_by=author)
+        answer = retire_node(self.pool, NAME, node_id, request)
+        row = self.graph.nodes.get(node_id)
+        if row is None:
+            with pytest.raises(NotFound):
+                answer.result(PATIENCE)
+            return
+        end = _end(answer, date, extras_of(row)["valid_to"])
+        told = _report(answer, lambda a: _told(a, "nodes_updated" if a.changed else "nodes_unchanged"))
+        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        self._settle([WriteBatch(nodes=[put])], [told])
+
+    def retire_edge(self, source: Batches, key: EdgeKey) -> None:
+        """As `retire`."""
+        date, author = source.moment(), source.random.choice(("", "eve"))
+        request = RetireEdgeRequest(
+            source=key[0],
+            target=key[1],
+            relation_type=key[2],
+            valid_to=None if date is None else format_time(date),
+            created_by=author,
+        )
+        answer = retire_edge(self.pool, NAME, request)
+        row = self.graph.edges.get(key)
+        if row is None:
+            with pytest.raises(NotFound):
+                answer.result(PATIENCE)
+            return
+        end = _end(answer, date, edge_extras_of(row)["valid_to"])
+        told = _report(answer, lambda a: _told(a, "edges_updated" if a.changed else "edges_unchanged"))
+        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=end))
+        self._settle([WriteBatch(edges=[put], touch=False)], [told])
 
     def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
         stages = super()._settle(batches, futures)
@@ -112,47 +151,66 @@ class PastDriver(Driver):
 
     # Looking
 
-    def look_back(self, source: random.Random, walks: Iterable[Walk]) -> None:
-        """At random moments: get, list, walk, export."""
-        for wanted in walks:
-            past, graph = self._moment(source)
-            self._get_then(past, graph, wanted.start)
-            self._list_then(past, graph, source.choice((None, "person", "place")), source.randrange(1, 20))
-            self._walk_then(past, graph, wanted)
-            self._export_then(past, graph)
+    def look_back(self, source: Batches, count: int) -> None:
+        """At random moments, recorded ones and ones of the world: get, list, walk, export."""
+        for wanted in (source.walk() for _ in range(count)):
+            past, graph = self._moment(source.random)
+            true = graph.true_at(wanted.valid_at)
+            valid_at = "any" if wanted.valid_at is None else format_time(wanted.valid_at)
+            self._get_then(past, true, wanted.start, valid_at)
+            self._list_then(past, graph, source.wanted(wanted.valid_at), source.random.randrange(1, 20))
+            self._walk_then(past, true, wanted, valid_at)
+            self._export_then(past, true, valid_at)
+            self._look_unasked(past, graph, wanted)
 
-    def _moment(self, source: random.Random) -> tuple[Past, Graph]:
-        """A commit by its number, by its time, or by a time shortly before or after it."""
+    def _look_unasked(self, past: Past | None, graph: Graph, wanted: Walk) -> None:
+        """Without a moment of the world: what is found was true then, or is now; by its id a node is always there."""
+        true = graph.true_at(self._time_of(past))
+        self._walk_then(past, true, wanted, None)
+        rows = [row for _, row in sorted(true.nodes.items())][:1000]
+        assert page_nodes(self.pool, NAME, NodeList(limit=1000), past).nodes == list(map(render.node, rows))
+        self._get_then(past, graph, wanted.start, None)
+        self._export_then(past, graph, None)
+
+    def _time_of(self, past: Past | None) -> int:
+        if past is None:
+            return time.time_ns() // 1000
+        return self.times[int(past.as_of)] if past.as_of.isdecimal() else parse_time(past.as_of)
+
+    def _moment(self, source: random.Random) -> tuple[Past | None, Graph]:
+        """Now, or a commit by its number, by its time, or by a time shortly before or after it."""
+        if source.random() < 0.2:
+            return None, self.graph
         sequence = source.randrange(len(self.past))
         if sequence == 0 or source.random() < 0.5:
             return Past(self.historian, str(sequence)), self.past[sequence]
-        time = self.times[sequence] + source.choice((-1, 0, 0, 1))
-        before = [number for number, at in enumerate(self.times) if at <= time]
-        return Past(self.historian, format_time(time)), self.past[before[-1]]
+        moment = self.times[sequence] + source.choice((-1, 0, 0, 1))
+        before = [number for number, at in enumerate(self.times) if at <= moment]
+        return Past(self.historian, format_time(moment)), self.past[before[-1]]
 
-    def _get_then(self, past: Past, graph: Graph, node_id: str) -> None:
+    def _get_then(self, past: Past | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
         if node_id not in graph.nodes:
             with pytest.raises(NotFound):
-                get_node(self.pool, NAME, node_id, past)
+                get_node(self.pool, NAME, node_id, past, valid_at)
             return
-        found = get_node(self.pool, NAME, node_id, past)
+        found = get_node(self.pool, NAME, node_id, past, valid_at)
         assert found.node == render.node(graph.nodes[node_id])
         if not found.edges_truncated:
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
 
-    def _list_then(self, past: Past, graph: Graph, type_: str | None, pages: int) -> None:
-        wanted = [row for _, row in sorted(graph.nodes.items()) if type_ in (None, row.type)]
-        limit, cursor, found = min(1000, len(wanted) // pages + 1), None, []
+    def _list_then(self, past: Past | None, graph: Graph, wanted: NodeList, pages: int) -> None:
+        rows = listed(graph, wanted)
+        limit, cursor, found = min(1000, len(rows) // pages + 1), None, []
         while True:
-            page = list_nodes(self.pool, NAME, type_, limit, cursor, past)
+            page = page_nodes(self.pool, NAME, msgspec.structs.replace(wanted, limit=limit, cursor=cursor), past)
             found += page.nodes
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert found == list(map(render.node, wanted))
+        assert found == list(map(render.node, rows))
 
-    def _walk_then(self, past: Past, graph: Graph, wanted: Walk) -> None:
+    def _walk_then(self, past: Past | None, graph: Graph, wanted: Walk, valid_at: str | None) -> None:
         request = TraverseRequest(
             start_id=wanted.start,
             depth=wanted.depth,
@@ -160,26 +218,61 @@ class PastDriver(Driver):
             relation_types=None if wanted.relation_types is None else sorted(wanted.relation_types),
             min_weight=wanted.min_weight,
             max_nodes=wanted.max_nodes,
-            as_of=past.as_of,
+            as_of=past and past.as_of,
+            valid_at=valid_at,
         )
         found = traverse(self.pool, NAME, request, self.historian)
-        depths, edges, more = graph.walk(wanted)
+        depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [render.reached(graph.nodes[node_id], depth) for node_id, depth in depths.items()]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
         assert (len(found.edges), found.truncated, found.sequence) == (len(edges), more, graph.sequence)
 
-    def _export_then(self, past: Past, graph: Graph) -> None:
-        with export_as_of(self.pool, NAME, past) as stream:
+    def _export_then(self, past: Past | None, graph: Graph, valid_at: str | None) -> None:
+        stream = export(self.pool, NAME, valid_at) if past is None else export_as_of(self.pool, NAME, past, valid_at)
+        with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         nodes = {line["id"]: line for line in lines if line["kind"] == "node"}
         edges = {(line["from"], line["to"], line["relation_type"]): line for line in lines if line["kind"] == "edge"}
         assert len(lines) == len(nodes) + len(edges), "a row is exported twice"
         assert nodes == {row.id: _line(row) for row in graph.nodes.values()}
-        held = {key: _timeless(e["weight"], e["attributes"], e["version"]) for key, e in edges.items()}
-        assert held == _rows(graph.edges.values())
+        assert {key: _timeless(line) for key, line in edges.items()} == _rows(graph.edges.values())
+
+
+def _report(answer: Future[Any], report: Callable[[Any], Report]) -> Future[Report]:
+    """What an answer says, as the writer would have reported it."""
+    told: Future[Report] = Future()
+    error = answer.exception(PATIENCE)
+    if error is not None:
+        told.set_exception(error)
+    else:
+        told.set_result(report(answer.result()))
+    return told
+
+
+def _told(answer: RetireAnswer, counted: str) -> Report:
+    return msgspec.structs.replace(Report(sequence=answer.sequence), **{counted: 1})
+
+
+def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> int:
+    """When something has come to its end that was to do so at a date, or now: then it stays ended if it was."""
+    error, now = answer.exception(PATIENCE), time.time_ns() // 1000
+    if error is not None:
+        assert isinstance(error, InvalidInput)
+        return now if date is None else date
+    end = parse_time(answer.result().valid_to)
+    if date is not None:
+        assert end == date
+    elif ended is not None and ended < now - PATIENCE * 1_000_000:
+        assert end == ended
+    else:
+        assert 0 <= now - end < PATIENCE * 1_000_000
+    return end
 
 
 def _line(row: NodeRow) -> dict[str, Any]:
+    extras = extras_of(row)
+    optional = {"summary": extras["summary"], "tags": list(extras["tags"]), "created_by": extras["created_by"]}
+    times = {name: extras[name] for name in ("freshness_at", "valid_from", "valid_to")}
     return {
         "kind": "node",
         "id": row.id,
@@ -189,18 +282,30 @@ def _line(row: NodeRow) -> dict[str, Any]:
         "version": row.version,
         "created_at": format_time(row.created_at),
         "updated_at": format_time(row.updated_at),
+        **{name: value for name, value in optional.items() if value},
+        **{name: format_time(value) for name, value in times.items() if value is not None},
     }
 
 
-def _rows(rows: Iterable[EdgeRow]) -> dict[EdgeKey, tuple[Any, ...]]:
-    return {row.key: _timeless(row.weight, msgspec.json.decode(row.attributes), row.version) for row in rows}
+def _rows(rows: Iterable[EdgeRow]) -> dict[EdgeKey, dict[str, Any]]:
+    return {row.key: _edge(row) for row in rows}
 
 
-def _seen(edges: Iterable[Edge]) -> dict[EdgeKey, tuple[Any, ...]]:
+def _edge(row: EdgeRow) -> dict[str, Any]:
+    extras = edge_extras_of(row)
+    fields = {"weight": row.weight, "attributes": msgspec.json.decode(row.attributes), "version": row.version}
+    for name in ("valid_from", "valid_to"):
+        extras[name] = None if extras[name] is None else format_time(extras[name])
+    return _timeless({**fields, **{name: value for name, value in extras.items() if value not in (None, "")}})
+
+
+def _seen(edges: Iterable[Edge]) -> dict[EdgeKey, dict[str, Any]]:
     # What `render.edge` makes of attributes keeps both times among them.
-    return {(e.source, e.target, e.relation_type): _timeless(e.weight, e.attributes, e.version) for e in edges}
+    return {(e.source, e.target, e.relation_type): _timeless(msgspec.to_builtins(e)) for e in edges}
 
 
-def _timeless(weight: float, attributes: dict[str, Any], version: int) -> tuple[Any, ...]:
-    """All of an edge but updated_at: to move that makes no state."""
-    return weight, {name: value for name, value in attributes.items() if name != "updated_at"}, version
+def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
+    """All of an edge that makes a state: that updated_at moves does not."""
+    attributes = {name: value for name, value in edge["attributes"].items() if name != "updated_at"}
+    names = ("weight", "version", "ordinal", "created_by", "valid_from", "valid_to")
+    return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}

@@ -15,16 +15,16 @@ from tests.property.batches import KINDS, Batches, Kind
 from tests.property.past import HARMS, Harm, PastDriver
 
 SEEDS = st.integers(0, 1 << 32)
-MOMENTS = 4
+MOMENTS = 12
 
 
 class HistoryMachine(RuleBasedStateMachine):
     """Rules choose what happens; the rows and the moments are made from a seed."""
 
-    @initialize(ids=st.sampled_from((4, 15, 40)))
-    def begin(self, ids: int) -> None:
+    @initialize(ids=st.sampled_from((4, 15, 40)), extended=st.sampled_from((0.0, 0.1, 0.6)))
+    def begin(self, ids: int, extended: float) -> None:
         self.driver = PastDriver(Path(tempfile.mkdtemp(prefix="kgserve-past-")))
-        self.ids = ids
+        self.ids, self.extended = ids, extended
 
     def teardown(self) -> None:
         if hasattr(self, "driver"):
@@ -33,13 +33,16 @@ class HistoryMachine(RuleBasedStateMachine):
             finally:
                 self.driver.end()
 
+    def source(self, seed: int) -> Batches:
+        return Batches(seed, self.ids, self.extended)
+
     def batches(self, seed: int, count: int) -> list[WriteBatch]:
-        source = Batches(seed, self.ids)
+        source = self.source(seed)
         return [source.any_batch(self.driver.graph) for _ in range(count)]
 
     @rule(seed=SEEDS, kind=st.sampled_from(KINDS), size=st.sampled_from((1, 3, 12, 45, 200)))
     def write(self, seed: int, kind: Kind, size: int) -> None:
-        self.driver.write(Batches(seed, self.ids).batch(self.driver.graph, kind, size))
+        self.driver.write(self.source(seed).batch(self.driver.graph, kind, size))
 
     @rule(seed=SEEDS, count=st.integers(2, 6))
     def write_group(self, seed: int, count: int) -> None:
@@ -52,9 +55,19 @@ class HistoryMachine(RuleBasedStateMachine):
         self.driver.revert(source, source.choice([*known, "never there"]))
 
     @rule(seed=SEEDS)
+    def retire(self, seed: int) -> None:
+        source = self.source(seed)
+        self.driver.retire(source, source.some_id())
+        known = [*self.driver.graph.edges, ("never", "was", "there")]
+        self.driver.retire_edge(source, source.random.choice(known))
+
+    @rule(keeps_both=st.booleans(), kinds=st.sampled_from(((), (), ("person", "place", "t"))))
+    def change_rules(self, *, keeps_both: bool, kinds: tuple[str, ...]) -> None:
+        self.driver.change_rules(keeps_both=keeps_both, kinds=kinds)
+
+    @rule(seed=SEEDS)
     def look(self, seed: int) -> None:
-        source = Batches(seed, self.ids)
-        self.driver.look_back(source.random, [source.walk() for _ in range(MOMENTS)])
+        self.driver.look_back(self.source(seed), MOMENTS)
 
     @rule()
     def restart(self) -> None:

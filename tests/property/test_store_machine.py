@@ -19,22 +19,22 @@ SEEDS = st.integers(0, 1 << 32)
 class StoreMachine(RuleBasedStateMachine):
     """Rules choose what happens; the rows are made from a seed, for a failure to be short to write down."""
 
-    @initialize(ids=st.sampled_from((6, 25, 60)))
-    def begin(self, ids: int) -> None:
+    @initialize(ids=st.sampled_from((6, 25, 60)), extended=st.sampled_from((0.0, 0.05, 0.5)))
+    def begin(self, ids: int, extended: float) -> None:
         self.driver = Driver(Path(tempfile.mkdtemp(prefix="kgserve-machine-")))
-        self.ids = ids
+        self.ids, self.extended = ids, extended
 
     def teardown(self) -> None:
         if hasattr(self, "driver"):
             self.driver.end()
 
     def batches(self, seed: int, count: int) -> list[WriteBatch]:
-        source = Batches(seed, self.ids)
+        source = Batches(seed, self.ids, self.extended)
         return [source.any_batch(self.driver.graph) for _ in range(count)]
 
     @rule(seed=SEEDS, kind=st.sampled_from(KINDS), size=st.sampled_from(SIZES))
     def write(self, seed: int, kind: Kind, size: int) -> None:
-        self.driver.write(Batches(seed, self.ids).batch(self.driver.graph, kind, size))
+        self.driver.write(Batches(seed, self.ids, self.extended).batch(self.driver.graph, kind, size))
 
     @rule(seed=SEEDS, count=st.integers(2, 6))
     def write_group(self, seed: int, count: int) -> None:
@@ -44,7 +44,11 @@ class StoreMachine(RuleBasedStateMachine):
     def look(self, seed: int) -> None:
         source = Batches(seed, self.ids)
         for _ in range(3):
-            self.driver.look(source.walk())
+            self.driver.look(source.walk(), source.wanted(source.moment()))
+
+    @rule(keeps_both=st.booleans(), kinds=st.sampled_from(((), (), ("person", "place", "t"))))
+    def change_rules(self, *, keeps_both: bool, kinds: tuple[str, ...]) -> None:
+        self.driver.change_rules(keeps_both=keeps_both, kinds=kinds)
 
     @rule()
     def restart(self) -> None:

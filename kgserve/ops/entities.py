@@ -1,0 +1,91 @@
+"""The versions of an entity as readers of layered memories know them: ascending, each with when it was true."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from kgserve.errors import NotFound
+from kgserve.history.history import History, State
+from kgserve.model.entities import EntityVersion
+from kgserve.model.rows import NodeRow
+from kgserve.model.times import format_time
+from kgserve.ops import render
+from kgserve.ops.moments import caught_up, history_of
+from kgserve.ops.validate import Faults, check_label
+from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian, HistoryFollower
+
+MAX_VERSIONS = 1_000
+MAX_BYTES = 16 << 20
+STATES_AT_ONCE = 20
+
+
+class EntityPage(msgspec.Struct, frozen=True):
+    """Some versions of an entity; ``next_after`` is the sequence after which more may come."""
+
+    versions: list[EntityVersion]
+    next_after: int | None
+
+
+def entity_history(
+    pool: StorePool, historian: Historian | None, store: str, entity_id: str, limit: int, after: int
+) -> EntityPage:
+    """The states of an entity that began after a sequence, oldest first, at most ``limit`` of them.
+
+    A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was,
+    InvalidInput, Conflict when no history is kept, Unavailable.
+    """
+    faults = Faults()
+    check_label(entity_id, "entity_id", faults)
+    if not 1 <= limit <= MAX_VERSIONS:
+        faults("limit", f"is not from 1 to {MAX_VERSIONS:,}")
+    if after < 0:
+        faults("after_sequence", "is negative")
+    faults.raise_any()
+    with pool.lease(store) as leased:
+        follower = history_of(historian, leased)
+        caught_up(follower, leased.state.sequence)
+        found, cut = _states(follower, entity_id, limit, after)
+    if not found and after == 0:
+        raise NotFound(f"store {store!r} knows of no entity {entity_id!r}, past or present")
+    return EntityPage([_version(state) for state in found], found[-1].first if cut else None)
+
+
+def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:
+    """The next states, a few at a time, for one may be large; whether it ended before they did."""
+    found: list[State[NodeRow]] = []
+    size = 0
+    while len(found) < limit and size < MAX_BYTES:
+        start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
+        states = follower.look(partial(_some, entity_id, start, most))
+        found += states
+        if len(states) < most:
+            return found, False
+        size += sum(len(state.row.content) + len(state.row.attributes) for state in states)
+    return found, True
+
+
+def _some(entity_id: str, after: int, most: int, history: History) -> list[State[NodeRow]]:
+    return history.node_states_after(entity_id, after, most)
+
+
+def _version(state: State[NodeRow]) -> EntityVersion:
+    row, extras = state.row, state.row.extras
+    attributes = render.node(row).attributes
+    since = state.started if extras is None or extras.valid_from is None else extras.valid_from
+    until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
+    return EntityVersion(
+        id=f"{row.id}@{state.first}",
+        entity_id=row.id,
+        content=row.content,
+        layer=attributes.get("layer"),
+        parent_id=attributes.get("parent_id"),
+        valid_from=format_time(since),
+        valid_to=None if until is None else format_time(until),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=state.first,
+    )

@@ -1,0 +1,149 @@
+"""The graph that a search looks around in: the present one, or the one as of a commit; all of it, or what was true."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+
+from kgserve.engine import read
+from kgserve.engine.session import Session
+from kgserve.engine.traverse import walk
+from kgserve.history.history import History
+from kgserve.model.fusion import HUB, Neighbours
+from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.walk import Walk, by_levels
+from kgserve.store.store import Store
+from kgserve.views.historian import HistoryFollower
+
+EVERY_EDGE = 1 << 62
+# One more than a hub has shows that it is one.
+_ENOUGH = HUB + 1
+
+
+class Graph(ABC):
+    """Nodes and edges that are there; with ``valid_at``, a moment of the world in microseconds, that were true then."""
+
+    def __init__(self, valid_at: int | None) -> None:
+        self._valid_at = valid_at
+
+    def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The nodes among some ids, by id."""
+        found = self._rows(ids)
+        return found if self._valid_at is None else {key: row for key, row in found.items() if self._holds(row)}
+
+    def neighbours(self, ids: Sequence[str]) -> Neighbours:
+        """The other ends of each node's edges, in either direction, with weights; at most 33 each."""
+        around = {node_id: self._around(node_id) for node_id in ids}
+        there = self._true({end for edges in around.values() for edge in edges for end in edge.key[:2]})
+        return {
+            node_id: [
+                (end, edge.weight)
+                for edge in edges
+                if (end := edge.source if edge.target == node_id else edge.target) in there
+            ][:_ENOUGH]
+            for node_id, edges in around.items()
+        }
+
+    def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
+        """The edges that a walk in both directions finds."""
+        return by_levels(_walk(start, depth, max_nodes), start, self._followed).edges
+
+    def outgoing(self, node_id: str) -> list[EdgeRow]:
+        """Edges that start at a node, at most about 1,000; their ends need not be true."""
+        return [edge for edge in self._some_outgoing(node_id) if self._holds(edge)]
+
+    def _followed(self, ids: Collection[str]) -> Iterator[EdgeRow]:
+        edges = [edge for node_id in ids for edge in self._all_around(node_id) if self._holds(edge)]
+        there = self._true({end for edge in edges for end in edge.key[:2]})
+        return (edge for edge in edges if edge.source in there and edge.target in there)
+
+    def _true(self, ids: set[str]) -> Collection[str]:
+        # An edge that is there has its ends.
+        return ids if self._valid_at is None else self.rows(ids)
+
+    def _holds(self, row: NodeRow | EdgeRow) -> bool:
+        return self._valid_at is None or row.holds_at(self._valid_at)
+
+    @abstractmethod
+    def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The nodes among some ids, true or not."""
+
+    @abstractmethod
+    def _around(self, node_id: str) -> list[EdgeRow]:
+        """True edges of a node in either direction: all of them, or more than a hub has."""
+
+    @abstractmethod
+    def _all_around(self, node_id: str) -> list[EdgeRow]:
+        """All edges of a node, in either direction."""
+
+    @abstractmethod
+    def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
+        """Edges that start at a node, at most about 1,000."""
+
+
+class PresentGraph(Graph):
+    """The graph as it is. What is not asked for a time of the world is asked of the engine in its shortest way."""
+
+    def __init__(self, store: Store, session: Session, valid_at: int | None) -> None:
+        super().__init__(valid_at)
+        self._store = store
+        self._session = session
+
+    def neighbours(self, ids: Sequence[str]) -> Neighbours:
+        """See `Graph.neighbours`."""
+        return read.neighbours(self._session, ids) if self._valid_at is None else super().neighbours(ids)
+
+    def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
+        """See `Graph.walk`."""
+        if self._valid_at is None:
+            return walk(self._session, _walk(start, depth, max_nodes)).edges
+        return super().walk(start, depth, max_nodes)
+
+    def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        return self._store.find_nodes(self._session, ids)
+
+    def _around(self, node_id: str) -> list[EdgeRow]:
+        return [edge for edge in self._all_around(node_id) if self._holds(edge)]
+
+    def _all_around(self, node_id: str) -> list[EdgeRow]:
+        return [*read.outgoing(self._session, node_id), *read.incoming(self._session, node_id)]
+
+    def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
+        return read.some_outgoing(self._session, node_id)
+
+
+class PastGraph(Graph):
+    """The graph as of a commit."""
+
+    def __init__(self, history: HistoryFollower, at: int, valid_at: int | None) -> None:
+        super().__init__(valid_at)
+        self._history = history
+        self._at = at
+
+    def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        def look(history: History) -> dict[str, NodeRow]:
+            states = ((node_id, history.node_at(node_id, self._at)) for node_id in ids)
+            return {node_id: state.row for node_id, state in states if state is not None}
+
+        return self._history.look(look)
+
+    def _around(self, node_id: str) -> list[EdgeRow]:
+        enough = _ENOUGH if self._valid_at is None else EVERY_EDGE
+        return [edge for edge in self._edges(node_id, enough) if self._holds(edge)]
+
+    def _all_around(self, node_id: str) -> list[EdgeRow]:
+        return self._edges(node_id, EVERY_EDGE)
+
+    def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
+        return [s.row for s in self._history.look(lambda h: h.outgoing(node_id, self._at, read.MAX_SHOWN + 1))]
+
+    def _edges(self, node_id: str, limit: int) -> list[EdgeRow]:
+        def look(history: History) -> list[EdgeRow]:
+            found = (*history.outgoing(node_id, self._at, limit), *history.incoming(node_id, self._at, limit))
+            return [state.row for state in found]
+
+        return self._history.look(look)
+
+
+def _walk(start: str, depth: int, max_nodes: int) -> Walk:
+    return Walk(start, depth, "both", None, None, max_nodes)

@@ -1,0 +1,166 @@
+"""Writing up to 50 nodes and 100 edges, each by itself, with one result for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound, Unsupported
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.edge_ids import edge_id
+from kgserve.model.plan import Report
+from kgserve.model.requests import EdgeInput
+from kgserve.model.versioned import (
+    MAX_SUBGRAPH_EDGES,
+    MAX_SUBGRAPH_NODES,
+    EdgeResult,
+    EdgeSpec,
+    NodeResult,
+    NodeSpec,
+    PutSubgraphAnswer,
+    PutSubgraphRequest,
+)
+from kgserve.ops.inject import cost
+from kgserve.ops.put_node import node_batch, version_put, went_beside, written
+from kgserve.ops.validate import Faults, edge_put
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+
+QUEUE_SECONDS = 10.0
+
+_Queued = tuple[NodePut, Future[Report]] | KgserveError
+
+
+def put_subgraph(pool: StorePool, store: str, request: PutSubgraphRequest) -> PutSubgraphAnswer:
+    """Write nodes in order, each as its own commit, then the edges; the first write makes the store. Blocks.
+
+    What cannot be written is said of that item, and nothing else fails for it but the edges that name it by ``ref``.
+    Raises InvalidInput, before anything is written, for too many items or none at all.
+    """
+    nodes, edges = request.nodes or [], request.edges or []
+    _check_shape(len(nodes), len(edges))
+    with pool.lease(store, create=True) as leased:
+        queued = [_queue(leased, spec) for spec in nodes]
+        node_results = [_node_result(spec, each) for spec, each in zip(nodes, queued, strict=True)]
+        refs = {
+            result.ref: result.lineage_id
+            for result in node_results
+            if result.ref and result.lineage_id and not result.error
+        }
+        edge_results = _put_edges(leased, edges, refs, store)
+        return PutSubgraphAnswer(nodes=node_results, edges=edge_results, sequence=leased.state.sequence)
+
+
+def _check_shape(nodes: int, edges: int) -> None:
+    faults = Faults()
+    if nodes > MAX_SUBGRAPH_NODES:
+        faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
+    if edges > MAX_SUBGRAPH_EDGES:
+        faults("edges", f"must contain at most {MAX_SUBGRAPH_EDGES} entries")
+    if not nodes and not edges:
+        faults("nodes", "at least one of nodes or edges is required")
+    faults.raise_any()
+
+
+def _queue(store: Store, spec: NodeSpec) -> _Queued:
+    faults = Faults()
+    put = version_put(spec, faults)
+    try:
+        faults.raise_any()
+        return put, store.submit(node_batch(put), QUEUE_SECONDS)
+    except KgserveError as error:
+        return error
+
+
+def _node_result(spec: NodeSpec, queued: _Queued) -> NodeResult:
+    ref = spec.ref or None
+    if isinstance(queued, KgserveError):
+        return NodeResult(ref=ref, created=False, error=in_words(queued))
+    put, future = queued
+    try:
+        report = future.result()
+    except KgserveError as error:
+        return NodeResult(ref=ref, created=False, error=in_words(error))
+    row = written(report)
+    error = None
+    if went_beside(put, report):
+        error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
+    return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=report.nodes_created > 0, error=error)
+
+
+def _put_edges(store: Store, specs: list[EdgeSpec], refs: Mapping[str, str], name: str) -> list[EdgeResult]:
+    results: list[EdgeResult] = []
+    puts: list[EdgePut] = []
+    for index, spec in enumerate(specs):
+        try:
+            put = _edge_put(index, spec, refs, name)
+        except KgserveError as error:
+            results.append(EdgeResult(error=in_words(error)))
+        else:
+            puts.append(put)
+            results.append(EdgeResult(edge_id=edge_id(put.key)))
+    if puts:
+        for index, error in _written_edges(store, puts).items():
+            results[index] = EdgeResult(error=error)
+    return results
+
+
+def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, str]:
+    """Write edges; what was wrong with those that were not written, by their place."""
+    batch = WriteBatch(edges=puts, partial=True, cost=cost([], puts))
+    try:
+        report = store.submit(batch, QUEUE_SECONDS).result()
+    except KgserveError as error:
+        return {put.index: in_words(error) for put in puts}
+    left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
+    wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
+    faults = left_out | wrong
+    # Of a key that was sent several times one is written, or left out, for all of them.
+    by_key = {put.key: faults[put.index] for put in puts if put.index in faults}
+    return {put.index: by_key[put.key] for put in puts if put.key in by_key}
+
+
+def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str], store: str) -> EdgePut:
+    source = _end("from", spec.from_ref, spec.from_lineage, refs)
+    target = _end("to", spec.to_ref, spec.to_lineage, refs)
+    if spec.to_graph and spec.to_graph != store:
+        raise Unsupported("to_graph: edges into other stores are not supported; leave it out")
+    if not spec.kind:
+        raise _fault("kind", "is required")
+    faults = Faults()
+    edge = EdgeInput(
+        source=source,
+        target=target,
+        relation_type=spec.kind,
+        weight=spec.weight,
+        attributes=spec.metadata,
+        ordinal=spec.ordinal,
+        created_by=spec.created_by,
+        valid_from=spec.valid_from,
+        valid_to=spec.valid_to,
+    )
+    put = edge_put(index, edge, faults)
+    faults.raise_any()
+    return put
+
+
+def _end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:
+    if ref and lineage:
+        raise InvalidInput(f"only one of {side}_ref/{side}_lineage allowed")
+    if lineage:
+        return lineage
+    if not ref:
+        raise InvalidInput(f"one of {side}_ref/{side}_lineage required")
+    if ref not in refs:
+        raise NotFound(f"ref not found: {ref}")
+    return refs[ref]
+
+
+def in_words(error: KgserveError) -> str:
+    """An error of one item, in the words of the contract."""
+    code = "invalid_input" if error.code == InvalidInput.code else error.code
+    return f"{code}: {error}"
+
+
+def _fault(path: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{path}: {message}", (FieldError(path, message),))

@@ -1,0 +1,91 @@
+"""Ending the validity of a node or an edge, instead of deleting it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from kgserve.engine import read
+from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.model.answers import EdgeKeyAnswer
+from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.plan import Report
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.times import format_time
+from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.ops.submit import carry_out
+from kgserve.ops.validate import Faults, check_author, check_label, moment
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+
+
+def retire_node(pool: StorePool, store: str, node_id: str, request: RetireRequest) -> Future[RetireAnswer]:
+    """Say until when a node was true. Its edges stay, and are not there where it is not.
+
+    Raises InvalidInput and NotFound for the store; the future raises NotFound for the node, and InvalidInput for an end
+    before its beginning.
+    """
+    faults = Faults()
+    check_label(node_id, "id", faults)
+    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    faults.raise_any()
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading() as session:
+            row = next(iter(read.find_nodes(session, [node_id])), None)
+        if row is None:
+            raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+        end = _end(row, valid_to)
+        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        return WriteBatch(nodes=[put], told=True, cost=len(node_id))
+
+    return _retire(pool, store, batch)
+
+
+def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+    """Say until when an edge was true. Raises as `retire_node`."""
+    faults = Faults()
+    key: EdgeKey = (request.source, request.target, request.relation_type)
+    for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
+        check_label(text, path, faults)
+    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    faults.raise_any()
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading() as session:
+            row = next(iter(read.find_edges(session, [key])), None)
+        if row is None:
+            raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {store!r}")
+        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end(row, valid_to)))
+        return WriteBatch(edges=[put], touch=False, told=True, cost=sum(map(len, key)))
+
+    return _retire(pool, store, batch)
+
+
+def _retire(pool: StorePool, store: str, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
+    return carry_out(pool, store, lambda leased: leased.submit_prepared(lambda: batch(leased)), _answer, create=False)
+
+
+def _end(row: NodeRow | EdgeRow, asked: Moment) -> int:
+    """The end that was asked for; without one now, unless it has ended already."""
+    if isinstance(asked, int):
+        return asked
+    now = time.time_ns() // 1000
+    begun = row.extras.valid_from if row.extras is not None else None
+    if begun is not None and begun > now:
+        message = f"is needed: it begins to be true only at {format_time(begun)}"
+        raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+    ended = row.extras.valid_to if row.extras is not None else None
+    return now if ended is None else min(ended, now)
+
+
+def _answer(report: Report) -> RetireAnswer:
+    row = report.rows[0]
+    end = row.extras.valid_to if row.extras is not None else None
+    return RetireAnswer(
+        valid_to=format_time(end or 0),
+        changed=report.nodes_updated + report.edges_updated > 0,
+        version=row.version,
+        sequence=report.sequence,
+    )

@@ -1,0 +1,49 @@
+"""What a search looks at: the store as it is or as it was, in the world as it is or was."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import msgspec
+
+from kgserve.ops.graphs import Graph, PastGraph, PresentGraph
+from kgserve.ops.moments import Past
+from kgserve.ops.validity import world_moment
+from kgserve.store.store import Store
+from kgserve.views.embeddings import QueryVectors
+from kgserve.views.historian import Historian
+from kgserve.views.indexes import Indexes
+from kgserve.views.lookback import Lookback
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """When a searcher wants to look, as `Past` and RFC 3339 have it, and who remembers."""
+
+    as_of: str | None
+    valid_at: str | None
+    historian: Historian | None
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """A store at a moment: ``at`` is the commit, None for now, ``valid_at`` the time in the world in microseconds."""
+
+    at: int | None
+    valid_at: int | None
+    graph: Graph
+    indexes: Indexes | Lookback
+    queries: QueryVectors
+
+
+@contextmanager
+def at_moment(store: Store, indexes: Indexes, moment: Moment) -> Generator[Scene]:
+    """The store as it was; the indexes may have yet to see the commit. Raises InvalidInput, and what `Past.of` does."""
+    past = None if moment.as_of is None else Past(moment.historian, moment.as_of)
+    valid_at = world_moment(moment.valid_at, store, past)
+    if past is not None:
+        history, at = past.of(store)
+        lookback = Lookback(indexes, history, at)
+        yield Scene(at, valid_at, PastGraph(history, at, valid_at), lookback, indexes.queries)
+        return
+    with store.reading() as session:
+        yield Scene(None, valid_at, PresentGraph(store, session, valid_at), indexes, indexes.queries)

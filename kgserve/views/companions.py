@@ -1,0 +1,41 @@
+"""The stores of a data folder with everybody who follows them, wired as the settings want it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+
+import msgspec
+
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+from kgserve.views.embed import load_embedder
+from kgserve.views.historian import Historian
+from kgserve.views.indexer import Indexer
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What operations work on; without ``indexer`` there is no search, without ``historian`` no past."""
+
+    pool: StorePool
+    indexer: Indexer | None
+    historian: Historian | None
+
+
+def open_all(settings: Settings, stack: ExitStack) -> Opened:
+    """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
+
+    Raises InvalidInput for a data folder that cannot be one, and for an embedding service without a usable address.
+    """
+    # Built first and closed last: closing a store saves its indexes.
+    indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
+    historian = stack.enter_context(closing(Historian())) if settings.history else None
+    pool = stack.enter_context(StorePool(settings))
+    pool.companions += [each for each in (indexer, historian) if each is not None]
+    return Opened(pool, indexer, historian)
+
+
+def make_indexer(settings: Settings) -> Indexer:
+    """One model for queries and one for indexing: the latter's threads are made by a thread that gives way."""
+    embedder = load_embedder(settings)
+    patient = load_embedder(settings) if settings.embedding_provider == "local" and not embedder.degraded else embedder
+    return Indexer(embedder, patient)

@@ -1,0 +1,269 @@
+"""The library's methods are the client's: in name and words, in what they answer, and in what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgserve import client as clients
+from kgserve import library as libraries
+from kgserve.client import Client
+from kgserve.errors import KgserveError
+from kgserve.library import Library
+from kgserve.model.requests import EdgeInput, NodeInput
+from kgserve.model.versioned import EdgeSpec, NodeSpec, PutNodeRequest
+
+OF_A_SERVER = {"health", "ready", "openapi"}
+OF_THE_MOMENT = {
+    "time",
+    "took_ms",
+    "created_at",
+    "updated_at",
+    "recorded_from",
+    "recorded_to",
+    "valid_from",
+    "valid_to",
+    "at",
+    "digest",
+    "journal_bytes",
+    "engine_bytes",
+    "engine_log_bytes",
+    "bytes",
+    "pending",
+}
+NODES = [
+    {"id": "req-1", "type": "requirement", "content": "User login with OAuth", "attributes": {"priority": 1}},
+    {"id": "sym-1", "type": "code", "content": "OAuthHandler", "attributes": {"x": [1.5, None, {"y": "ü"}]}},
+    {"id": "sym-2", "type": "code", "content": "TokenStore"},
+]
+EDGES = [
+    {"from": "req-1", "to": "sym-1", "relation_type": "IMPLEMENTED_BY", "weight": 0.5},
+    {"from": "sym-1", "to": "sym-2", "relation_type": "CALLS"},
+]
+LINES: list[Any] = [{"kind": "node", "id": "l1", "type": "line"}, {"kind": "edge", "from": "l1"}]
+
+Face = clients.Store | libraries.Store
+STEPS: list[Callable[[Any], Any]] = [
+    lambda store: store.stats(),
+    lambda store: store.settings(),
+    lambda store: store.update_settings(name="Shown", kind_whitelist=iter(["requirement", "code"]), history=30),
+    lambda store: store.inject(NODES, EDGES),
+    lambda store: store.update_settings(conflict_policy="neither"),
+    lambda store: store.update_settings(kind_whitelist=[], metadata={"a": 1}, history="all"),
+    lambda store: store.inject(NODES, EDGES),
+    lambda store: store.inject(NODES, EDGES, touch=False),
+    lambda store: store.inject(
+        (NodeInput(id=each, type="t") for each in "xy"), [EdgeInput(source="x", target="?", relation_type="r")]
+    ),
+    lambda store: store.inject([{"id": "", "type": "t"}, {"id": "a", "tpye": "t"}]),
+    lambda store: store.inject([{"id": "a"}], [{"from": "a"}]),
+    lambda store: store.inject([{"id": "new"}]),
+    lambda store: store.inject([{"id": "a", "type": "t", "attributes": {"x": {1, 2}}}]),
+    lambda store: store.traverse("req-1", depth=2),
+    lambda store: store.traverse("req-1", depth=2, min_weight=0.6, direction="both", max_nodes=1),
+    lambda store: store.traverse("nobody"),
+    lambda store: store.traverse(""),
+    lambda store: store.traverse("req-1", direction="sideways"),
+    lambda store: store.node("sym-1"),
+    lambda store: store.node("nobody"),
+    lambda store: store.node("sym-1", as_of="1"),
+    lambda store: store.node("sym-1", as_of="yesterday"),
+    lambda store: store.node("sym-1", version=1),
+    lambda store: store.node("sym-1", version=7),
+    lambda store: store.node("sym-1", version=1, as_of="1"),
+    lambda store: list(store.nodes(page_size=2)),
+    lambda store: list(store.nodes(type="code", as_of="1")),
+    lambda store: list(store.nodes(page_size=0)),
+    lambda store: store.search("OAuth login", at_least=2, explain=True),
+    lambda store: store.search("OAuth", mode="keyword", types=["code"]),
+    lambda store: store.search(""),
+    lambda store: store.search("x", at_least=99),
+    lambda store: store.search_batch(["OAuth", {"query": "token", "mode": "semantic"}]),
+    lambda store: store.search_batch([]),
+    lambda store: store.context("OAuth", budget=100),
+    lambda store: store.cypher("MATCH (n:Entity {id: $id}) RETURN n, date('2020-01-02') AS day, [1.5]", {"id": "x"}),
+    lambda store: store.cypher("MATCH (n"),
+    lambda store: store.cypher("CREATE (:Entity {id: 'c', type: 't'})"),
+    lambda store: store.cypher("CREATE (:Entity {id: 'c', type: 't'})", mode="write"),
+    lambda store: store.cypher("MATCH (n) RETURN n.id ORDER BY n.id", max_rows=2),
+    lambda store: list(store.cypher_rows("MATCH (n) RETURN n.id, n.type ORDER BY n.id")),
+    lambda store: list(store.cypher_rows("RETURN nonsense")),
+    lambda store: store.inject([{"id": "req-1", "content": "again"}]),
+    lambda store: store.history("req-1"),
+    lambda store: store.history("req-1", limit=0),
+    lambda store: store.history("nobody"),
+    lambda store: store.entity_history("req-1"),
+    lambda store: store.entity_history("nobody", limit=1, after_sequence=1),
+    lambda store: store.revert("req-1", 1),
+    lambda store: store.revert("req-1", 0),
+    lambda store: store.changes(since=1, limit=2),
+    lambda store: store.changes(limit=0),
+    lambda store: store.restore("1", store.name),
+    lambda store: store.restore("1", f"{store.name}-once"),
+    lambda store: store.put_node(
+        {"id": "v-1", "kind": "note", "content": "one", "tags": ["topic:a", "b"], "metadata": {"n": 1}}
+    ),
+    lambda store: store.put_node(PutNodeRequest(lineage_id="v-1", type="note", content="two", based_on_version=1)),
+    lambda store: store.update_settings(conflict_policy="manual"),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "content": "three", "based_on_version": 1}),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "content": "four", "based_on_version": 3}),
+    lambda store: store.put_node({"id": "v-1", "lineage_id": "v-2"}),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "knid": 1}),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "based_on_version": -1}),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "valid_from": "soon"}),
+    lambda store: store.put_node({"id": "v-1", "kind": "note", "metadata": {"n": 1 << 63}}),
+    lambda store: store.update_settings(kind_whitelist=["note"]),
+    lambda store: store.put_node({"id": "v-2", "kind": "other"}),
+    lambda store: store.put_subgraph(
+        [{"ref": "a", "lineage_id": "v-2", "kind": "note"}, NodeSpec(ref="b", kind="other"), {"ref": "c"}],
+        (
+            {"from_ref": "a", "to_lineage": to, "kind": "cites", "ordinal": ordinal, "metadata": {"to": to}}
+            for to, ordinal in (("v-1", 2), ("v-2", 1), ("x", None), ("nobody", None))
+        ),
+    ),
+    lambda store: store.put_subgraph(edges=[EdgeSpec(from_ref="a", from_lineage="v-1", to_ref="b", kind="cites")]),
+    lambda store: store.put_subgraph(),
+    lambda store: store.put_subgraph([{"kind": "note"}] * 51, [{}] * 101),
+    lambda store: store.put_subgraph([{"kind": 1}]),
+    lambda store: store.update_settings(conflict_policy="lww", kind_whitelist=[]),
+    lambda store: store.node("v-1", version=1),
+    lambda store: store.outgoing("v-2"),
+    lambda store: store.outgoing("v-2", limit=2, offset=1),
+    lambda store: store.outgoing("v-2", kinds=["cites"], as_of="1"),
+    lambda store: store.outgoing("nobody"),
+    lambda store: store.outgoing("v-2", limit=0),
+    lambda store: store.outgoing("v-2", valid_at="soon"),
+    lambda store: store.incoming("v-1", kinds=iter(["cites", "CALLS"]), valid_at="2020-01-01T00:00:00Z"),
+    lambda store: store.incoming("v-1", kinds=["none"]),
+    lambda store: store.incoming("v-1", offset=-1),
+    lambda store: store.edge("v-2~cites~v-1"),
+    lambda store: store.edge("v-2~cites~nobody"),
+    lambda store: store.edge("no id"),
+    lambda store: store.retire_edge("v-2", "v-1", "cites", valid_to="2030-01-01T00:00:00+02:00", created_by="me"),
+    lambda store: store.retire_edge("v-2", "v-1", "unknown"),
+    lambda store: store.retire_edge("v-2", "v-1", ""),
+    lambda store: store.retire("v-2", valid_to="2030-01-01T00:00:00Z"),
+    lambda store: store.retire("v-2", valid_to="2030-01-01T00:00:00Z", created_by="somebody else"),
+    lambda store: store.retire("v-1"),
+    lambda store: store.retire("nobody"),
+    lambda store: store.retire("v-2", valid_to="now"),
+    lambda store: store.outgoing("v-2", valid_at="2031-01-01T00:00:00Z"),
+    lambda store: store.delete_edge_by_id("v-2~cites~v-1"),
+    lambda store: store.delete_edge_by_id("v-2~cites~v-1"),
+    lambda store: store.delete_edge_by_id("v-2~cites"),
+    lambda store: store.describe_schema(),
+    lambda store: store.list_tags(),
+    lambda store: store.list_tags("topic:", limit=1),
+    lambda store: store.list_tags("z", limit=0),
+    lambda store: list(store.nodes(tags=["b"], page_size=1, valid_at="2020-01-01T00:00:00Z")),
+    lambda store: store.import_(LINES),
+    lambda store: store.import_(b'{"kind":"node","id":"l2","type":"line"}\nnonsense\n'),
+    lambda store: store.import_([1]),
+    lambda store: list(store.export()),
+    lambda store: list(store.export(as_of="1")),
+    lambda store: list(store.export(as_of="x")),
+    lambda store: taken(store.events(since=0), 6),
+    lambda store: taken(store.events(since=0, types=["t"], kinds="node_created"), 2),
+    lambda store: taken(store.events(last_event_id="1-1"), 3),
+    lambda store: taken(store.events(last_event_id="x"), 1),
+    lambda store: taken(store.events(kinds=["surprise"]), 1),
+    lambda store: taken(store.events(since=999), 1),
+    lambda store: store.delete_edge("sym-1", "sym-2", "CALLS"),
+    lambda store: store.delete_node("sym-1"),
+    lambda store: store.delete_node("sym-1"),
+    lambda store: store.prune_history(3),
+    lambda store: store.prune_history("soon"),
+    lambda store: store.node("sym-1", as_of="1"),
+    lambda store: store.reindex().sequence,
+    lambda store: store.stats().types,
+]
+
+
+def taken(events: Any, count: int) -> list[Any]:
+    with events:
+        return [next(events) for _ in range(count)]
+
+
+def shown(kind: type) -> dict[str, Any]:
+    return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+
+
+def lasting(value: Any) -> Any:
+    """A value without what differs from one moment to the next."""
+    match value:
+        case dict():
+            return {key: lasting(each) for key, each in value.items() if key not in OF_THE_MOMENT}
+        case list():
+            return [lasting(each) for each in value]
+        case _:
+            return value
+
+
+def outcome(step: Callable[[Any], Any], store: Face) -> tuple[Any, ...]:
+    try:
+        answer = step(store)
+    except KgserveError as error:
+        return type(error), str(error), getattr(error, "errors", None)
+    return type(answer), lasting(msgspec.to_builtins(answer))
+
+
+def outcomes(store: Face) -> Iterator[tuple[Any, ...]]:
+    for step in STEPS:
+        yield outcome(step, store)
+
+
+def test_the_library_offers_what_the_client_offers() -> None:
+    for ours, theirs, more in (
+        (libraries.Library, clients.Client, OF_A_SERVER),
+        (libraries.Store, clients.Store, set[str]()),
+    ):
+        one, other = shown(ours), shown(theirs)
+        assert one.keys() == other.keys() - more
+        for name, method in one.items():
+            assert getattr(method, "build", None) is getattr(other[name], "build", None), name
+            signatures = [list(inspect.signature(each).parameters.values()) for each in (method, other[name])]
+            assert signatures[0] == signatures[1], name
+            assert method.__doc__, name
+
+
+def test_it_answers_and_refuses_as_the_client_does(library: Library, client: Client, store: str) -> None:
+    client.create(store)
+    library.create(store)
+    pairs = zip(outcomes(library.store(store)), outcomes(client.store(store)), strict=True)
+    for number, (ours, theirs) in enumerate(pairs):
+        # What is wrong in a URL's query or in a header the server says in words of its own.
+        whole = not str(theirs[1]).startswith(("query: ", "Last-Event-ID: "))
+        assert (ours if whole else ours[:1]) == (theirs if whole else theirs[:1]), f"step {number}"
+
+
+def test_every_method_is_among_the_steps() -> None:
+    code = {name for step in STEPS for name in step.__code__.co_names}
+    assert shown(libraries.Store).keys() - code == {"export_to"}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "nobody"])
+def test_stores_are_refused_alike(library: Library, client: Client, name: str) -> None:
+    for step in (
+        lambda store: store.stats(),
+        lambda store: store.node("a"),
+        lambda store: store.delete_node("a"),
+        lambda store: taken(store.events(), 1),
+    ):
+        if name:  # the server takes an empty one for another path
+            assert outcome(step, library.store(name)) == outcome(step, client.store(name))
+        else:
+            assert issubclass(outcome(step, library.store(name))[0], KgserveError)
+
+
+def test_the_life_of_a_store(library: Library, client: Client, store: str) -> None:
+    for face in (library, client):
+        assert face.create(store).created
+        assert not face.create(store).created
+        assert store in [each.name for each in face.stores().stores]
+        with pytest.raises(KgserveError, match=f"must repeat the store's name: .confirm={store}"):
+            face.drop(store, confirm="another")
+        assert face.drop(store, confirm=store).dropped == store

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import kgserve
+from kgserve.client import Event
+from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.library import Library, Store
+
+THREADS = 16
+
+
+def wait_until_taken(events: list[Event], count: int, changed: threading.Condition) -> bool:
+    with changed:
+        return changed.wait_for(lambda: len(events) >= count, 10)
+
+
+def test_many_threads_open_one_store_at_once(folder: Path) -> None:
+    with kgserve.open(folder, indexes=False) as library:
+        library.store("s").inject([{"id": "a", "type": "t"}])
+    with kgserve.open(folder, indexes=False) as library, ThreadPoolExecutor(THREADS) as threads:
+        found = [threads.submit(library.store("s").node, "a") for _ in range(2 * THREADS)]
+        assert {each.result().node.id for each in found} == {"a"}
+
+
+def test_threads_write_and_read_side_by_side(library: Library) -> None:
+    def work(number: int) -> int:
+        store = library.store(f"s{number % 3}")
+        keys = [f"{number}-{step}" for step in range(10)]
+        for key in keys:
+            written = store.inject([{"id": key, "type": "t", "content": f"text {key}"}])
+            assert store.node(key).node.sequence == written.sequence
+            assert key in [node.id for node in store.traverse(key).nodes]
+        last = store.node(keys[-1]).node.sequence
+        assert store.search(f"text {number}", at_least=last).index_sequence >= last
+        return len(keys)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        assert sum(threads.map(work, range(THREADS))) == 10 * THREADS
+    assert sum(each.nodes for each in library.stores().stores) == 10 * THREADS
+
+
+def test_closing_waits_for_calls_and_refuses_the_next(folder: Path) -> None:
+    library = kgserve.open(folder, indexes=False)
+    begun = threading.Barrier(5)
+
+    def work(number: int) -> int:
+        store = library.store("s")
+        answered = count()
+
+        def write_on() -> None:
+            while True:
+                store.inject([{"id": f"{number}-{next(answered)}", "type": "t"}])
+
+        store.inject([{"id": f"{number}-{next(answered)}", "type": "t"}])
+        begun.wait()
+        with pytest.raises(Conflict, match="was closed"):
+            write_on()
+        return next(answered) - 1
+
+    with ThreadPoolExecutor(4) as threads:
+        counts = [threads.submit(work, number) for number in range(4)]
+        begun.wait()
+        library.close()
+        answered = sum(each.result() for each in counts)
+    with kgserve.open(folder, indexes=False) as library:
+        assert library.store("s").stats().nodes == answered
+
+
+def test_closing_waits_for_an_import(folder: Path) -> None:
+    library = kgserve.open(folder, indexes=False)
+    closing = threading.Thread(target=library.close)
+
+    def lines() -> Generator[dict[str, str]]:
+        yield {"kind": "node", "id": "a", "type": "t"}
+        closing.start()
+        closing.join(0.3)
+        assert closing.is_alive()
+        yield {"kind": "node", "id": "b", "type": "t"}
+
+    assert library.store("s").import_(lines()).nodes_created == 2
+    closing.join(10)
+    assert not closing.is_alive()
+    with kgserve.open(folder, indexes=False) as library:
+        assert library.store("s").stats().nodes == 2
+
+
+def test_events_come_to_another_thread_until_it_is_closed(library: Library) -> None:
+    library.create("s")
+    heard: list[Event] = []
+    changed = threading.Condition()
+    events = library.events()
+
+    def listen() -> None:
+        for event in events:
+            with changed:
+                heard.append(event)
+                changed.notify_all()
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    library.store("s").inject([{"id": "a", "type": "t"}])
+    library.store("later").inject([{"id": "b", "type": "t"}])
+    library.drop("s", confirm="s")
+    assert wait_until_taken(heard, 4, changed)
+    library.close()
+    listener.join(10)
+    assert not listener.is_alive()
+    assert [(each.kind, each.store) for each in heard if each.kind != "index_ready"] == [
+        ("node_created", "s"),
+        ("store_created", "later"),
+        ("node_created", "later"),
+        ("store_dropped", "s"),
+    ]
+
+
+def test_events_end_when_their_store_is_dropped(library: Library) -> None:
+    library.create("s")
+    with library.store("s").events(kinds=["store_dropped", "node_created"]) as events:
+        library.store("s").inject([{"id": "a", "type": "t"}])
+        node = next(events).node
+        assert node is not None
+        assert node.id == "a"
+        library.drop("s", confirm="s")
+        assert [each.kind for each in events] == ["store_dropped"]
+
+
+def test_a_file_is_written_and_read(library: Library, tmp_path: Path) -> None:
+    store = library.store("s")
+    store.inject([{"id": f"n{number}", "type": "t"} for number in range(50)])
+    assert store.export_to(tmp_path / "all.ndjson") == 1
+    assert library.store("copy").import_(tmp_path / "all.ndjson").nodes_created == 50
+    assert library.store("third").import_(library.store("copy").export()).nodes_created == 50
+    with pytest.raises(NotFound):
+        library.store("nobody").export_to(tmp_path / "none")
+    assert [each.name for each in tmp_path.glob("*n*")] == ["all.ndjson"]
+
+
+def test_an_import_that_fails_gives_the_store_back(library: Library) -> None:
+    def lines() -> Generator[dict[str, str]]:
+        yield {"kind": "node", "id": "a", "type": "t"}
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        library.store("s").import_(lines())
+    with pytest.raises(InvalidInput, match="not asynchronous"):
+        library.store("s").import_(nothing())
+    assert library.drop("s", confirm="s")
+
+
+async def nothing() -> AsyncGenerator[bytes]:
+    yield b""
+
+
+def test_a_stream_that_is_left_gives_the_store_back(library: Library) -> None:
+    store: Store = library.store("s")
+    store.inject([{"id": f"n{number}", "type": "t"} for number in range(50)])
+    with store.export() as lines:
+        assert next(lines)
+    rows = store.cypher_rows("MATCH (n) RETURN n.id")
+    assert next(rows)
+    assert rows.about["columns"] == ["n.id"]
+    rows.close()
+    assert library.drop("s", confirm="s")

@@ -1,0 +1,173 @@
+"""Makes the data folders that `test_upgrade.py` opens: written by another version of kgserve, told by its own answers.
+
+Run it with that version on the path, from its checkout, and the name of a folder for the two archives:
+
+    PYTHONPATH=. python PATH/TO/make_store.py FOLDER
+
+The archives beside this script are of commit c8545b6, the last one before nodes and edges had extras.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kgserve.model.requests import EdgeKeyRequest, InjectRequest
+from kgserve.ops import history, stores
+from kgserve.ops.delete import delete_edge, delete_node
+from kgserve.ops.exporting import export
+from kgserve.ops.importing import Importer
+from kgserve.ops.inject import inject
+from kgserve.ops.moments import Past
+from kgserve.ops.nodes import get_node, list_nodes
+from kgserve.ops.past_export import export_as_of
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+from kgserve.views.embed import load_embedder
+from kgserve.views.historian import Historian
+from kgserve.views.indexer import Indexer
+
+STORE = "garden"
+PLANTS = 24
+LEAVES = 100
+TOLD = "told.json"
+ODD = ("it's", 'say "hi"', "two\nlines", "back\\slash", "Ünïcödé 日本 😀", " ", "a/b")
+
+
+def main(target: Path) -> None:
+    """Write both archives."""
+    target.mkdir(parents=True, exist_ok=True)
+    for ending in ("closed", "killed"):
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "data"
+            done = subprocess.run([sys.executable, __file__, ending, str(data)], check=False)
+            assert done.returncode == (0 if ending == "closed" else -signal.SIGKILL), done
+            with tarfile.open(target / f"{ending}.tar.gz", "w:gz") as archive:
+                archive.add(data, "data", filter=_anonymous)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def write(data: Path, *, kill: bool) -> None:
+    """Make one data folder, and say what is in it."""
+    settings = Settings(data_dir=data, buffer_pool_mb=64, check_interval=0, embedding_provider="hashing")
+    with (
+        closing(Indexer(load_embedder(settings))) as indexer,
+        closing(Historian()) as historian,
+        StorePool(settings) as pool,
+    ):
+        pool.companions += [indexer, historian]
+        _plant(pool)
+        _compact(pool)
+        _tend(pool)
+        if kill:
+            _add_a_tail(pool)
+        _tell(pool, historian, data / TOLD)
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _plant(pool: StorePool) -> None:
+    plants = [{"id": f"plant-{n}", "type": "plant", "content": f"a plant called {_name(n)}"} for n in range(PLANTS)]
+    odd = [{"id": name, "type": "odd", "content": name, "attributes": {"a": [1, None, name]}} for name in ODD]
+    edges = [_edge(f"plant-{n}", f"plant-{(n * 7 + 1) % PLANTS}", "beside", n / PLANTS) for n in range(PLANTS)]
+    edges += [_edge(name, ODD[0], "odd as", 0.25) for name in ODD]
+    _inject(pool, plants + odd, edges)
+    # Large enough for the engine to be fed by a scan, and so are updates of it.
+    leaves = [{"id": f"leaf-{n}", "type": "leaf", "content": f"leaf {n}"} for n in range(LEAVES)]
+    _inject(pool, leaves, [_edge(f"leaf-{n}", f"plant-{n % PLANTS}", "grows on", 0.5) for n in range(LEAVES)])
+    _inject(pool, [{"id": f"plant-{n}", "content": f"the {_name(n)}, watered"} for n in range(12)], [])
+    delete_node(pool, STORE, "plant-3").result()
+
+
+def _tend(pool: StorePool) -> None:
+    lines = [
+        {"kind": "node", "id": "sage", "type": "herb", "content": "salvia", "attributes": {"of": {"note": "ü"}},
+         "version": 4, "created_at": "1999-12-31T23:59:59.5Z", "updated_at": "2001-01-01T00:00:00+02:00"},
+        {"kind": "node", "id": "plant-0", "type": "plant", "content": "imported again"},
+        {"kind": "edge", "from": "sage", "to": "plant-0", "relation_type": "beside", "weight": 0.75,
+         "attributes": {"created_at": "2000-01-01T00:00:00Z", "since": 2}, "version": 9},
+        {"kind": "edge", "from": "sage", "to": "nowhere", "relation_type": "beside"},
+    ]  # fmt: skip
+    importer = Importer(pool, STORE)
+    importer.feed(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    importer.finish()
+    edge = EdgeKeyRequest(source="plant-1", target="plant-8", relation_type="beside")
+    delete_edge(pool, STORE, edge).result()
+    _inject(pool, [{"id": "plant-3", "type": "plant", "content": "planted anew"}], [])
+    _inject(pool, [{"id": f"leaf-{n}", "content": f"leaf {n}, turned red"} for n in range(0, LEAVES, 2)], [])
+    _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
+    _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
+    delete_node(pool, STORE, "plant-5").result()
+
+
+def _add_a_tail(pool: StorePool) -> None:
+    """A second snapshot, and a write that it does not hold."""
+    _compact(pool)
+    _inject(pool, [{"id": "late", "type": "herb", "content": "after the second snapshot"}], [])
+
+
+def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
+    inject(pool, STORE, msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
+
+
+def _edge(source: str, target: str, relation_type: str, weight: float) -> dict[str, Any]:
+    return {"from": source, "to": target, "relation_type": relation_type, "weight": weight}
+
+
+def _name(number: int) -> str:
+    return ("fern", "moss", "rose", "lily", "thyme")[number % 5] + f" {number}"
+
+
+def _compact(pool: StorePool) -> None:
+    with pool.lease(STORE) as leased:
+        leased.compactor.run()
+
+
+def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
+    """What this version answers."""
+    with pool.lease(STORE) as leased:
+        state = leased.state
+    ids = [node.id for node in list_nodes(pool, STORE, None, 1000, None).nodes]
+    gone = ["plant-5"]
+    told = {
+        "sequence": state.sequence,
+        "digest": f"{state.digest:032x}",
+        "stats": {"nodes": stores.stats(pool, STORE).nodes, "edges": stores.stats(pool, STORE).edges},
+        "nodes": {node_id: get_node(pool, STORE, node_id) for node_id in ids},
+        "export": _lines(export(pool, STORE)),
+        "then": {
+            str(at): _lines(export_as_of(pool, STORE, Past(historian, str(at)))) for at in range(state.sequence + 1)
+        },
+        "history": {
+            node_id: history.node_history(pool, historian, STORE, node_id, 50, None)
+            for node_id in [*(node_id for node_id in ids if not node_id.startswith("leaf")), *gone]
+        },
+        "changes": history.changes(pool, STORE, 0, 200),
+    }
+    path.write_bytes(msgspec.json.encode(told))
+
+
+def _lines(stream: Any) -> list[Any]:
+    with stream:
+        return sorted((msgspec.json.decode(line) for block in stream for line in block.splitlines()), key=repr)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] in ("closed", "killed"):
+        write(Path(sys.argv[2]), kill=sys.argv[1] == "killed")
+    else:
+        main(Path(sys.argv[1]))

@@ -1,0 +1,162 @@
+"""Data folders that the version before extras has left, one closed and one killed, with the present code on them."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+
+from tests.cli.running import kgserve, serving
+from tests.http.serving import accepted
+
+# As `make_store.py` names them.
+STORE, TOLD = "garden", "told.json"
+ARCHIVES = Path(__file__).parent / "data"
+LEFT = ("closed", "killed")
+HASHING = {"KGSERVE_EMBEDDING_PROVIDER": "hashing", "KGSERVE_BUFFER_POOL_MB": "64"}
+
+
+class Upgraded(msgspec.Struct, frozen=True):
+    """An old data folder under a running server, and what the old version said of it."""
+
+    client: httpx.Client
+    told: dict[str, Any]
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        return accepted(self.client.get(f"/api/memory/{STORE}{path}", params=parameters))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return accepted(self.client.post(f"/api/memory/{STORE}{path}", json=body))
+
+    def lines(self, **parameters: Any) -> list[dict[str, Any]]:
+        reply = self.client.get(f"/api/memory/{STORE}/export", params=parameters)
+        assert reply.status_code == 200, reply.text
+        return sorted(map(msgspec.json.decode, reply.content.splitlines()), key=repr)
+
+
+def unpacked(left: str, folder: Path) -> Path:
+    """A copy of an old data folder, with the times of its files as they were left."""
+    with tarfile.open(ARCHIVES / f"{left}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    data = folder / "data"
+    root = data / f"{STORE}_memory"
+    if (root / "closed.json").exists():
+        mark = msgspec.json.decode((root / "closed.json").read_bytes())
+        for name, file in (("engine", "graph.kuzu"), ("engine_log", "graph.kuzu.wal")):
+            # An archive keeps them less exactly than a clean close wants them.
+            os.utime(root / file, ns=(mark[name]["changed"], mark[name]["changed"]))
+    return data
+
+
+@contextmanager
+def under_a_server(data: Path) -> Generator[Upgraded]:
+    told = msgspec.json.decode((data / TOLD).read_bytes())
+    with serving(data, variables=HASHING) as server, httpx.Client(base_url=server.url, timeout=30) as client:
+        yield Upgraded(client, told)
+
+
+@pytest.fixture(params=LEFT, scope="module")
+def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgraded]:
+    """A server of this version on an old folder, for reading."""
+    with under_a_server(unpacked(request.param, tmp_path_factory.mktemp(request.param))) as opened:
+        yield opened
+
+
+def holds(found: Any, told: Any) -> bool:
+    """Whether everything that was told is found; there may be more fields."""
+    match told:
+        case dict():
+            fields: dict[str, Any] = told
+            return isinstance(found, dict) and all(holds(found.get(key), value) for key, value in fields.items())
+        case list():
+            items: list[Any] = told
+            return isinstance(found, list) and len(found) == len(items) and all(map(holds, found, items))
+        case _:
+            return found == told
+
+
+def test_everything_is_there(upgraded: Upgraded) -> None:
+    told = upgraded.told
+    stats = upgraded.get("/stats")
+    assert holds(stats, {"sequence": told["sequence"], "digest": told["digest"], **told["stats"]})
+    assert upgraded.lines() == told["export"]
+    listed = upgraded.get("/nodes", limit=1000)["nodes"]
+    assert {node["id"]: node for node in listed} == {key: each["node"] for key, each in told["nodes"].items()}
+    for node_id in ("plant-2", "it's", "two\nlines", "a/b", "sage"):
+        found = upgraded.post("/traverse", {"start_id": node_id, "depth": 1})
+        around = {edge["to"] for edge in told["nodes"][node_id]["outgoing"]}
+        assert around <= {node["id"] for node in found["nodes"]}
+
+
+def test_edges_are_what_they_were(upgraded: Upgraded) -> None:
+    for node_id, told in upgraded.told["nodes"].items():
+        if node_id.startswith("plant"):
+            found = upgraded.get(f"/nodes/{node_id}")
+            for direction in ("outgoing", "incoming"):
+                assert holds(sorted(found[direction], key=_key), sorted(told[direction], key=_key))
+
+
+def test_the_past_is_what_it_was(upgraded: Upgraded) -> None:
+    told = upgraded.told
+    for at, lines in told["then"].items():
+        assert upgraded.lines(as_of=at) == lines, f"as of {at}"
+    for node_id, states in told["history"].items():
+        found = upgraded.get(f"/nodes/{quote(node_id, safe='')}/history", limit=50)
+        assert holds(found, states), node_id
+    assert holds(upgraded.get("/changes", since=0, limit=200), told["changes"])
+
+
+def test_words_and_meaning_are_found(upgraded: Upgraded) -> None:
+    for mode in ("keyword", "semantic", "hybrid"):
+        wanted = {"query": "planted anew", "mode": mode, "at_least": upgraded.told["sequence"]}
+        assert upgraded.post("/search", wanted)["hits"][0]["node"]["id"] == "plant-3", mode
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_doctor_finds_nothing(left: str, tmp_path: Path) -> None:
+    sound(unpacked(left, tmp_path))
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_it_takes_what_is_new(left: str, tmp_path: Path) -> None:
+    data = unpacked(left, tmp_path)
+    with under_a_server(data) as upgraded:
+        take_what_is_new(upgraded)
+    sound(data)
+
+
+def take_what_is_new(upgraded: Upgraded) -> None:
+    sequence = upgraded.told["sequence"]
+    extras = {"summary": "short", "tags": ["green"], "created_by": "ada"}
+    validity = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": "2021-01-01T00:00:00Z"}
+    node = {"id": "plant-2", **extras, **validity}
+    edge = {"from": "plant-2", "to": "plant-13", "relation_type": "beside", "ordinal": 3, **validity}
+    assert upgraded.post("/inject", {"nodes": [node], "edges": [edge]})["sequence"] == sequence + 1
+    found = upgraded.get("/nodes/plant-2")
+    assert holds(found["node"], extras)
+    assert found["node"]["version"] == upgraded.told["nodes"]["plant-2"]["node"]["version"] + 1
+    assert [each["ordinal"] for each in found["outgoing"] if each["to"] == "plant-13"] == [3]
+    for moment, there in (("2020-06-01T00:00:00Z", True), ("2021-01-01T00:00:00Z", False)):
+        shown = upgraded.get("/nodes", valid_at=moment, limit=1000)["nodes"]
+        assert ("plant-2" in {each["id"] for each in shown}) is there
+    assert [each["id"] for each in upgraded.get("/nodes", tag="green", valid_at="any")["nodes"]] == ["plant-2"]
+    assert upgraded.lines(as_of=sequence) == upgraded.told["export"]
+    assert upgraded.lines() != upgraded.told["export"]
+
+
+def sound(data: Path) -> None:
+    examined = kgserve("doctor", "--data", data, variables=HASHING)
+    assert examined.code == 0, examined
+    assert {row[2] for row in examined.lines()[1:]} == {"ok"}
+
+
+def _key(edge: dict[str, Any]) -> tuple[str, str, str]:
+    return edge["from"], edge["to"], edge["relation_type"]
