@@ -138,9 +138,10 @@ class IndexProgress(_Drawn):
         task, total = self._tasks.get(index.name, (None, 0))
         if task is None:
             task = bar.add_task(f"{index.name.capitalize()} index", total=None, entities="", note="")
-        total = max(total, index.entities + index.pending)
-        self._tasks[index.name] = (task, total)
         through = not (index.lag or index.pending or index.error)
+        # While it is filled, nodes without any words are still counted among those to come.
+        total = index.entities if through else max(total, index.entities + index.pending)
+        self._tasks[index.name] = (task, total)
         note = index.error or ("" if through else f"{index.lag:,} {'commit' if index.lag == 1 else 'commits'} to go")
         done = total - index.pending
         entities = f"{done:,} of {total:,} entities"

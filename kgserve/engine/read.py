@@ -117,6 +117,11 @@ def some_outgoing(session: Session, node_id: str) -> list[EdgeRow]:
     return [edge_row(values) for values in projection.rows(session, OUTGOING_SHOWN, {"i": node_id})]
 
 
+def some_incoming(session: Session, node_id: str) -> list[EdgeRow]:
+    """Edges that end at a node, at most 1,001."""
+    return [edge_row(values) for values in projection.rows(session, INCOMING_SHOWN, {"i": node_id})]
+
+
 class NodeView(msgspec.Struct, frozen=True):
     """A node with up to 1,000 edges in each direction; ``truncated`` when there are more."""
 

@@ -103,7 +103,9 @@ class PresentGraph(Graph):
         return self._store.find_nodes(self._session, ids)
 
     def _around(self, node_id: str) -> list[EdgeRow]:
-        return [edge for edge in self._all_around(node_id) if self._holds(edge)]
+        edges = [*read.some_outgoing(self._session, node_id), *read.some_incoming(self._session, node_id)]
+        # With so many it is taken for a hub, however few of them are true.
+        return edges if len(edges) > read.MAX_SHOWN else [edge for edge in edges if self._holds(edge)]
 
     def _all_around(self, node_id: str) -> list[EdgeRow]:
         return [*read.outgoing(self._session, node_id), *read.incoming(self._session, node_id)]
