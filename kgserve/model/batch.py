@@ -23,6 +23,11 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
     valid_from: Moment = msgspec.UNSET
     valid_to: Moment = msgspec.UNSET
 
+    @property
+    def says_any(self) -> bool:
+        """Whether a node without extras has some once this is written."""
+        return self.onto(NodeExtras()) != NodeExtras()
+
     def onto(self, old: NodeExtras) -> NodeExtras:
         """What is stored once this is written, without conflicts."""
         return NodeExtras(
@@ -167,8 +172,8 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_extras(self) -> bool:
-        """Whether a row may come to have extras by it."""
-        nodes = any(put.extras is not None for put in self.nodes)
+        """Whether a row may come to have extras by it: its own, or heads beside it."""
+        nodes = any(put.extras is not None and (put.based_on is not None or put.extras.says_any) for put in self.nodes)
         return nodes or any(put.extras is not None for put in self.edges)
 
     @property

@@ -17,7 +17,7 @@ from kgserve.ops import render
 from kgserve.ops.moments import Past
 from kgserve.ops.nodes import node_view
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.validity import valid_moment
+from kgserve.ops.validity import valid_moment, when_asked
 from kgserve.store.pool import StorePool
 
 MAX_PAGE = 1000
@@ -76,7 +76,7 @@ def _edges(pool: StorePool, store: str, wanted: EdgesOfNode, past: Past | None) 
     with pool.lease(store) as leased:
         found = node_view(leased, wanted.node_id, past, valid_moment(wanted.valid_at), whole=True)
     if found is None:
-        when = (f" as of {past.as_of}" if past else "") + (f", true at {wanted.valid_at}" if wanted.valid_at else "")
+        when = when_asked(past, wanted.valid_at)
         raise NotFound(f"there is no node {wanted.node_id!r} in store {store!r}{when}")
     return found.outgoing if wanted.side == "outgoing" else found.incoming
 

@@ -15,7 +15,7 @@ from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.validity import held_view, valid_moment, world_moment
+from kgserve.ops.validity import held_view, valid_moment, when_asked, world_moment
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
@@ -37,8 +37,7 @@ def get_node(
     with pool.lease(store) as leased:
         found = node_view(leased, node_id, past, moment)
     if found is None:
-        when = (f" as of {past.as_of}" if past else "") + (f", true at {valid_at}" if valid_at else "")
-        raise NotFound(f"there is no node {node_id!r} in store {store!r}{when}")
+        raise NotFound(f"there is no node {node_id!r} in store {store!r}{when_asked(past, valid_at)}")
     return NodeAnswer(
         node=render.node(found.node),
         outgoing=[render.edge(row) for row in found.outgoing[: read.MAX_SHOWN]],

@@ -46,6 +46,12 @@ def valid_moment(text: str | None) -> int | None:
         raise InvalidInput(f"valid_at: {message}", (FieldError("valid_at", message),)) from None
 
 
+def when_asked(past: Past | None, valid_at: str | None) -> str:
+    """The moment that was asked for, to be put behind what was not there; empty for the present."""
+    as_of = f" as of {past.as_of}" if past else ""
+    return as_of + (f", true at {valid_at}" if valid_at and valid_at != ANY else "")
+
+
 def _now() -> int:
     return time.time_ns() // 1000
 

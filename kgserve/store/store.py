@@ -235,8 +235,7 @@ class Store:
         with self.view.commits:
             if self._catalog_sequence != self.state.sequence:
                 self._renew_catalog()
-            if not self.view.whole and any(write.batch.has_extras for write in writes):
-                self.view.widen()
+            writes = self._with_columns(writes)
             changes, reports = self._plan(writes)
             if changes:
                 self._require_room(sum(write.batch.cost for write in writes))
@@ -270,6 +269,19 @@ class Store:
                 state = change.state
             reports.append((write, report))
         return changes, reports
+
+    def _with_columns(self, writes: list[Write]) -> list[Write]:
+        """Give the engine's file columns for extras if a write needs them; those that can be carried out."""
+        needing = [] if self.view.whole else [write for write in writes if write.batch.has_extras]
+        if not needing:
+            return writes
+        try:
+            self.view.widen()
+        except StorageFull as error:
+            for write in needing:
+                write.future.set_exception(error)
+            return [write for write in writes if write not in needing]
+        return writes
 
     def _rules(self) -> Rules:
         settings = self.description
