@@ -13,7 +13,8 @@ def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
         server.wait_ready()
         client.call("POST", "/api/memory/s/inject", {"nodes": [{"id": "a", "type": "t"}]})
         assert [line["id"] for line in client.export("s")] == ["a"]
-        assert server.mebibytes("VmHWM") >= server.mebibytes("VmRSS") > 10
+        # In this order: what it takes now may grow between the two looks, and the most it took with it.
+        assert 10 < server.mebibytes("VmRSS") <= server.mebibytes("VmHWM")
         assert server.threads() > 1
         assert server.descriptors() > 3
     assert not server.running
