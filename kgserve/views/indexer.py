@@ -29,7 +29,7 @@ LINGER_SECONDS = 0.1
 PAST_LINGER_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-_NICENESS = 19
+_NICENESS = 10
 # Threads of that niceness hardly get on while others keep all cores busy, and a server that stops is waited for.
 CLOSED_PATIENCE_SECONDS = 2.0
 
