@@ -8,33 +8,26 @@ any violation.
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from bench.ledger import Ledger, Stream
-from bench.server import Client, Server, ServerFailed
-from bench.tally import Tally, export_when_open, show
-from bench.writers import Upload, Writers
+from bench.killing import IMPORTING, Killing, run
+from bench.server import Client, ServerFailed
+from bench.tally import Tally, export_when_open
+from bench.writers import Upload
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time
 from kgserve.store.layout import Layout
 
-PHASES = ("writing", "importing", "making it anew", "opening")
-SETTINGS = {"indexes": False, "journal_segment_mb": 1, "compact_wal_mb": 1}
-ROUNDS_PER_STORE = 5
-STEPS = 3_000
 MOMENTS = 3
 NODES = 20
 HISTORY_SECONDS = 120.0
@@ -78,70 +71,48 @@ class Fold:
         return nodes | {row.key: _edge_line(row) for row in _then(self.edges.values(), at)}
 
 
-class HistoryCrash:
-    """One data folder, the server that is killed on it, and what its current store must hold."""
+class HistoryCrash(Killing):
+    """Kills while the history follows, or is made anew."""
+
+    NAME = "history"
+    PHASES = ("writing", IMPORTING, "making it anew", "opening")
+    KILLED_AGAIN = ("making it anew", "opening")
+    SETTINGS: ClassVar = {"indexes": False, "journal_segment_mb": 1, "compact_wal_mb": 1}
 
     def __init__(self, data: Path, seed: int) -> None:
-        self._data = data
-        self._choice = random.Random(seed)
-        self._ledger = Ledger("history-0")
-        self._server = Server(data, SETTINGS)
-        self.slowest = 0.0
+        super().__init__(data, seed)
         self.states = 0
 
-    def round(self, number: int, phase: str, tally: Tally) -> None:
-        """Write, kill, start again, compare."""
-        if number % ROUNDS_PER_STORE == 0 and number:
-            self._ledger = Ledger(f"history-{number // ROUNDS_PER_STORE}")
-        before = self._ledger.acknowledged
-        tally.rounds += 1
-        tally.reached += self._kill(f"r{number}", phase, tally)
-        tally.acknowledged += self._ledger.acknowledged - before
+    def kill(self, name: str, phase: str, tally: Tally) -> bool:
+        """Whether something was acknowledged before, and for an import whether it was cut off."""
+        before = self.ledger.acknowledged
+        hit = super().kill(name, phase, tally) and self.ledger.acknowledged > before
         if phase == "making it anew":
             for path in self._layout.root.glob("history.sqlite*"):
                 path.unlink()
-        self._server = Server(self._data, SETTINGS)
-        if phase in {"making it anew", "opening"}:
-            # Killed once more, while the history catches up.
-            with self._server.client() as client:
-                export_when_open(client, self._ledger.store)
-            time.sleep(self._choice.uniform(0, 0.3))
-            self._server.kill()
-            self._server = Server(self._data, SETTINGS)
-        self._compare(tally)
+        return hit
 
-    def finish(self) -> None:
-        """Stop the server."""
-        self._server.stop()
+    def is_moment(self, phase: str, upload: Upload | None) -> bool:  # noqa: ARG002
+        """Whether an import is still under way, if one was begun."""
+        return upload is None or upload.is_alive()
+
+    def summary(self) -> str:
+        """How much was compared."""
+        states = f"{self.states:,} states compared"
+        return f"{states}; slowest from start to a history at the last commit: {self.slowest:.1f} s"
 
     @property
     def _layout(self) -> Layout:
-        return Layout(self._data, self._ledger.store)
+        return Layout(self.data, self.ledger.store)
 
-    def _kill(self, name: str, phase: str, tally: Tally) -> bool:
-        """Whether something was acknowledged before, and for an import whether it was cut off."""
-        before = self._ledger.acknowledged
-        upload: Upload | None = None
-        with Writers(self._server.port, self._ledger, name, threads=2) as writers:
-            if phase == "importing":
-                upload = Upload(self._server.port, self._ledger, Stream(f"i{name}", STEPS))
-                upload.start()
-            time.sleep(self._choice.uniform(0.2, 1.5))
-            cut_off = upload is None or upload.is_alive()
-            self._server.kill()
-        if upload is not None:
-            upload.join()
-            tally.violations += upload.unexpected
-        tally.violations += writers.unexpected
-        return cut_off and self._ledger.acknowledged > before
-
-    def _compare(self, tally: Tally) -> None:
+    def compare(self, tally: Tally) -> None:
+        """The head as acknowledged, and every state as in the journal."""
         start = time.monotonic()
-        self._server.wait_ready()
-        store = self._ledger.store
-        with self._server.client() as client:
+        self.server.wait_ready()
+        store = self.ledger.store
+        with self.server.client() as client:
             lines = export_when_open(client, store)
-            tally.violations += self._ledger.verify(lines)
+            tally.violations += self.ledger.verify(lines)
             if lines:
                 last = int(client.call("GET", f"/api/memory/{store}/stats")["sequence"])
                 _await_history(client, store, last)
@@ -149,16 +120,16 @@ class HistoryCrash:
                 tally.violations += self._disagreements(client, last, lines)
 
     def _disagreements(self, client: Client, last: int, head: list[dict[str, Any]]) -> list[str]:
-        store = self._ledger.store
+        store = self.ledger.store
         fold = Fold(Tail(self._layout.journal).read(1, last))
         self.states += sum(map(len, (*fold.nodes.values(), *fold.edges.values())))
-        moments = [last, *(self._choice.randint(0, last) for _ in range(MOMENTS))]
+        moments = [last, *(self.choice.randint(0, last) for _ in range(MOMENTS))]
         wrong = _differ(f"{store}: the head and the journal", head, fold.lines(last))
         for at in moments:
             reply = client.send("GET", f"/api/memory/{store}/export?as_of={at}")
             then = [msgspec.json.decode(line) for line in reply.body.splitlines()]
             wrong += _differ(f"{store}: as of {at} the history and the journal", then, fold.lines(at))
-        for node_id in self._choice.sample(sorted(fold.nodes), min(NODES, len(fold.nodes))):
+        for node_id in self.choice.sample(sorted(fold.nodes), min(NODES, len(fold.nodes))):
             path = f"/api/memory/{store}/nodes/{quote(node_id, safe='')}/history?limit=200"
             found = [
                 (state["node"]["version"], state["from_sequence"], state["to_sequence"])
@@ -222,38 +193,5 @@ def _await_history(client: Client, store: str, sequence: int) -> None:
         time.sleep(0.05)
 
 
-def rounds(count: int, seed: int) -> list[Tally]:
-    """Rounds in turn over the phases, on a data folder that goes away afterwards."""
-    tallies = {phase: Tally(f"killed while {phase}") for phase in PHASES}
-    with tempfile.TemporaryDirectory(prefix="kgserve-history-crash-", ignore_cleanup_errors=True) as folder:
-        crash = HistoryCrash(Path(folder), seed)
-        for number in range(count):
-            phase = PHASES[number % len(PHASES)]
-            crash.round(number, phase, tallies[phase])
-            bad = sum(len(tally.violations) for tally in tallies.values())
-            print(f"\rround {number + 1} of {count}, {bad} violations", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
-        crash.finish()
-    print(
-        f"{crash.states:,} states compared; slowest from start to a history at the last commit: {crash.slowest:.1f} s"
-    )
-    return list(tallies.values())
-
-
-def main() -> int:
-    """Run the rounds and print one table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.history_crash", description=(__doc__ or "").split("\n", 1)[0]
-    )
-    parser.add_argument("--rounds", type=int, default=40, help="kills (default 40)")
-    parser.add_argument("--seed", type=int, default=1, help="of the delays and of the data (default 1)")
-    given = parser.parse_args()
-    start = time.monotonic()
-    tallies = rounds(given.rounds, given.seed)
-    show(tallies)
-    print(f"{time.monotonic() - start:.0f} s in all, seed {given.seed}")
-    return int(any(tally.violations for tally in tallies))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(HistoryCrash, (__doc__ or "").split("\n", 1)[0]))

@@ -7,99 +7,67 @@ prefix of an id is searched in both, and what is found is compared with an expor
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from bench.ledger import Ledger, Stream
-from bench.server import Client, Server, ServerFailed
-from bench.tally import Tally, export_when_open, show
-from bench.writers import Upload, Writers
+from bench.killing import IMPORTING, Killing, run
+from bench.server import Client, ServerFailed
+from bench.tally import Tally, export_when_open
+from bench.writers import Upload
 
-PHASES = ("writing", "importing", "reindexing", "opening")
-SETTINGS = {"embedding_provider": "hashing", "journal_segment_mb": 1, "journal_retention_mb": 1, "compact_wal_mb": 1}
-ROUNDS_PER_STORE = 5
-STEPS = 3_000
 INDEX_SECONDS = 120.0
+PRESENT = ("keyword", "vector")
+"""The indexes of what the store holds now; those of its past hold other texts."""
 MOST_HITS = 100
 WORDS = {"step": "generation", "link": "link"}
 """A word that every node of a type holds."""
 
 
-class IndexCrash:
-    """One data folder, the server that is killed on it, and what its current store must hold."""
+class IndexCrash(Killing):
+    """Kills while the indexes follow, or are made anew."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        self._data = data
-        self._choice = random.Random(seed)
-        self._ledger = Ledger("index-0")
-        self._server = Server(data, SETTINGS)
-        self.slowest = 0.0
+    NAME = "index"
+    PHASES = ("writing", IMPORTING, "reindexing", "opening")
+    KILLED_AGAIN = ("opening",)
+    SETTINGS: ClassVar = {
+        "embedding_provider": "hashing",
+        "journal_segment_mb": 1,
+        "journal_retention_mb": 1,
+        "compact_wal_mb": 1,
+    }
 
-    def round(self, number: int, phase: str, tally: Tally) -> None:
-        """Write, kill, start again, compare."""
-        if number % ROUNDS_PER_STORE == 0 and number:
-            self._ledger = Ledger(f"index-{number // ROUNDS_PER_STORE}")
-        before = self._ledger.acknowledged
-        tally.rounds += 1
-        tally.reached += self._kill(f"r{number}", phase, tally)
-        tally.acknowledged += self._ledger.acknowledged - before
-        self._server = Server(self._data, SETTINGS)
-        if phase == "opening":
-            # Killed once more, while the indexes catch up or are filled anew.
-            with self._server.client() as client:
-                export_when_open(client, self._ledger.store)
-            time.sleep(self._choice.uniform(0, 0.3))
-            self._server.kill()
-            self._server = Server(self._data, SETTINGS)
-        self._compare(tally)
+    def is_moment(self, phase: str, upload: Upload | None) -> bool:  # noqa: ARG002
+        """Whether an index is behind, as far as the server can still say; has them made anew first, if it is that."""
+        if phase == "reindexing":
+            with self.server.client() as client:
+                client.send("POST", f"/api/memory/{self.ledger.store}/reindex")
+            time.sleep(self.choice.uniform(0, 0.4))
+        return self._behind()
 
-    def finish(self) -> None:
-        """Stop the server."""
-        self._server.stop()
-
-    def _kill(self, name: str, phase: str, tally: Tally) -> bool:
-        """Whether an index was behind, as far as the server could still say, or busy from the start."""
-        with Writers(self._server.port, self._ledger, name, threads=2) as writers:
-            upload: Upload | None = None
-            if phase == "importing":
-                upload = Upload(self._server.port, self._ledger, Stream(f"i{name}", STEPS))
-                upload.start()
-            time.sleep(self._choice.uniform(0.2, 1.5))
-            if phase == "reindexing":
-                with self._server.client() as client:
-                    client.send("POST", f"/api/memory/{self._ledger.store}/reindex")
-                time.sleep(self._choice.uniform(0, 0.4))
-            behind = self._behind()
-            self._server.kill()
-        if upload is not None:
-            upload.join()
-            tally.violations += upload.unexpected
-        tally.violations += writers.unexpected
-        return behind
+    def summary(self) -> str:
+        """How long it took."""
+        return f"slowest from start to both indexes compared: {self.slowest:.1f} s"
 
     def _behind(self) -> bool:
-        with self._server.client() as client:
-            reply = client.send("GET", f"/api/memory/{self._ledger.store}/stats")
+        with self.server.client() as client:
+            reply = client.send("GET", f"/api/memory/{self.ledger.store}/stats")
         if reply.status != 200:
             return False
         stats = reply.json()
         return any(index["sequence"] < stats["sequence"] or index["pending"] for index in stats["indexes"])
 
-    def _compare(self, tally: Tally) -> None:
+    def compare(self, tally: Tally) -> None:
+        """The graph as acknowledged, and the indexes as the graph."""
         start = time.monotonic()
-        self._server.wait_ready()
-        with self._server.client() as client:
-            lines = export_when_open(client, self._ledger.store)
-            tally.violations += self._ledger.verify(lines)
+        self.server.wait_ready()
+        with self.server.client() as client:
+            lines = export_when_open(client, self.ledger.store)
+            tally.violations += self.ledger.verify(lines)
             if lines:
-                _await_indexes(client, self._ledger.store)
-                tally.violations += disagreements(client, self._ledger.store, lines)
+                _await_indexes(client, self.ledger.store)
+                tally.violations += disagreements(client, self.ledger.store, lines)
         self.slowest = max(self.slowest, time.monotonic() - start)
 
 
@@ -120,7 +88,7 @@ def disagreements(client: Client, store: str, lines: list[dict[str, Any]]) -> li
     wrong = [
         f"{store}: the {index['name']} index holds {index['entities']} entities, the graph {len(nodes)} with content"
         for index in client.call("GET", f"/api/memory/{store}/stats")["indexes"]
-        if index["entities"] != len(nodes)
+        if index["name"] in PRESENT and index["entities"] != len(nodes)
     ]
     groups: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for id_, line in nodes.items():
@@ -150,34 +118,5 @@ def _search(client: Client, store: str, body: dict[str, object]) -> dict[str, st
             return found
 
 
-def rounds(count: int, seed: int) -> list[Tally]:
-    """Rounds in turn over the phases, on a data folder that goes away afterwards."""
-    tallies = {phase: Tally(f"killed while {phase}") for phase in PHASES}
-    with tempfile.TemporaryDirectory(prefix="kgserve-index-crash-", ignore_cleanup_errors=True) as folder:
-        crash = IndexCrash(Path(folder), seed)
-        for number in range(count):
-            phase = PHASES[number % len(PHASES)]
-            crash.round(number, phase, tallies[phase])
-            bad = sum(len(tally.violations) for tally in tallies.values())
-            print(f"\rround {number + 1} of {count}, {bad} violations", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
-        crash.finish()
-    print(f"slowest from start to both indexes compared: {crash.slowest:.1f} s")
-    return list(tallies.values())
-
-
-def main() -> int:
-    """Run the rounds and print one table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.index_crash", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=40, help="kills (default 40)")
-    parser.add_argument("--seed", type=int, default=1, help="of the delays and of the data (default 1)")
-    given = parser.parse_args()
-    start = time.monotonic()
-    tallies = rounds(given.rounds, given.seed)
-    show(tallies)
-    print(f"{time.monotonic() - start:.0f} s in all, seed {given.seed}; 'moment hit': an index was behind at the kill")
-    return int(any(tally.violations for tally in tallies))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(IndexCrash, (__doc__ or "").split("\n", 1)[0], "; 'moment hit': an index was behind at the kill"))

@@ -21,7 +21,7 @@ T = TypeVar("T")
 BLOCK = 256 << 10
 """Bytes of a body that are sent at a time."""
 
-Line = Mapping[str, Any] | NodeLine | EdgeLine | NodeInput | EdgeInput
+Line = Mapping[str, Any] | NodeInput | EdgeInput
 """One line: a mapping with ``kind``, or a Struct. Structs of inject are given their kind here."""
 
 Source = str | os.PathLike[str] | bytes | Iterable[Line | bytes] | AsyncIterable[Line | bytes]
@@ -99,11 +99,11 @@ def json_body(value: Any) -> bytes:
 
 def _line(item: Line) -> bytes:
     match item:
+        case NodeLine() | EdgeLine() | Mapping():
+            return json_body(item) + b"\n"
         case NodeInput() | EdgeInput():
             kind = "node" if isinstance(item, NodeInput) else "edge"
             return json_body({"kind": kind, **msgspec.to_builtins(item)}) + b"\n"
-        case NodeLine() | EdgeLine() | Mapping():
-            return json_body(item) + b"\n"
         case _:  # pyright: ignore[reportUnnecessaryComparison] - callers may not check types
             raise InvalidInput(f"a line of an import is a mapping, a Struct or bytes, not {type(item).__name__}")
 

@@ -3,7 +3,7 @@
 # ruff: noqa: D103 - the descriptions have the words
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from kgserve.library.work import past
@@ -48,34 +48,30 @@ def retire_edge(opened: Opened, store: str, request: RetireEdgeRequest) -> Futur
     return retire_ops.retire_edge(opened.pool, store, request)
 
 
-def outgoing(  # noqa: PLR0913 - those of the client
-    opened: Opened,
-    store: str,
-    node_id: str,
-    *,
-    kinds: Iterable[str] = (),
-    limit: int = 100,
-    offset: int = 0,
-    as_of: str | None = None,
-    valid_at: str | None = None,
-) -> EdgeList:
-    wanted = _edges(node_id, "outgoing", kinds, limit, offset, valid_at)
-    return edge_ops.list_edges(opened.pool, store, wanted, past(opened, as_of))
+def _edges_of(side: edge_ops.Side) -> Callable[..., EdgeList]:
+    """The work of one side; the descriptions have the types of its arguments."""
+
+    def edges(  # noqa: PLR0913 - those of the client
+        opened: Opened,
+        store: str,
+        node_id: str,
+        *,
+        kinds: Iterable[str] = (),
+        limit: int = 100,
+        offset: int = 0,
+        as_of: str | None = None,
+        valid_at: str | None = None,
+    ) -> EdgeList:
+        wanted = edge_ops.EdgesOfNode(
+            node_id=node_id, side=side, kinds=tuple(kinds), limit=limit, offset=offset, valid_at=valid_at
+        )
+        return edge_ops.list_edges(opened.pool, store, wanted, past(opened, as_of))
+
+    return edges
 
 
-def incoming(  # noqa: PLR0913 - those of the client
-    opened: Opened,
-    store: str,
-    node_id: str,
-    *,
-    kinds: Iterable[str] = (),
-    limit: int = 100,
-    offset: int = 0,
-    as_of: str | None = None,
-    valid_at: str | None = None,
-) -> EdgeList:
-    wanted = _edges(node_id, "incoming", kinds, limit, offset, valid_at)
-    return edge_ops.list_edges(opened.pool, store, wanted, past(opened, as_of))
+outgoing = _edges_of("outgoing")
+incoming = _edges_of("incoming")
 
 
 def edge(opened: Opened, store: str, edge_id: str) -> EdgeAnswer:
@@ -92,11 +88,3 @@ def describe_schema(opened: Opened, store: str) -> SchemaDescription:
 
 def list_tags(opened: Opened, store: str, prefix: str = "", *, limit: int = 100) -> TagList:
     return schema_ops.list_tags(opened.pool, store, prefix, limit)
-
-
-def _edges(
-    node_id: str, side: edge_ops.Side, kinds: Iterable[str], limit: int, offset: int, valid_at: str | None
-) -> edge_ops.EdgesOfNode:
-    return edge_ops.EdgesOfNode(
-        node_id=node_id, side=side, kinds=tuple(kinds), limit=limit, offset=offset, valid_at=valid_at
-    )

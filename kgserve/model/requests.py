@@ -225,34 +225,15 @@ class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     into: Annotated[str, msgspec.Meta(description="Name of the new store")]
 
 
-class NodeLine(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """A node as a line of the exchange format. The last fields restore an export; leave them out otherwise."""
 
-    id: _Id
-    type: _Label | None = None
-    content: _Content = None
-    attributes: _Attributes = None
-    summary: _Summary = None
-    tags: _Tags = None
-    freshness_at: _Fresh = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
     created_at: str | None = None
     updated_at: str | None = None
 
 
-class EdgeLine(msgspec.Struct, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """An edge as a line of the exchange format; created_at and updated_at are in its attributes."""
 
-    source: _Id = msgspec.field(name="from")
-    target: _Id = msgspec.field(name="to")
-    relation_type: _Label
-    weight: _Weight = None
-    attributes: _Attributes = None
-    ordinal: _Ordinal = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None

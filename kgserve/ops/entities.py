@@ -12,7 +12,7 @@ from kgserve.model.entities import EntityVersion
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.ops import render
-from kgserve.ops.moments import caught_up, history_of
+from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
 from kgserve.views.historian import Historian, HistoryFollower
@@ -45,8 +45,7 @@ def entity_history(
         faults("after_sequence", "is negative")
     faults.raise_any()
     with pool.lease(store) as leased:
-        follower = history_of(historian, leased)
-        caught_up(follower, leased.state.sequence)
+        follower = whole_history(historian, leased)
         found, cut = _states(follower, entity_id, limit, after)
     if not found and after == 0:
         raise NotFound(f"store {store!r} knows of no entity {entity_id!r}, past or present")

@@ -32,7 +32,7 @@ from kgserve.model.store_settings import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
 from kgserve.ops.inject import cost, inject_answer
-from kgserve.ops.moments import MAX_DIGITS, caught_up, history_of
+from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.submit import submit
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
@@ -56,8 +56,7 @@ def node_history(
         faults("limit", f"is not from 1 to {MAX_STATES}")
     faults.raise_any()
     with pool.lease(store) as leased:
-        follower = history_of(historian, leased)
-        caught_up(follower, leased.state.sequence)
+        follower = whole_history(historian, leased)
         # One more than is shown: what the last one has changed, and whether there is another page.
         found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
     if not found and before is None:
@@ -117,9 +116,8 @@ def prune_history(pool: StorePool, historian: Historian | None, store: str, requ
     Raises InvalidInput, NotFound, Conflict when no history is kept, Unavailable.
     """
     with pool.lease(store) as leased:
-        follower = history_of(historian, leased)
         present = leased.state.sequence
-        caught_up(follower, present)
+        follower = whole_history(historian, leased)
         now = time.time_ns() // 1000
         before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
         pruned = follower.prune(before) if before > 0 else 0
@@ -148,8 +146,7 @@ def _version(
 ) -> tuple[State[NodeRow], int | None]:
     """A state, and the version that superseded it, if one did."""
     with pool.lease(store) as leased:
-        follower = history_of(historian, leased)
-        caught_up(follower, leased.state.sequence)
+        follower = whole_history(historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
             raise NotFound(f"store {store!r} knows of no version {version} of node {node_id!r}")

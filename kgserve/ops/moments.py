@@ -28,7 +28,7 @@ class Past(msgspec.Struct, frozen=True):
         A moment that is yet to come is now. Raises InvalidInput, Gone for what is no longer known, Unavailable while
         the history is behind, Conflict when none is kept.
         """
-        follower = history_of(self.historian, store)
+        follower = _history_of(self.historian, store)
         present = store.state.sequence
         at = min(self._sequence(follower, present), present)
         oldest = follower.look(lambda history: history.oldest)
@@ -49,26 +49,34 @@ class Past(msgspec.Struct, frozen=True):
 
     def _sequence(self, follower: HistoryFollower, present: int) -> int:
         if self._is_sequence:
-            caught_up(follower, min(int(self.as_of), present))
+            _catch_up(follower, min(int(self.as_of), present))
             return int(self.as_of)
         try:
             moment = parse_time(self.as_of)
         except ValueError as error:
             message = f"is neither a sequence nor a time: {error}"
             raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),)) from None
-        caught_up(follower, present)
+        _catch_up(follower, present)
         return follower.look(lambda history: history.sequence_at(moment))
 
 
-def history_of(historian: Historian | None, store: Store) -> HistoryFollower:
-    """The history of an open store. Raises Conflict when none is kept."""
+def whole_history(historian: Historian | None, store: Store) -> HistoryFollower:
+    """The history of an open store, once it has seen the last commit of now.
+
+    Raises Conflict when none is kept, Unavailable when it does not come so far within ten seconds.
+    """
+    follower = _history_of(historian, store)
+    _catch_up(follower, store.state.sequence)
+    return follower
+
+
+def _history_of(historian: Historian | None, store: Store) -> HistoryFollower:
     if historian is None:
         raise Conflict("histories are turned off on this server; only the present can be read")
     return historian.of(store)
 
 
-def caught_up(follower: HistoryFollower, sequence: int) -> None:
-    """Wait until a history has seen a commit. Raises Unavailable after ten seconds."""
+def _catch_up(follower: HistoryFollower, sequence: int) -> None:
     if not follower.wait(sequence, WAIT_SECONDS):
         seen = max(follower.sequence, 0)
         raise Unavailable(f"the history has not seen sequence {sequence} yet, only {seen}", retry_after=2)

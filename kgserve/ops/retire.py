@@ -28,8 +28,7 @@ def retire_node(pool: StorePool, store: str, node_id: str, request: RetireReques
     """
     faults = Faults()
     check_label(node_id, "id", faults)
-    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
-    faults.raise_any()
+    valid_to, author = _checked(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
         with leased.reading() as session:
@@ -49,8 +48,7 @@ def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Futu
     key: EdgeKey = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
         check_label(text, path, faults)
-    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
-    faults.raise_any()
+    valid_to, author = _checked(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
         with leased.reading() as session:
@@ -65,6 +63,13 @@ def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Futu
 
 def _retire(pool: StorePool, store: str, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
     return carry_out(pool, store, lambda leased: leased.submit_prepared(lambda: batch(leased)), _answer, create=False)
+
+
+def _checked(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
+    """The end that is asked for, and who asks. Raises InvalidInput for all faults found."""
+    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    faults.raise_any()
+    return valid_to, author
 
 
 def _end(row: NodeRow | EdgeRow, asked: Moment) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut
 from kgserve.model.requests import (
     MAX_ATTRIBUTES_BYTES,
@@ -29,6 +29,7 @@ from kgserve.model.times import parse_time
 _INT64 = range(-(1 << 63), 1 << 63)
 # Characters that fit an id whatever they are: four bytes each at the most.
 _SURELY_SHORT = MAX_ID_BYTES // 4
+_CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 Fault = Callable[[str, str], None]
@@ -47,22 +48,25 @@ class Faults:
         self.errors.append(FieldError(self._prefix + path, message))
 
     def raise_any(self) -> None:
-        """Raise InvalidInput with what was collected."""
-        if self.errors:
-            first = self.errors[0]
-            raise InvalidInput(f"{first.path}: {first.message}", tuple(self.errors[:100]))
+        """Raise InvalidInput with what was collected, or TooLarge when no more is wrong than the size of contents."""
+        if not self.errors:
+            return
+        message = f"{self.errors[0].path}: {self.errors[0].message}"
+        if all(error.message == _CONTENT_TOO_LONG for error in self.errors):
+            raise TooLarge(message)
+        raise InvalidInput(message, tuple(self.errors[:100]))
 
 
-def node_put(index: int, node: NodeInput | NodeLine, fault: Fault) -> NodePut:
+def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
     """A checked node."""
     check_label(node.id, "id", fault)
     if node.type is not None:
         check_label(node.type, "type", fault)
     if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
-        fault("content", f"is longer than {MAX_CONTENT_BYTES} bytes")
+        fault("content", _CONTENT_TOO_LONG)
     attributes = None if node.attributes is None else canonical(node.attributes, fault)
     extras = _node_extras(node, fault)
-    if isinstance(node, NodeInput):
+    if not isinstance(node, NodeLine):
         return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
@@ -70,7 +74,7 @@ def node_put(index: int, node: NodeInput | NodeLine, fault: Fault) -> NodePut:
     return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
 
 
-def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
+def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     """A checked edge."""
     check_label(edge.source, "from", fault)
     check_label(edge.target, "to", fault)
@@ -85,7 +89,7 @@ def edge_put(index: int, edge: EdgeInput | EdgeLine, fault: Fault) -> EdgePut:
     return EdgePut(index, key, weight, own, created, updated, version, _edge_extras(edge, fault))
 
 
-def _node_extras(node: NodeInput | NodeLine, fault: Fault) -> NodeExtrasPut | None:
+def _node_extras(node: NodeInput, fault: Fault) -> NodeExtrasPut | None:
     texts = (node.freshness_at, node.valid_from, node.valid_to)
     if texts == (None, None, None) and node.summary is None and node.tags is None and node.created_by is None:
         return None
@@ -98,7 +102,7 @@ def _node_extras(node: NodeInput | NodeLine, fault: Fault) -> NodeExtrasPut | No
     return NodeExtrasPut(node.summary, tags, freshness_at, check_author(node.created_by, fault), valid_from, valid_to)
 
 
-def _edge_extras(edge: EdgeInput | EdgeLine, fault: Fault) -> EdgeExtrasPut | None:
+def _edge_extras(edge: EdgeInput, fault: Fault) -> EdgeExtrasPut | None:
     if edge.ordinal is None and edge.created_by is None and edge.valid_from is None and edge.valid_to is None:
         return None
     valid_from, valid_to = (
