@@ -44,6 +44,7 @@ class Turns:
         self._changed = threading.Condition()
         self._closed = False
         self._lingering: set[View] = set()
+        self._hurried: set[View] = set()
 
     def wake_later(self, follower: View) -> None:
         """Serve a follower in a moment, when more may have come: a step for each commit would cost too much."""
@@ -54,11 +55,13 @@ class Turns:
                 self._changed.notify_all()
 
     def hurry(self, follower: View) -> None:
-        """Serve a follower now, if it was only waiting for more to come."""
+        """Serve a follower before all others, and now if it was only waiting for more to come."""
         with self._changed:
             if follower in self._lingering:
                 self._lingering.discard(follower)
                 self._due[follower] = time.monotonic()
+            if follower in self._due or follower is self._served:
+                self._hurried.add(follower)
                 self._changed.notify_all()
 
     def wake(self, follower: View) -> None:
@@ -79,10 +82,9 @@ class Turns:
         with self._changed:
             while not self._closed:
                 now = time.monotonic()
-                due = next((follower for follower, at in self._due.items() if at <= now), None)
+                due = self._next_due(now)
                 if due is not None:
-                    del self._due[due]
-                    self._lingering.discard(due)
+                    self._drop(due)
                     self._served = due
                     return due
                 self._changed.wait(min(self._due.values()) - now if self._due else None)
@@ -99,8 +101,7 @@ class Turns:
         with self._changed:
             patience = CLOSED_PATIENCE_SECONDS if self._closed else None
             over = self._changed.wait_for(lambda: self._served is not follower, patience)
-            self._due.pop(follower, None)
-            self._lingering.discard(follower)
+            self._drop(follower)
             return over
 
     def close(self) -> None:
@@ -108,6 +109,18 @@ class Turns:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _next_due(self, now: float) -> View | None:
+        due = (follower for follower, at in self._due.items() if at <= now)
+        first = next(due, None)
+        if first is None or not self._hurried or first in self._hurried:
+            return first
+        return next((follower for follower in due if follower in self._hurried), first)
+
+    def _drop(self, follower: View) -> None:
+        self._due.pop(follower, None)
+        self._lingering.discard(follower)
+        self._hurried.discard(follower)
 
 
 class Worker:
