@@ -99,7 +99,7 @@ class Layout:
             return msgspec.json.decode(self._store_file.read_bytes(), type=StoreFile)
         except FileNotFoundError:
             return None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, IsADirectoryError, PermissionError) as error:
             log.warning("store_file_damaged", path=str(self._store_file), error=str(error))
             return None
 

@@ -10,6 +10,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.ops.nodes import list_nodes
+from kgserve.ops.stores import list_stores
 from kgserve.store.pool import StorePool
 from tests.store.writing import NAME, PATIENCE, batch, settings
 
@@ -79,3 +80,15 @@ def test_cursors_that_no_page_gave(tmp_path: Path, cursor: str) -> None:
 def test_limits_of_a_page(tmp_path: Path, limit: int) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
         list_nodes(pool, NAME, None, limit, None)
+
+
+def test_a_store_that_cannot_be_described_hides_no_other(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        for name in ("broken", "whole"):
+            pool.create(name)
+    description = tmp_path / "broken_memory" / "store.json"
+    description.unlink()
+    description.mkdir()
+    with StorePool(settings(tmp_path)) as pool:
+        assert [store.name for store in list_stores(pool).stores] == ["broken", "whole"]
+        assert pool.create("whole") is False
