@@ -177,10 +177,10 @@ def test_exactly_one_statement(text: str) -> None:
     ],
 )
 def test_what_is_too_large_is_refused_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(InvalidInput) as caught:
         read(text)
-    assert time.perf_counter() - start < 0.25
+    assert time.thread_time() - start < 0.25
     assert caught.value.errors[0].path == "query"
 
 

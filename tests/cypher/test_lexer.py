@@ -125,7 +125,7 @@ def test_places_go_both_ways() -> None:
     "text", ["'" + "a" * 60_000, "'" + "\\\\" * 30_000, "/*" * 30_000, "`a" * 30_000, "(" * 60_000, "1" * 60_000]
 )
 def test_time_is_linear(text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with suppress(InvalidInput):
         tokens(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0

@@ -302,7 +302,7 @@ def _length(http: httpx.Client, api: str, query: str) -> int:
 def test_time_limits(http: httpx.Client, graph: str, served: Served) -> None:
     start = time.perf_counter()
     refusal(post(http, graph, ENDLESS, timeout_ms=100), 408)
-    assert time.perf_counter() - start < 1.1
+    assert time.perf_counter() - start < 5
     assert served.settings.query_timeout == 10
     assert values(http, graph, "RETURN 1", timeout_ms=2**40) == [1]
 

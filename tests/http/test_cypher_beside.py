@@ -58,7 +58,7 @@ def test_a_server_stops_under_a_statement(tmp_path: Path) -> None:
         time.sleep(0.5)
         stopped = time.perf_counter()
     waiting.join()
-    assert time.perf_counter() - stopped < 4
+    assert time.perf_counter() - stopped < 10
     assert statuses[0] in {0, 408, 503}
     with serving(tmp_path / "data") as served, httpx.Client(base_url=served.url) as http:
         assert values(http, "/api/memory/demo", "MATCH (n) RETURN n.id") == ["a"]

@@ -302,7 +302,7 @@ def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
             assert list(each.events()) == []
             assert each._response.isclosed()  # the last chunk came: it was not cut off
             each.close()
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 8
 
 
 def test_a_listener_that_comes_and_goes_sees_every_event_once(quick: Served, client: httpx.Client, store: str) -> None:

@@ -216,5 +216,5 @@ def test_an_interrupt_ends_a_script(server: Running, crowd: str) -> None:
         out, err = it.communicate(timeout=20)
     assert (it.returncode, out) == (130, "")
     assert err.strip() == "kgserve: interrupted"
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 8
     assert httpx.get(f"{server.url}/api/memory/{crowd}/stats").is_success

@@ -73,7 +73,7 @@ def test_an_interrupt_ends_the_query_and_not_the_shell(server: Running, crowd: s
         begun = time.monotonic()
         terminal.type(CTRL_C)
         terminal.see(r"^interrupted$")
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 8
         terminal.type("MATCH (n:Entity) RETURN count(*) AS number;", ENTER)
         terminal.see(r"^ *1500$")
 
@@ -183,4 +183,4 @@ def test_the_prompt_is_there_at_once(server: Running, store: str, tmp_path: Path
         with Terminal(tmp_path, store, "--data", str(server.data)) as shell:
             shell.see(rf"{store}> ?$")
             times.append(time.monotonic() - begun)
-    assert min(times) < 1.5, times
+    assert min(times) < 5, times

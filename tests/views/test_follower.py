@@ -252,7 +252,7 @@ def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
         assert embedder.started.wait(PATIENCE)
         assert indexes.keyword.wait(1, PATIENCE)
         started = time.monotonic()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 15
     with followed(tmp_path) as (store, indexes):
         indexes.keyword.wait(1, PATIENCE)
         assert len(indexes.keyword.search("fox", 10_000)) == 8000
