@@ -3,7 +3,10 @@
 PYTHON  ?= python3
 WORKERS ?= 2
 ROUNDS  ?= 100
+MINUTES ?= 10
 ARGS    ?=
+PARTS   ?= serve test
+TARBALL ?=
 
 venv := .venv
 bin  := $(venv)/bin
@@ -16,11 +19,11 @@ model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench demo crash coverage docs constraints clean
+.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site constraints clean-machine clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 setup: $(dev) $(model) ## Create .venv, install everything, tools included, and prepare the embedding model
 
@@ -53,6 +56,15 @@ crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage 
 	@$(bin)/python -m bench.index_crash
 	@$(bin)/python -m bench.history_crash
 
+soak: $(dev) ## Write, read, listen, back up and kill for MINUTES, and compare: nothing lost, nothing leaks
+	@$(bin)/python -m bench.trust_soak --minutes $(MINUTES) $(ARGS)
+
+abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
+	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)
+
+fuzz: $(dev) $(model) ## Many made-up requests to REST, in every role, and to MCP: no 5xx, and nothing internal in an answer
+	@$(bin)/python -m pytest -q -n $(WORKERS) --hypothesis-profile thorough --timeout 3600 tests/http/test_schemathesis.py tests/mcp/test_fuzz.py $(ARGS)
+
 coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage erase
 	@$(bin)/coverage run -m pytest -q -p no:xdist $(ARGS)
@@ -62,8 +74,17 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 docs: $(dev) ## Write README.md's tables anew
 	@$(bin)/python scripts/readme.py
 
+site: $(dev) ## Build the documentation's pages into build/site
+	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
+
 constraints: $(dev) ## Write constraints.txt anew from the newest versions that fit
 	@PYTHON=$(PYTHON) sh scripts/constraints.sh
+
+clean-machine: export ARGS := $(ARGS)
+clean-machine: export PARTS := $(PARTS)
+clean-machine: export WORKERS := $(WORKERS)
+clean-machine: ## Prove `make serve` and `make test` from a tarball of HEAD with an empty HOME (PARTS=serve for the first alone)
+	@sh scripts/clean_machine.sh $(TARBALL)
 
 clean: ## Remove .venv and everything that was generated; data stays
 	@rm -rf $(venv) build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache .import_linter_cache

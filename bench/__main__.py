@@ -5,7 +5,21 @@ from __future__ import annotations
 import sys
 import time
 
-from bench import cypher, events, history, indexing, ingest, inject, mcp, pool, schema, search, temporal, traverse
+from bench import (
+    backup,
+    cypher,
+    events,
+    history,
+    indexing,
+    ingest,
+    inject,
+    mcp,
+    pool,
+    schema,
+    search,
+    temporal,
+    traverse,
+)
 from bench.measure import Report
 from bench.prepared import Workspace
 from bench.single import Bench, run_alone
@@ -30,6 +44,7 @@ BENCHES: dict[str, Bench] = {
     "history": history.run,
     "schema": schema.run,
     "temporal": temporal.run,
+    "backup": backup.run,
     "pool": _pool,
 }
 

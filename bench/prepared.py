@@ -26,7 +26,8 @@ class Workspace:
     def loaded_data(self) -> Path:
         """The server's data folder with WordNet in the store `wordnet`; imported now if no bench has done it."""
         if not (self.data / f"{STORE}_memory").exists():
-            with Server(self.data) as server, server.client() as client:
+            # The indexes of all of WordNet are put away when it stops, which takes its time.
+            with Server(self.data, {"shutdown_grace": 60}) as server, server.client() as client:
                 client.upload(STORE, blocks(self.exchange_file))
         return self.data
 

@@ -72,9 +72,9 @@ class Client:
         path = f"/api/memory/{store}/import"
         return self._checked("POST", path, self.send("POST", path, blocks, "x-ndjson")).json()
 
-    def export(self, store: str) -> list[Any]:
-        """All lines of a store, decoded."""
-        path = f"/api/memory/{store}/export"
+    def export(self, store: str, question: str = "") -> list[Any]:
+        """All lines of a store, decoded; `question` is the query of the URL, such as `?as_of=7`."""
+        path = f"/api/memory/{store}/export{question}"
         reply = self._checked("GET", path, self.send("GET", path))
         decode = msgspec.json.Decoder().decode
         return [decode(line) for line in reply.body.splitlines()]

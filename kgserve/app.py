@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import secrets
 import signal
 import socket
 import sys
 import threading
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -19,18 +21,26 @@ from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import Receive, Scope, Send
 from threadpoolctl import threadpool_limits
+from uvicorn.config import STARTUP_FAILURE
 
 from kgserve import __version__, log
+from kgserve.access.audit import Audit
+from kgserve.access.door import Admission, Door, check_may_start, way_in
+from kgserve.access.keyring import Keyring
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.edge import Edge
 from kgserve.http.guard import Guard
+from kgserve.http.limits import Connections, Limits
 from kgserve.http.openapi import describe
 from kgserve.http.problem import handle
 from kgserve.http.protocol import Protocol
+from kgserve.http.proxies import Proxies
+from kgserve.http.roles import check_role
 from kgserve.http.routes import ROUTES
 from kgserve.http.service import Service
+from kgserve.http.tls import Certificate
+from kgserve.http.traffic import Traffic
 from kgserve.mcp.endpoint import McpEndpoint
-from kgserve.model.hosts import is_loopback
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
 from kgserve.views.companions import open_all
@@ -45,9 +55,21 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
+MANY_FILES = 65_536
 
-def create_app(pool: StorePool, indexer: Indexer | None = None, historian: Historian | None = None) -> Litestar:
-    """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search."""
+
+def create_app(
+    pool: StorePool,
+    indexer: Indexer | None = None,
+    historian: Historian | None = None,
+    token: str | None = None,
+) -> Litestar:
+    """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search.
+
+    Who shows ``token`` may do anything, as local clients that read server.json do.
+    """
+    admission = Admission(Door(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir))
+    traffic = Traffic.of(pool.settings)
     endpoint = McpEndpoint(pool, indexer, historian)
 
     @asgi("/mcp", copy_scope=True)
@@ -65,18 +87,22 @@ def create_app(pool: StorePool, indexer: Indexer | None = None, historian: Histo
                 if follower is not None:
                     follower.halt()
             await asyncio.to_thread(pool.close)
+            admission.audit.close()
 
     app = Litestar(
         route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
         state=State({"service": Service(pool, indexer, historian), "mcp": endpoint}),
         exception_handlers={Exception: handle},
+        guards=[check_role],
         openapi_config=None,
         logging_config=None,
         request_max_body_size=None,
     )
     app.state["openapi"] = describe(app)
-    edge = Edge(app.asgi_handler, Guard(pool.settings.host))
+    guard = Guard(pool.settings.host, traffic.origins, pool.settings.allowed_hosts)
+    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission)
+    app.state["edge"] = edge
     app.asgi_handler = edge
     return app
 
@@ -84,7 +110,9 @@ def create_app(pool: StorePool, indexer: Indexer | None = None, historian: Histo
 def serve(settings: Settings) -> int:
     """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
     log.configure(settings.log_format, settings.log_level)
+    _let_files_be_many()
     try:
+        check_may_start(settings, settings.data_dir)
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
             _warn_if_open_to_others(settings)
             left_behind = _run(settings, lock, listener)
@@ -118,11 +146,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
     """Serve; whether a thread is still at work in the end."""
+    certificate = Certificate.of(settings)
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    token = secrets.token_urlsafe(32)
+
+    def publish() -> None:
+        lock.publish(url, token, certificate.pem if certificate else None)
 
     def started() -> None:
-        lock.publish(url, secrets.token_urlsafe(32))
+        publish()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
@@ -131,30 +165,63 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         opened = open_all(settings, stack)
-        app = create_app(opened.pool, opened.indexer, opened.historian)
-        server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started)
+        app = create_app(opened.pool, opened.indexer, opened.historian, token)
+        server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
+        if certificate is not None:
+            server.on_hangup = partial(_renew, certificate, publish)
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
 
 
-def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:
+def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
+    """Show another certificate from now on; the one before stays in service when the files hold none."""
+    try:
+        certificate.reload()
+    except KgserveError as error:
+        logger.error("certificate_not_renewed", reason=str(error))
+    else:
+        publish()
+        logger.info("certificate_renewed")
+
+
+def _let_files_be_many() -> None:
+    """Connections and stores are files to the system, whose usual limit of 1,024 is a courtesy to old programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
     """Connections get half of the grace time to finish; the other half is for closing the stores."""
+    connections = Connections(Limits.of(settings), Proxies.parse(settings.trusted_proxies).include)
+    app.state["connections"] = connections
     return uvicorn.Config(
         app,
-        http=Protocol,
+        http=cast("type[Protocol]", partial(Protocol, open_connections=connections)),
         ws="none",
+        timeout_keep_alive=cast("int", settings.keep_alive),
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, int(settings.shutdown_grace / 2)),
+        ssl_context_factory=(lambda *_: certificate.context) if certificate else None,
     )
 
 
 def _warn_if_open_to_others(settings: Settings) -> None:
-    if not is_loopback(settings.host):
-        logger.warning("open_to_the_network", host=settings.host, reason="whoever reaches this address may do anything")
+    way = way_in(settings)
+    if way is None or not Keyring(settings.data_dir).empty:
+        return
+    logger.warning("open_to_the_network", host=settings.host, reason="whoever reaches this address may do anything")
+    print(  # noqa: T201
+        f"kgserve: WARNING: {way}; whoever reaches it may read, change and drop every store, for there is no key "
+        "and --insecure-no-auth says to ask for none",
+        file=sys.stderr,
+    )
+    Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
 
 
 class Server(uvicorn.Server):
@@ -168,11 +235,30 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._grace = grace
         self._on_started = on_started
+        self.on_hangup: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; then says so."""
-        await super().startup(sockets)
+        """As uvicorn's, with handshakes that end; then says so."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        self.servers = [await self._listen(listener) for listener in sockets or []]
+        self.started = True
         self._on_started()
+
+    async def _listen(self, listener: socket.socket) -> asyncio.Server:
+        config = self.config
+        made = cast("partial[Protocol]", config.http_protocol_class)
+        patience = made.keywords["open_connections"].limits.head_timeout
+        protocol = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        return await asyncio.get_running_loop().create_server(
+            protocol,
+            sock=listener,
+            backlog=config.backlog,
+            ssl=config.ssl,
+            ssl_handshake_timeout=patience if config.ssl else None,
+            ssl_shutdown_timeout=patience if config.ssl else None,
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time."""
@@ -186,11 +272,18 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Stops at SIGINT and SIGTERM while inside; in other threads than the main one there is nothing to catch."""
+        """Stops at SIGINT, SIGTERM and SIGHUP while inside; in other threads than the main one there is none to catch.
+
+        SIGHUP is the end of a terminal, and passes by who started under nohup; with TLS it means new certificates.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        if (renew := self.on_hangup) is not None:
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: renew())
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self.handle_exit)
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ KgserveError
  +-- NotFound              not_found         no such store, node or page
  +-- TimedOut              timeout           the query ran into its time limit
  +-- Conflict              conflict          the state does not allow it now
+ |    +-- BackupDamaged                      a backup is not as it was written
  +-- Gone                  gone              was there once; the journal no longer holds it
  +-- TooLarge              too_large         over a documented limit
  +-- Unsupported           unsupported       media type or encoding
@@ -102,6 +103,10 @@ class ConflictManual(Conflict):
     def __init__(self, message: str, node: Any) -> None:
         super().__init__(message)
         self.node = node
+
+
+class BackupDamaged(Conflict):
+    """A backup is not as it was written; the message names the file, and the place in it."""
 
 
 class Gone(KgserveError):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kgserve.server_file import holder, read_server_file
+from kgserve.server_file import holder, read_server_file, trust
 
 LAUNCH_LOCK = "launch.lock"
 LOG_FILE = "server.log"
@@ -41,11 +41,15 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - addresses 
 
 
 class Server(NamedTuple):
-    """Where a server is, and the token that local clients send it; ``pid`` only for one found by its data folder."""
+    """Where a server is, and the token that local clients send it; ``pid`` only for one found by its data folder.
+
+    ``certificate`` is the one that it shows, as PEM, when it was found so and serves over TLS.
+    """
 
     url: str
     token: str | None = None
     pid: int | None = None
+    certificate: str | None = None
 
 
 class LaunchFailed(Exception):
@@ -58,10 +62,17 @@ def data_folder(given: str | None = None) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
+def chosen_key(given: str | None = None) -> str | None:
+    """The key to send: ``given``, else KGSERVE_KEY, else none."""
+    return given or os.environ.get("KGSERVE_KEY") or None
+
+
 def find(data_dir: Path) -> Server | None:
     """The server that has the data folder and has begun to accept connections, if there is one."""
     found = read_server_file(data_dir)
-    return Server(reachable(found.url), found.token, found.pid) if found is not None else None
+    if found is None:
+        return None
+    return Server(reachable(found.url), found.token, found.pid, found.certificate)
 
 
 def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
@@ -79,14 +90,20 @@ def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
 
 def answers(server: Server, patience: float = _ANSWER_TIMEOUT) -> bool:
     """Whether the server accepts connections and is ready for work, or at least for reading, in at most 5 seconds."""
-    parts = urlsplit(server.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    with closing(kind(parts.netloc, timeout=min(patience, _ANSWER_TIMEOUT))) as connection:
+    with closing(connection_to(server, min(patience, _ANSWER_TIMEOUT))) as connection:
         try:
             connection.request("GET", "/ready")
             return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
         except (OSError, http.client.HTTPException):
             return False
+
+
+def connection_to(server: Server, timeout: float) -> http.client.HTTPConnection:
+    """A connection that is not open yet; ``timeout`` is in seconds."""
+    parts = urlsplit(server.url)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.netloc, timeout=timeout)
+    return http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust(server.certificate))
 
 
 def reachable(url: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import ssl
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,16 +20,37 @@ UNNAMED = 0
 
 
 class ServerFile(NamedTuple):
-    """server.json: the process that serves the folder, its address, and a token for clients of the same user."""
+    """server.json: the process that serves the folder, its address, and a token for clients of the same user.
+
+    ``certificate`` is the one that the server shows, as PEM, when it serves over TLS.
+    """
 
     pid: int
     url: str
     token: str
+    certificate: str | None = None
 
 
 def encode(server: ServerFile) -> bytes:
     """The content of server.json."""
-    return json.dumps(server._asdict(), separators=(",", ":")).encode()
+    fields = {name: value for name, value in server._asdict().items() if value is not None}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def trust(certificate: str | None) -> ssl.SSLContext:
+    """Whom a client believes: the server with this very certificate, whatever names are in it; or as usual.
+
+    An empty text is nobody's certificate.
+    """
+    if certificate is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    # Otherwise only a certificate that signed itself could be believed on its own.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if certificate:
+        context.load_verify_locations(cadata=certificate)
+    return context
 
 
 def read(data_dir: Path) -> ServerFile | None:
@@ -73,6 +95,7 @@ def _from_json(given: object) -> ServerFile | None:
     fields = cast("dict[str, Any]", given)
     match fields.get("pid"), fields.get("url"), fields.get("token"):
         case int(pid), str(url), str(token):
-            return ServerFile(pid, url, token)
+            certificate = fields.get("certificate")
+            return ServerFile(pid, url, token, certificate if isinstance(certificate, str) else None)
         case _:
             return None

@@ -27,12 +27,19 @@ def _doc(text: str, **bounds: Any) -> msgspec.Meta:
     return msgspec.Meta(description=text, **bounds)
 
 
+_KEY = "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of one process. Sizes are in MiB and times in seconds unless the name says otherwise."""
 
     data_dir: Annotated[Path, _doc("Folder that holds the stores")] = Path("kgserve-data")
     host: Annotated[str, _doc("Address to listen on")] = "127.0.0.1"
     port: Annotated[int, _doc("Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8080
+    insecure_no_auth: Annotated[
+        bool, _doc("Serve on an address that others reach though there is no key to ask them for")
+    ] = False
+    key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
     log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
     engine: Annotated[Literal["kuzu"], _doc("Database engine behind the stores")] = "kuzu"
@@ -51,6 +58,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
     history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
+    backup_dir: Annotated[
+        Path | None, _doc("Folder below which callers may back up and restore; without it none may")
+    ] = None
     models_dir: Annotated[Path | None, _doc("Folder of embedding models; by default models in the data folder")] = None
     embedding_provider: Annotated[
         Literal["local", "openai", "hashing"],
@@ -64,7 +74,46 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     event_queue: Annotated[int, _doc("Events that may wait for one listener before some are dropped", ge=1)] = 1000
     event_heartbeat: Annotated[float, _doc("Time between signs of life on a silent event stream", gt=0)] = 15.0
     max_event_streams: Annotated[int, _doc("Event streams open at once", ge=1)] = 64
+    max_event_streams_per_key: Annotated[
+        int, _doc("Event streams open at once for one key, or for one address that gives none", ge=1)
+    ] = 32
+    max_connections: Annotated[int, _doc("Connections open at once; one more is answered with 503", ge=1)] = 512
+    max_connections_per_address: Annotated[
+        int, _doc("The same for one client address; trusted proxies may take all", ge=1)
+    ] = 256
+    max_header_kb: Annotated[int, _doc("Largest head of a request, in kB", ge=1, le=1024)] = 64
+    max_url_kb: Annotated[int, _doc("Longest address in a request, in kB", ge=1, le=1024)] = 32
+    head_timeout: Annotated[float, _doc("Time that a request's head, or a TLS handshake, may take", gt=0)] = 8.0
+    body_timeout: Annotated[float, _doc("Time in which a request's body must bring another 1 kB, or its end", gt=0)] = (
+        20.0
+    )
+    answer_timeout: Annotated[
+        float, _doc("Time that a client may leave an answer unread before it is cut off", gt=0)
+    ] = 300.0
+    keep_alive: Annotated[float, _doc("Time that an idle connection stays open", gt=0)] = 5.0
+    rate_limit: Annotated[
+        float,
+        _doc("Requests per second of a key, and of a remote address without; at once twice as many; 0: no limit", ge=0),
+    ] = 500.0
+    cors_origins: Annotated[
+        str,
+        _doc("Web sites whose pages may use this server: origins, separated by commas, such as https://app.example"),
+    ] = ""
+    allowed_hosts: Annotated[
+        str, _doc("Names that requests may be for, separated by commas, besides those of this machine")
+    ] = ""
+    trusted_proxies: Annotated[
+        str, _doc("Addresses or networks, separated by commas, whose X-Forwarded-For says who the client is")
+    ] = ""
+    tls_cert: Annotated[Path | None, _doc("Certificate chain as PEM: serve over TLS")] = None
+    tls_key: Annotated[Path | None, _doc("The certificate's private key as PEM, without a password")] = None
+    slow_ms: Annotated[int, _doc("Milliseconds from which on an operation is logged as slow; 0 logs none", ge=0)] = 1000
+    otel_endpoint: Annotated[str, _doc("OTLP address that traces go to over HTTP, such as http://host:4318")] = ""
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
+
+
+_STANDARD = {"otel_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")}
+"""Variables of other programs that a setting is taken from when it has no value of its own."""
 
 
 def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -77,7 +126,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
     errors: list[FieldError] = []
     for field in msgspec.structs.fields(Settings):
         override = (overrides or {}).get(field.name)
-        text = override if override is not None else given.get(PREFIX + field.name.upper())
+        text = override if override is not None else _variable(field.name, given)
         if text is None:
             continue
         try:
@@ -88,3 +137,8 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
     if errors:
         raise InvalidInput("; ".join(f"{e.path}: {e.message}" for e in errors), tuple(errors))
     return Settings(**values)
+
+
+def _variable(setting: str, given: Mapping[str, str]) -> str | None:
+    names = (PREFIX + setting.upper(), *_STANDARD.get(setting, ()))
+    return next((given[name] for name in names if name in given), None)

@@ -16,6 +16,9 @@ command -v "$python" >/dev/null 2>&1 ||
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     lacks "$python cannot create virtual environments; install its venv module (on Debian: apt-get install python3-venv)."
 
+"$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+    lacks "the headers of $python are needed to install some dependencies; install them (on Debian: apt-get install python3-dev)."
+
 for compiler in "${CXX:-}" c++ g++ clang++; do
     [ -n "$compiler" ] && command -v "${compiler%% *}" >/dev/null 2>&1 && exit 0
 done

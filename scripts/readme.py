@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
 
 def _targets() -> str:
     lines = (TOP / "Makefile").read_text().splitlines()
-    found = (re.match(r"(\w+):.*?## (.*)", line) for line in lines)
+    found = (re.match(r"([a-z-]+):.*?## (.*)", line) for line in lines)
     return _table(("target", "what it does"), ((f"`make {each[1]}`", each[2]) for each in found if each))
 
 

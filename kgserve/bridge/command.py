@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from kgserve.bridge.output import Output, say
 from kgserve.bridge.relay import Relay
 from kgserve.bridge.servers import Servers
-from kgserve.launch import data_folder
+from kgserve.launch import chosen_key, data_folder
 
 LAST_ANSWERS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
@@ -36,25 +36,26 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--data", "--data-dir", dest="data_dir", metavar="DIR")
     arguments.add_argument("--url", metavar="URL")
     arguments.add_argument("--store", metavar="NAME")
+    arguments.add_argument("--key", metavar="KEY")
     return arguments
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``kgserve mcp`` with these arguments; the exit code."""
     given = parser().parse_args(arguments)
-    return run(given.data_dir, given.url, given.store)
+    return run(given.data_dir, given.url, given.store, given.key)
 
 
-def run(data_dir: str | None, url: str | None, store: str | None) -> int:
+def run(data_dir: str | None, url: str | None, store: str | None, key: str | None) -> int:
     """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code."""
-    for fault in faults(url, store):
+    for fault in faults(url, store, key):
         say(fault)
         return WRONG_USAGE
     if sys.stdin.isatty():
         say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
-    relay = Relay(Servers(data_folder(data_dir), url), output, store)
+    relay = Relay(Servers(data_folder(data_dir), url, chosen_key(key)), output, store)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -69,13 +70,15 @@ def run(data_dir: str | None, url: str | None, store: str | None) -> int:
     return 0
 
 
-def faults(url: str | None, store: str | None) -> list[str]:
+def faults(url: str | None, store: str | None, key: str | None = None) -> list[str]:
     """What is wrong with the options, as sentences."""
     found: list[str] = []
     if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
         found.append(f"--url {url!r} is no address of a server; it looks like http://127.0.0.1:8080")
     if store is not None and not (store.isascii() and store.replace("-", "").replace("_", "").isalnum()):
         found.append(f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed")
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
     return found
 
 

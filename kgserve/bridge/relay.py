@@ -169,7 +169,7 @@ class Relay:
     def _check_done(self, status: int, session: Session | None, *, is_answer: bool) -> None:
         match status:
             case http.client.UNAUTHORIZED:
-                raise NotDone("it does not accept the token")
+                raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
             case http.client.NOT_FOUND if session is not None:
                 self._handshake.lost(session)
                 raise NotDone("it does not know the session")

@@ -17,8 +17,10 @@ _DELAY = 0.1
 class Servers:
     """The server of the data folder, started when there is none; or the one at ``url``, which is only waited for."""
 
-    def __init__(self, data_dir: Path, url: str | None = None) -> None:
+    def __init__(self, data_dir: Path, url: str | None = None, key: str | None = None) -> None:
+        """``key`` is sent instead of the token that the data folder names."""
         self._data_dir = data_dir
+        self._key = key
         self._url = url.rstrip("/") if url else None
         self._lock = threading.Lock()
         self._known: Server | None = None
@@ -38,7 +40,7 @@ class Servers:
         with self._lock:
             if self._known is None:
                 found = self._named(self._url) if self._url else find(self._data_dir)
-                self._known = found if found is not None and answers(found) else None
+                self._known = self._keyed(found) if found is not None and answers(found) else None
                 self._doubtful = self._known is None
             return self._known
 
@@ -50,7 +52,7 @@ class Servers:
 
     def _ensured(self) -> Server:
         found = None if self._doubtful else find(self._data_dir)
-        return found or ensure(self._data_dir)
+        return self._keyed(found or ensure(self._data_dir))
 
     def _awaited(self, url: str) -> Server:
         server = self._named(url)
@@ -66,4 +68,7 @@ class Servers:
     def _named(self, url: str) -> Server:
         """The server at an address, with its token when it is the one of the data folder."""
         found = find(self._data_dir)
-        return found if found is not None and found.url == url else Server(url)
+        return self._keyed(found if found is not None and found.url == url else Server(url))
+
+    def _keyed(self, server: Server) -> Server:
+        return server._replace(token=self._key) if self._key else server

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from kgserve.launch import Server
+from kgserve.launch import Server, connection_to
 
 CONNECT_TIMEOUT = 5.0
 """Seconds that a server may take to accept a connection; an answer may take as long as the work does."""
@@ -143,9 +143,7 @@ def explanation(server: Server, response: http.client.HTTPResponse, body: bytes)
 
 
 def _connect(server: Server) -> http.client.HTTPConnection:
-    parts = urlsplit(server.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=CONNECT_TIMEOUT)
+    connection = connection_to(server, CONNECT_TIMEOUT)
     connection.connect()
     # Without a time limit, these alone notice that the machine at the other end is gone.
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from kgserve.cli.remote import connect, decode, find, server_options, store_path
 from kgserve.cli.terminal import IndexProgress
-from kgserve.model.answers import IndexStatus, ReindexAnswer, StoreStats
+from kgserve.model.answers import ReindexAnswer
+from kgserve.model.store_answers import IndexStatus, StoreStats
 
 if TYPE_CHECKING:
     import httpx
@@ -40,10 +41,15 @@ def await_indexes(client: httpx.Client, store: str, sequence: int) -> list[Index
 
     Raises ClickException when indexes are turned off, or one stands still with an error.
     """
+    return await_all(lambda: decode(client.get(store_path(store, "stats")), StoreStats), sequence)
+
+
+def await_all(stats: Callable[[], StoreStats], sequence: int) -> list[IndexStatus]:
+    """As `await_indexes`, of a store of which ``stats`` tells how it stands."""
     with IndexProgress() as progress:
         patience = _Patience()
         while True:
-            indexes = _indexes(client, store)
+            indexes = _indexes(stats())
             progress.show(indexes)
             if all(_is_through(index, sequence) for index in indexes):
                 return indexes
@@ -51,8 +57,8 @@ def await_indexes(client: httpx.Client, store: str, sequence: int) -> list[Index
             time.sleep(POLL_SECONDS)
 
 
-def _indexes(client: httpx.Client, store: str) -> list[IndexStatus]:
-    found = decode(client.get(store_path(store, "stats")), StoreStats).indexes
+def _indexes(stats: StoreStats) -> list[IndexStatus]:
+    found = stats.indexes
     if not found:
         raise click.ClickException("indexes are turned off on this server")
     # Those of the past follow the history, a moment later; a search that looks back waits for them by itself.

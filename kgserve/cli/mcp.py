@@ -32,18 +32,25 @@ _TYPED = {"claude-code", "vscode"}
 
 
 def bridge_options(function: Function) -> Function:
-    """Add the bridge's options: ``--data``, ``--url`` and ``--store``."""
+    """Add the bridge's options: ``--data``, ``--url``, ``--store`` and ``--key``."""
     store = click.option("--store", metavar="NAME", help="The store that tools use when a call names none.")
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
-    return settings_options("data_dir")(url(store(function)))
+    key = click.option(
+        "--key",
+        metavar="KEY",
+        help="Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]",
+    )
+    return settings_options("data_dir")(url(store(key(function))))
 
 
 @click.group(invoke_without_command=True)
 @bridge_options
 @click.pass_context
-def mcp(context: click.Context, data_dir: str | None, url: str | None, store: str | None) -> int | None:
+def mcp(
+    context: click.Context, data_dir: str | None, url: str | None, store: str | None, key: str | None
+) -> int | None:
     """Speak MCP with an editor over standard input and output.
 
     Messages go to the server of the data folder, which is started when none runs and shared by every editor. A
@@ -52,8 +59,8 @@ def mcp(context: click.Context, data_dir: str | None, url: str | None, store: st
     if context.invoked_subcommand is None:
         from kgserve.bridge.command import run
 
-        return run(data_dir, url, store)
-    if data_dir or url or store:
+        return run(data_dir, url, store, key)
+    if data_dir or url or store or key:
         raise click.UsageError(f"options belong behind `{context.invoked_subcommand}`", context)
     return None
 
@@ -61,22 +68,28 @@ def mcp(context: click.Context, data_dir: str | None, url: str | None, store: st
 @mcp.command()
 @click.option("--client", type=click.Choice(list(PLACES)), required=True, help="The editor or agent.")
 @bridge_options
-def config(client: str, data_dir: str | None, url: str | None, store: str | None) -> None:
-    """Print what an editor's configuration needs, as JSON. Where it belongs is said on standard error."""
+def config(client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None) -> None:
+    """Print what an editor's configuration needs, as JSON. Where it belongs is said on standard error.
+
+    A key goes into the variables of the command, where other users of the machine cannot see it.
+    """
     from kgserve.bridge.command import faults
 
-    for fault in faults(url, store):
+    for fault in faults(url, store, key):
         raise click.UsageError(fault)
     command = [*executable(), "mcp", *_arguments(data_dir, url, store)]
-    click.echo(json.dumps(snippet(client, command), indent=2, ensure_ascii=False))
-    click.echo(f"This belongs into {PLACES[client]}.", err=True)
+    click.echo(json.dumps(snippet(client, command, key), indent=2, ensure_ascii=False))
+    click.echo(f"This goes into {PLACES[client]}.", err=True)
     if client == "claude-code":
-        click.echo(f"Or run: claude mcp add {NAME} -- {shlex.join(command)}", err=True)
+        variable = " -e KGSERVE_KEY=…" if key else ""
+        click.echo(f"Or run: claude mcp add {NAME}{variable} -- {shlex.join(command)}", err=True)
 
 
-def snippet(client: str, command: list[str]) -> dict[str, Any]:
+def snippet(client: str, command: list[str], key: str | None = None) -> dict[str, Any]:
     """The configuration that has ``client`` start ``command``."""
     entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
+    if key:
+        entry["env"] = {"KGSERVE_KEY": key}
     if client in _TYPED:
         entry = {"type": "stdio", **entry}
     return {"servers" if client == "vscode" else "mcpServers": {NAME: entry}}

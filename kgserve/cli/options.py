@@ -14,6 +14,9 @@ from kgserve.settings import PREFIX, Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+NOT_OF_SERVE = frozenset({"key"})
+"""Settings of those who ask, not of the server."""
+
 NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not simply called like their setting."""
 
@@ -34,9 +37,9 @@ def description(field: msgspec.structs.FieldInfo) -> str:
 
 
 def settings_options(*fields: str) -> Callable[[Function], Function]:
-    """Add an option for each of ``fields`` (default: every setting); one that is not given is passed as None."""
+    """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
     known = msgspec.structs.fields(Settings)
-    chosen = [field for field in known if not fields or field.name in fields]
+    chosen = [field for field in known if (field.name in fields if fields else field.name not in NOT_OF_SERVE)]
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):
@@ -57,11 +60,25 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
         field.name,
         type=_click_type(get_args(field.type)[0]),
         default=None,
-        help=f"{description(field)}.  [{variable_name(field.name)}; default: {field.default}]",
+        **_as_flag(field),
+        help=f"{description(field)}.  [{variable_name(field.name)}; default: {_shown(field.default)}]",
     )
+
+
+def _shown(default: Any) -> str:
+    if default is None or default == "":
+        return "none"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _as_flag(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    """What is off by default is turned on by its option alone, without a value."""
+    return {"is_flag": False, "flag_value": "true"} if field.default is False else {}
 
 
 def _click_type(kind: Any) -> click.ParamType[Any]:
     if get_origin(kind) is Literal:
         return click.Choice([str(choice) for choice in get_args(kind)])
+    if kind is bool:
+        return click.Choice(["true", "false"])
     return {int: click.INT, float: click.FLOAT, Path: click.Path()}.get(kind, click.STRING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
+
+_KEY = "kgserve.key"
+"""Where a context keeps the key that was given, so that no command needs to pass it on."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds that a server may take to accept a connection; its answers may take as long as the work does."""
@@ -38,6 +42,7 @@ class Address(msgspec.Struct, frozen=True):
 
     url: str
     token: str | None = None
+    certificate: str | None = None
 
 
 class _Problem(msgspec.Struct):
@@ -47,24 +52,49 @@ class _Problem(msgspec.Struct):
 
 
 def server_options(function: Function) -> Function:
-    """Add the options that say which server is meant: ``--server`` and ``--data``."""
+    """Add the options that say which server is meant: ``--server``, ``--data`` and ``--key``, which `find` takes."""
     named = click.option(
         "--server",
         metavar="URL",
-        help="The server to talk to.  [default: the one that serves the data folder, else the configured port]",
+        help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
     )
-    return named(settings_options("data_dir")(function))
+    keyed = click.option(
+        "--key",
+        metavar="KEY",
+        expose_value=False,
+        callback=_keep,
+        help="Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]",
+    )
+    return named(settings_options("data_dir")(keyed(function)))
 
 
 def find(server: str | None, data_dir: str | None) -> Address:
-    """The server that was named, else the one that serves the data folder, else the one at the configured port."""
-    if server is not None:
-        return Address(_with_scheme(server))
-    settings = load({"data_dir": data_dir})
+    """The server that was named, else the one that serves the data folder, else the one at the configured port.
+
+    Raises Unreachable when a data folder was named and nobody serves it: another server holds other stores.
+    """
+    context = click.get_current_context(silent=True)
+    settings = load({"data_dir": data_dir, "key": context.meta.get(_KEY) if context else None})
     from kgserve.server_file import read_server_file
 
-    running = read_server_file(settings.data_dir)
-    return Address(running.url.rstrip("/"), running.token) if running else Address(_configured(settings))
+    running, key = read_server_file(settings.data_dir), settings.key or None
+    if server is None and data_dir is not None and running is None:
+        raise Unreachable(_nobody_serves(settings.data_dir))
+    local = running.url.rstrip("/") if running else None
+    url = _with_scheme(server) if server is not None else local or _configured(settings)
+    known = running if running and url == local else None
+    return Address(url, key or (known.token if known else None), known.certificate if known else None)
+
+
+def _nobody_serves(data_dir: Path) -> str:
+    if not data_dir.is_dir():
+        return f"there is no data folder {data_dir}"
+    return f"no server serves {data_dir}; start one with `kgserve serve --data {data_dir}`, or name one with --server"
+
+
+def _keep(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    context.meta[_KEY] = value
+    return value
 
 
 def store_path(store: str, *rest: str) -> str:
@@ -77,11 +107,16 @@ def connect(address: Address) -> Generator[httpx.Client]:
     """A client of the server; what goes wrong with the connection inside becomes Unreachable or Refused."""
     import httpx
 
+    from kgserve.server_file import trust
+
     headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
     timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
     try:
         # A proxy from the environment would be asked for 127.0.0.1, hence trust_env=False.
-        with httpx.Client(base_url=address.url, headers=headers, timeout=timeout, trust_env=False) as client:
+        trusted = trust(address.certificate) if address.certificate else True
+        with httpx.Client(
+            base_url=address.url, headers=headers, timeout=timeout, trust_env=False, verify=trusted
+        ) as client:
             yield client
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise click.BadParameter(
@@ -129,4 +164,5 @@ def _with_scheme(server: str) -> str:
 def _configured(settings: Settings) -> str:
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
     host = everywhere.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"

@@ -10,14 +10,18 @@ from typing import NoReturn
 import click
 
 from kgserve import __version__
+from kgserve.cli.backup import backup, restore, verify
 from kgserve.cli.doctor import doctor
+from kgserve.cli.health import health
 from kgserve.cli.history import prune_history
 from kgserve.cli.indexes import reindex
+from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
 from kgserve.cli.serve import serve
 from kgserve.cli.shell import shell
 from kgserve.cli.stores import stores
+from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
 from kgserve.cli.version import version
 from kgserve.errors import InvalidInput, KgserveError
@@ -33,7 +37,25 @@ def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (serve, mcp, import_, export, stores, reindex, prune_history, model, doctor, shell, version):
+for _command in (
+    serve,
+    keys,
+    health,
+    mcp,
+    import_,
+    export,
+    stores,
+    top,
+    reindex,
+    prune_history,
+    model,
+    backup,
+    restore,
+    verify,
+    doctor,
+    shell,
+    version,
+):
     kgserve.add_command(_command)
 
 

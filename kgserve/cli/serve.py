@@ -12,7 +12,7 @@ from kgserve.cli.options import load, settings_options
 @click.command()
 @settings_options()
 def serve(**values: Any) -> int:
-    """Serve the stores of a data folder over REST until stopped."""
+    """Serve the stores of a data folder over REST and MCP until stopped."""
     settings = load(values)
     from kgserve import app
 

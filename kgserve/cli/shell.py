@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgserve.cli.options import settings_options
+from kgserve.cli.options import load, settings_options
 from kgserve.cli.remote import Unreachable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MODES = ("table", "json", "csv", "jsonl")
 @click.option(
     "--url", metavar="URL", help="The server to talk to.  [default: that of the data folder, started if need be]"
 )
-@settings_options("data_dir")
+@settings_options("data_dir", "key")
 def shell(
     store: str | None,
     query: str | None,
@@ -37,6 +37,7 @@ def shell(
     write: bool,
     url: str | None,
     data_dir: str | None,
+    key: str | None,
 ) -> int:
     """Ask STORE in Cypher: at a prompt, or from QUERY, FILE or standard input.
 
@@ -53,7 +54,7 @@ def shell(
 
     screen = Screen()
     try:
-        server = Server(url, launch.data_folder(data_dir), screen.note)
+        server = Server(url, launch.data_folder(data_dir), screen.note, load({"key": key}).key or None)
     except NoServer as error:
         raise Unreachable(error.message) from error
     chosen: Mode = mode  # pyright: ignore[reportAssignmentType] - click.Choice has checked it

@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.cli.remote import connect, decode, find, server_options, store_path
 from kgserve.cli.terminal import Column, show_table
-from kgserve.model.answers import StoreList, StoreStats, StoreSummary
+from kgserve.model.store_answers import StoreList, StoreStats, StoreSummary
 
 if TYPE_CHECKING:
     import httpx
@@ -22,6 +22,8 @@ COLUMNS = (
     Column("Sequence", "number"),
     Column("Journal", "bytes"),
     Column("Engine", "bytes"),
+    Column("Lag", "number"),
+    Column("Last check"),
 )
 INDEX_COLUMNS = (
     Column("Keyword lag", "number"),
@@ -37,6 +39,9 @@ INDEX_COLUMNS = (
 @server_options
 def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | None) -> None:
     """List the stores of a running server, with counts and sizes on disk.
+
+    Of open stores also the lag, which is how many commits the slowest of the indexes and the history has not seen yet,
+    and when engine and journal were last compared, with the outcome.
 
     With --indexes also the commits that each index has not seen yet, the entities that it is just taking in, and what
     keeps it from doing so; of a closed store nothing is known, for it is not opened to ask.
@@ -54,7 +59,14 @@ def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | 
 
 
 def _row(each: StoreSummary) -> tuple[Any, ...]:
-    return each.name, each.state, each.nodes, each.edges, each.sequence, each.journal_bytes, each.engine_bytes
+    counts = (each.nodes, each.edges, each.sequence, each.journal_bytes, each.engine_bytes)
+    return each.name, each.state, *counts, "" if each.lag is None else each.lag, _last_check(each)
+
+
+def _last_check(each: StoreSummary) -> str:
+    if each.last_check is None:
+        return ""
+    return f"{'agreed' if each.last_check_ok else 'failed'} {each.last_check[:19]}Z"
 
 
 def _index_cells(client: httpx.Client, each: StoreSummary) -> tuple[Any, ...]:

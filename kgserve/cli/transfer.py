@@ -1,4 +1,4 @@
-"""``kgserve import`` and ``kgserve export``: whole stores in the exchange format, one JSON object per line."""
+"""``kgserve import`` and ``kgserve export``: whole stores, as lines of JSON or in the formats of others."""
 
 from __future__ import annotations
 
@@ -6,74 +6,224 @@ import os
 import stat
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from kgserve.cli.indexes import await_indexes
-from kgserve.cli.remote import check, connect, decode, find, server_options, store_path
+from kgserve.cli.endpoints import endpoint
+from kgserve.cli.pipes import lines_of
+from kgserve.cli.remote import server_options
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer
 
-BLOCK = 256 << 10
-"""Bytes sent at a time."""
+if TYPE_CHECKING:
+    from kgserve.formats.csv_pair import Sink
+    from kgserve.formats.records import Conversion, Part
+
+EXPORTED = ("ndjson", "parquet", "csv", "graphml")
+IMPORTED = (*EXPORTED, "memory-server", "graphiti")
+STREAMED = frozenset({"ndjson", "graphml", "memory-server"})
+"""What standard input can hold."""
 
 
 @click.command("import")
 @click.argument("store")
-@click.argument("file", type=click.File("rb"))
+@click.argument("files", metavar="FILE...", nargs=-1)
+@click.option(
+    "--format", "kind", type=click.Choice(IMPORTED), help="What FILEs are.  [default: as their names end, else ndjson]"
+)
+@click.option(
+    "--mapping",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML or JSON file that says what the columns of CSV files mean.",
+)
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
-def import_(store: str, file: BinaryIO, *, wait_index: bool, server: str | None, data_dir: str | None) -> int:
-    """Send FILE, or standard input for "-", into STORE.
+def import_(
+    store: str,
+    files: tuple[str, ...],
+    *,
+    kind: str | None,
+    mapping: Path | None,
+    wait_index: bool,
+    server: str | None,
+    data_dir: str | None,
+) -> int:
+    """Send FILEs, or standard input for "-", into STORE.
 
-    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them. A line that is wrong is
-    reported by its number and left out; the exit code is then 1.
+    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them; other formats are turned into
+    such. A line or row that is wrong is reported by its number in its file and left out; the exit code is then 1. With
+    --data, a folder that nobody serves is opened.
     """
-    with connect(find(server, data_dir)) as client:
-        with Progress(f"Importing into {store}", total=_size(file)) as progress:
-            response = client.post(
-                store_path(store, "import"),
-                content=_blocks(file, progress),
-                headers={"Content-Type": "application/x-ndjson"},
-            )
-        answer = decode(response, ImportAnswer)
-        _summarise(store, answer)
-        if wait_index:
-            await_indexes(client, store, answer.sequence)
+    with ExitStack() as stack:
+        conversion, blocks, total = _opened(files, kind, mapping, stack)
+        with endpoint(server, data_dir, indexes=wait_index) as there:
+            with Progress(f"Importing into {store}", total=total) as progress:
+                answer = there.send(store, _counted(blocks, progress))
+            if conversion is not None:
+                answer = conversion.answered(answer)
+            _summarise(store, answer, conversion)
+            if wait_index:
+                there.await_indexes(store, answer.sequence)
     return 0 if answer.ok else 1
+
+
+def _opened(
+    files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
+) -> tuple[Conversion | None, Iterator[bytes], int | None]:
+    """The lines to send, what they are made from unless they are the file's own, and their size in bytes if known."""
+    from kgserve.formats.files import import_format
+
+    if mapping is not None:
+        if kind not in {None, "csv"}:
+            raise click.UsageError("--mapping is for CSV files: --format csv")
+        return _converted("csv", [Path(file) for file in files], mapping, stack)
+    if not files:
+        raise click.UsageError("name the FILEs to import, or - for standard input")
+    if "-" in files:
+        return _from_pipe(files, kind)
+    paths = [Path(file) for file in files]
+    kind = kind or import_format(paths)
+    _check_present(paths, kind)
+    if kind == "ndjson" and len(paths) == 1:
+        file = stack.enter_context(paths[0].open("rb"))
+        return None, lines_of(file), _size(file)
+    return _converted(kind, paths, None, stack)
+
+
+def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | None, Iterator[bytes], int | None]:
+    from kgserve.formats.files import stream_part
+    from kgserve.formats.records import Conversion
+
+    kind = kind or "ndjson"
+    if len(files) > 1:
+        raise click.UsageError("standard input goes alone")
+    if kind not in STREAMED:
+        raise click.UsageError(f"{kind} cannot be read from standard input; name its files")
+    file = sys.stdin.buffer
+    if kind == "ndjson":
+        return None, lines_of(file), _size(file)
+    conversion = Conversion([stream_part(kind, file, "")])
+    return conversion, conversion.blocks(), None
+
+
+def _converted(
+    kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
+) -> tuple[Conversion, Iterator[bytes], int | None]:
+    from kgserve.formats.files import open_parts
+    from kgserve.formats.records import Conversion
+
+    parts = _foreign(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
+    conversion = Conversion(parts)
+    return conversion, conversion.blocks(), None
+
+
+def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
+    from kgserve.engine.foreign import foreign_file
+    from kgserve.formats.graphiti import read_graphiti
+
+    parts: list[Part] = []
+    for path in paths:
+        file = stack.enter_context(foreign_file(path))
+        parts += read_graphiti(path.name, file.tables, file.rows)
+    return parts
+
+
+def _check_present(paths: list[Path], kind: str) -> None:
+    from kgserve.formats.files import PAIRS, pair
+
+    for path in paths:
+        stands_for_two = kind in PAIRS and any(each.exists() for each in pair(path, kind))
+        if not (path.exists() or stands_for_two):
+            raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
+        if path.is_dir() and kind not in PAIRS:
+            raise click.BadParameter(f"{str(path)!r} is a folder, and {kind} is a file", param_hint="FILE")
 
 
 @click.command()
 @click.argument("store")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  [default: standard output]"
+    "-o",
+    "--output",
+    help="File to write; of two files NAME.csv is NAME.nodes.csv and NAME.edges.csv, and FOLDER/ what is in it.  "
+    "[default: standard output]",
 )
+@click.option(
+    "--format", "kind", type=click.Choice(EXPORTED), help="What to write.  [default: as the name ends, else ndjson]"
+)
+@click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
+@click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
 @server_options
-def export(store: str, output: Path | None, server: str | None, data_dir: str | None) -> None:
-    """Write the whole of STORE as it is at one moment, one JSON object per line.
+def export(
+    store: str,
+    *,
+    output: str | None,
+    kind: str | None,
+    as_of: str | None,
+    valid_at: str | None,
+    server: str | None,
+    data_dir: str | None,
+) -> None:
+    """Write the whole of STORE as it is at one moment, one JSON object per line or in another format.
 
-    With -o the file appears when it is complete; an export that breaks off leaves none behind.
+    With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
+    that nobody serves is opened.
     """
-    hidden = output is None and sys.stdout.isatty()
+    from kgserve.formats.files import PAIRS, export_format
+
+    target = None if output is None else Path(output)
+    chosen = kind or export_format(target)
+    hidden = target is None and sys.stdout.isatty()
+    if chosen in PAIRS and output is None:
+        raise click.UsageError(f"{chosen} is two files; name them with -o")
+    if target is not None and target.is_dir() and chosen not in PAIRS:
+        raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
-        connect(find(server, data_dir)) as client,
-        client.stream("GET", store_path(store, "export")) as response,
+        endpoint(server, data_dir) as there,
+        there.receive(store, as_of, valid_at) as blocks,
+        Progress(f"Exporting {store}", hidden=hidden) as progress,
     ):
-        check(response)
-        with _destination(output) as file, Progress(f"Exporting {store}", hidden=hidden) as progress:
-            for block in response.iter_bytes():
-                file.write(block)
-                progress.add(block)
-    if output is not None:
-        click.echo(f"{progress.lines:,} lines, {as_size(progress.bytes)}, in {output}", err=True)
+        written = _write(chosen, _counted(blocks, progress), output)
+    if written:
+        size = as_size(sum(path.stat().st_size for path in written))
+        click.echo(f"{progress.lines:,} lines, {size}, in {' and '.join(map(str, written))}", err=True)
 
 
-def _blocks(file: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    read = getattr(file, "read1", file.read)  # of a pipe, what is there: waiting for a whole block would stall the rest
-    while block := read(BLOCK):
+def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
+    """Write an export; the files that it is in."""
+    from kgserve.formats.files import PAIRS, pair
+
+    if output is not None and kind in PAIRS:
+        target = Path(output)
+        if output.endswith(os.sep):
+            target.mkdir(parents=True, exist_ok=True)
+        files = pair(target, kind)
+        _write_pair(kind, blocks, files)
+        return list(files)
+    with _destination(None if output is None else Path(output)) as file:
+        if kind == "graphml":
+            from kgserve.formats.graphml_write import write_graphml
+
+            write_graphml(blocks, file)
+        else:
+            file.writelines(blocks)
+    return [] if output is None else [Path(output)]
+
+
+def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
+    from kgserve.client.files import complete
+    from kgserve.formats.files import write_pair
+
+    with complete(files[0]) as nodes, complete(files[1]) as edges:
+        opened = {"nodes": nodes, "edges": edges}
+        sink: Sink = lambda part: nullcontext(opened[part])  # noqa: E731 - a name for its type
+        write_pair(kind, blocks, sink)
+
+
+def _counted(blocks: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
+    for block in blocks:
         yield block
         progress.add(block)
 
@@ -86,7 +236,7 @@ def _size(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _summarise(store: str, answer: ImportAnswer) -> None:
+def _summarise(store: str, answer: ImportAnswer, conversion: Conversion | None) -> None:
     for kind in ("nodes", "edges"):
         created, updated, unchanged = (
             getattr(answer, f"{kind}_{outcome}") for outcome in ("created", "updated", "unchanged")
@@ -94,18 +244,24 @@ def _summarise(store: str, answer: ImportAnswer) -> None:
         sent = getattr(answer, f"{kind}_sent")
         click.echo(f"{kind}: {sent:,} sent, {created:,} created, {updated:,} updated, {unchanged:,} unchanged")
     click.echo(f"{store} is at sequence {answer.sequence:,}")
-    _list_lines("skipped", answer.edges_skipped_count, [(line.line, line.message) for line in answer.edges_skipped])
-    _list_lines("wrong", answer.error_count, [(line.line, line.message) for line in answer.errors])
+    unit = "line" if conversion is None else conversion.unit
+    for what, count, faults in (
+        ("skipped", answer.edges_skipped_count, answer.edges_skipped),
+        ("wrong", answer.error_count, answer.errors),
+    ):
+        # What was converted has its place in the message.
+        texts = [f"line {fault.line}: {fault.message}" if conversion is None else fault.message for fault in faults]
+        _list_faults(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
 
 
-def _list_lines(what: str, count: int, lines: list[tuple[int, str]]) -> None:
+def _list_faults(what: str, count: int, texts: list[str]) -> None:
     if not count:
         return
-    click.echo(f"{count:,} {'line' if count == 1 else 'lines'} {what}:", err=True)
-    for number, message in lines:
-        click.echo(f"  line {number}: {message}", err=True)
-    if count > len(lines):
-        click.echo(f"  … and {count - len(lines):,} more", err=True)
+    click.echo(f"{count:,} {what}:", err=True)
+    for text in texts:
+        click.echo(f"  {text}", err=True)
+    if count > len(texts):
+        click.echo(f"  … and {count - len(texts):,} more", err=True)
 
 
 @contextmanager

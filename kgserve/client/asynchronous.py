@@ -11,12 +11,13 @@ import anyio
 import anyio.to_thread
 import httpx
 
+import kgserve.client.backups as backups_of
 import kgserve.client.operations as ask
 import kgserve.client.past as past_of
 import kgserve.client.settings as settings_of
 import kgserve.client.versions as versions_of
 from kgserve.client.address import Target
-from kgserve.client.connection import LIMITS, TIMEOUT, authorities, limit, present
+from kgserve.client.connection import LIMITS, TIMEOUT, limit, present
 from kgserve.client.failures import refusal, translated
 from kgserve.client.files import SEQUENCE, complete
 from kgserve.client.following import Event, Following
@@ -39,9 +40,7 @@ class AsyncConnection:
         self.target = target
         self.retries = retries
         self._timeout = timeout
-        self._http = httpx.AsyncClient(
-            verify=authorities(target.address.url), trust_env=not target.nearby, limits=LIMITS
-        )
+        self._http = httpx.AsyncClient(verify=target.authorities, trust_env=not target.nearby, limits=LIMITS)
 
     async def answer(self, call: Call[T]) -> T:
         """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
@@ -219,9 +218,9 @@ def _store_listens(
 class AsyncClient:
     """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
 
-    ``token`` is sent along; by default the one that the data folder names. ``timeout`` is how many seconds an answer
-    may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that off. It belongs
-    to one event loop.
+    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
+    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
+    off. It belongs to one event loop.
     """
 
     def __init__(
@@ -229,12 +228,12 @@ class AsyncClient:
         url: str | None = None,
         *,
         data: str | os.PathLike[str] | None = None,
-        token: str | None = None,
+        key: str | None = None,
         timeout: float | None = TIMEOUT,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = AsyncConnection(Target(url, data, token), timeout, patience)
+        self.connection = AsyncConnection(Target(url, data, key), timeout, patience)
 
     health = _asks(ask.health)
     ready = _asks(ask.ready)
@@ -242,6 +241,8 @@ class AsyncClient:
     stores = _asks(ask.stores)
     create = _asks(settings_of.create)
     drop = _asks(ask.drop)
+    backup_stores = _asks(backups_of.backup_stores)
+    restore_backup = _asks(backups_of.restore_backup)
     events = _listens(ask.events)
 
     def store(self, name: str) -> AsyncStore:
@@ -290,6 +291,7 @@ class AsyncStore:
     changes = _store_asks(past_of.changes)
     restore = _store_asks(past_of.restore)
     prune_history = _store_asks(past_of.prune_history)
+    backup = _store_asks(backups_of.backup)
     entity_history = _store_asks(past_of.entity_history)
     settings = _store_asks(settings_of.settings)
     update_settings = _store_asks(settings_of.update_settings)

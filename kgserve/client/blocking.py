@@ -10,12 +10,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import httpx
 
+import kgserve.client.backups as backups_of
 import kgserve.client.operations as ask
 import kgserve.client.past as past_of
 import kgserve.client.settings as settings_of
 import kgserve.client.versions as versions_of
 from kgserve.client.address import Target
-from kgserve.client.connection import LIMITS, TIMEOUT, authorities, limit, present
+from kgserve.client.connection import LIMITS, TIMEOUT, limit, present
 from kgserve.client.failures import refusal, translated
 from kgserve.client.files import SEQUENCE, complete
 from kgserve.client.following import Event, Following
@@ -38,7 +39,7 @@ class Connection:
         self.target = target
         self.retries = retries
         self._timeout = timeout
-        self._http = httpx.Client(verify=authorities(target.address.url), trust_env=not target.nearby, limits=LIMITS)
+        self._http = httpx.Client(verify=target.authorities, trust_env=not target.nearby, limits=LIMITS)
 
     def answer(self, call: Call[T]) -> T:
         """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""
@@ -205,9 +206,9 @@ def _store_listens(build: Callable[Concatenate[str, P], Following]) -> Callable[
 class Client:
     """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
 
-    ``token`` is sent along; by default the one that the data folder names. ``timeout`` is how many seconds an answer
-    may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that off. May be shared by
-    threads.
+    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
+    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
+    off. May be shared by threads.
     """
 
     def __init__(
@@ -215,12 +216,12 @@ class Client:
         url: str | None = None,
         *,
         data: str | os.PathLike[str] | None = None,
-        token: str | None = None,
+        key: str | None = None,
         timeout: float | None = TIMEOUT,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = Connection(Target(url, data, token), timeout, patience)
+        self.connection = Connection(Target(url, data, key), timeout, patience)
 
     health = _asks(ask.health)
     ready = _asks(ask.ready)
@@ -228,6 +229,8 @@ class Client:
     stores = _asks(ask.stores)
     create = _asks(settings_of.create)
     drop = _asks(ask.drop)
+    backup_stores = _asks(backups_of.backup_stores)
+    restore_backup = _asks(backups_of.restore_backup)
     events = _listens(ask.events)
 
     def store(self, name: str) -> Store:
@@ -276,6 +279,7 @@ class Store:
     changes = _store_asks(past_of.changes)
     restore = _store_asks(past_of.restore)
     prune_history = _store_asks(past_of.prune_history)
+    backup = _store_asks(backups_of.backup)
     entity_history = _store_asks(past_of.entity_history)
     settings = _store_asks(settings_of.settings)
     update_settings = _store_asks(settings_of.update_settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +23,6 @@ def limit(call: Call[Any], usual: float | None) -> httpx.Timeout:
     """The time limits of a call; ``usual`` is the client's own, in seconds."""
     wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
     return httpx.Timeout(wait, connect=CONNECT_TIMEOUT, pool=None)
-
-
-def authorities(url: str) -> ssl.SSLContext | bool:
-    """Whom to believe about certificates. Loading the usual ones takes 40 ms, which plain HTTP has no use for."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http://") else True
 
 
 def present(method: Any, build: Callable[..., Any], returns: str, *, of_store: bool) -> None:

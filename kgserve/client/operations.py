@@ -19,15 +19,12 @@ from kgserve.model.answers import (
     ContextAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
-    DropAnswer,
     ImportAnswer,
     InjectAnswer,
     NodeAnswer,
     NodePage,
     ReindexAnswer,
     SearchAnswer,
-    StoreList,
-    StoreStats,
 )
 from kgserve.model.requests import (
     BatchSearchRequest,
@@ -44,6 +41,7 @@ from kgserve.model.requests import (
     TraverseRequest,
 )
 from kgserve.model.service import Health, Ready
+from kgserve.model.store_answers import DropAnswer, StoreList, StoreStats
 
 MARGIN = 30.0
 """Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
@@ -334,6 +332,9 @@ def import_(store: str, source: Source) -> Call[ImportAnswer]:
 
     Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
     batches that were committed stay; it is never repeated by itself, and sending the same again completes it.
+
+    A server refuses a body that brings nothing for 20 s (its `--body-timeout`): cut a source that is silent for longer,
+    such as a queue, into several imports.
     """
     return IMPORT.call({"store": store}, body=Upload(source), wait=None)
 

@@ -19,7 +19,7 @@ from kgserve.cypher.labels import LABEL, unlabelled
 from kgserve.cypher.lexer import Token, invalid, scan
 from kgserve.cypher.outline import Outline
 from kgserve.cypher.values import count, values
-from kgserve.cypher.words import FIRST, FORBIDDEN, WRITES
+from kgserve.cypher.words import FIRST, FORBIDDEN, KEYWORDS, WRITES
 from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
@@ -48,6 +48,11 @@ class Statement(msgspec.Struct, frozen=True):
         """The names in it, of properties, variables and functions alike, in lower case; texts may be names, too."""
         kinds = ("word", "quoted", "string")
         return frozenset(each.text.strip("`'\"").lower() for each in scan(self.text) if each.kind in kinds)
+
+    @property
+    def shape(self) -> str:
+        """Its clauses and operators, without a name, value or text of the caller's: what a log may hold."""
+        return " ".join(word for each in scan(self.text) if (word := each.text.upper()) in KEYWORDS)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, from 1, in the caller's text, of a character of ``text``."""

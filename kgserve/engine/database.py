@@ -17,6 +17,7 @@ from kgserve.engine.apply import apply, kept_versions, record
 from kgserve.engine.failures import translate
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed, Unavailable
+from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
 
 WAL_SUFFIX = ".wal"
@@ -25,12 +26,17 @@ _MAX_FILE_BYTES = 1 << 36
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
-    """What an engine file is opened with: page cache in bytes, threads per query, readers, seconds per read."""
+    """What an engine file is opened with: page cache in bytes, threads per query, readers, seconds per read.
+
+    Statements that take long are noted in ``slow``, as those of ``store``.
+    """
 
     cache_bytes: int = 512 << 20
     threads: int = 2
     readers: int = 4
     read_timeout: float = 10.0
+    store: str = ""
+    slow: SlowLog | None = None
 
 
 class Engine:
@@ -53,7 +59,7 @@ class Engine:
         self._retired = False
         self._lock = threading.Lock()
         try:
-            self.writer = Session(self._database)
+            self.writer = Session(self._database, options.store, options.slow)
             self.writer.run("CALL auto_checkpoint=false")
             self.writer.run("CALL force_checkpoint_on_close=false")
             self.writer.whole = schema.is_whole(self.writer)
@@ -119,7 +125,7 @@ class Engine:
                 raise Retired
             self._leases += 1
         try:
-            return session or Session(self._database, whole=self.whole)
+            return session or Session(self._database, self._options.store, self._options.slow, whole=self.whole)
         except BaseException:
             self._return(None)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
@@ -13,8 +14,12 @@ import pyarrow as pa
 from kgserve.cypher.guard import Statement
 from kgserve.engine.failures import STATEMENT_ERRORS, translate, translate_statement
 from kgserve.errors import InvalidInput
+from kgserve.metrics.origin import add_part
+from kgserve.metrics.slow import SlowLog
 
 Row = list[Any]
+
+_SHOWN = 500
 
 # kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
 _ = importlib.util
@@ -26,8 +31,13 @@ class Session:
     ``whole``: the file has columns for extras.
     """
 
-    def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
+    def __init__(
+        self, database: kuzu.Database, store: str = "", slow: SlowLog | None = None, *, whole: bool = False
+    ) -> None:
+        """Statements that take long are noted in ``slow``, as those of ``store``."""
         self._connection = kuzu.Connection(database)
+        self._store = store
+        self._slow = slow
         self._prepared: dict[str, kuzu.PreparedStatement] = {}
         self.whole = whole
 
@@ -42,7 +52,7 @@ class Session:
     def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """All rows of a statement, which is prepared once. Raises errors of `kgserve.errors`."""
         try:
-            with self._execute(self._prepare(query), parameters) as result:
+            with self._execute(self._prepare(query), parameters, query) as result:
                 return result.get_all()  # pyright: ignore[reportReturnType]  # rows are lists, not dicts, by default
         except RuntimeError as error:
             raise translate(error) from error
@@ -50,7 +60,7 @@ class Session:
     def arrow(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of a statement as one Arrow table. Parameters may be Arrow tables, for LOAD FROM."""
         try:
-            with self._execute(query, parameters) as result:
+            with self._execute(query, parameters, query) as result:
                 return result.get_as_arrow()
         except RuntimeError as error:
             raise translate(error) from error
@@ -62,7 +72,7 @@ class Session:
     def run(self, statement: LiteralString) -> None:
         """Run a statement without result or parameters."""
         try:
-            self._execute(statement, None).close()
+            self._execute(statement, None, statement).close()
         except RuntimeError as error:
             raise translate(error) from error
 
@@ -72,7 +82,7 @@ class Session:
         Raises errors made for who wrote it, with the place in the text where the engine tells it.
         """
         try:
-            return self._execute(statement.text, statement.parameters)
+            return self._execute(statement.text, statement.parameters, statement)
         except STATEMENT_ERRORS as error:
             raise translate_statement(error, statement) from error
 
@@ -91,9 +101,20 @@ class Session:
         return prepared
 
     def _execute(
-        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None
+        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None, told: str | Statement
     ) -> kuzu.QueryResult:
-        result = self._connection.execute(statement, dict(parameters or {}))
+        """Run a statement; ``told`` is what a log may hold of it: our own text, or the clauses alone of a caller's."""
+        started = time.perf_counter()
+        try:
+            result = self._connection.execute(statement, dict(parameters or {}))
+        finally:
+            self._account(time.perf_counter() - started, told)
         if isinstance(result, list):
             raise InvalidInput("a text with several statements")
         return result
+
+    def _account(self, seconds: float, told: str | Statement) -> None:
+        add_part("engine", seconds)
+        if self._slow is not None and seconds >= self._slow.seconds:
+            shape = told.shape if isinstance(told, Statement) else told
+            self._slow.note("query", seconds, {"engine": seconds}, store=self._store, query=shape[:_SHOWN])

@@ -48,6 +48,12 @@ def ndjson_chunks(request: AnyRequest) -> AsyncIterator[bytes]:
     return _chunks(request)
 
 
+def chunks_of(request: AnyRequest, media: frozenset[str]) -> AsyncIterator[bytes]:
+    """As `ndjson_chunks`, of a body of one of these media types."""
+    _check_headers(request, media.__contains__)
+    return _chunks(request)
+
+
 def decode(body: bytes, into: type[T]) -> T:
     """JSON text as ``into``; of a key that an object holds twice the last one counts."""
     if not body.strip():

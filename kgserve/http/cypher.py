@@ -15,7 +15,7 @@ from kgserve.http.body import read_json
 from kgserve.http.operation import CSV, NDJSON, READ, Body, Operation, described
 from kgserve.http.parameters import path_text
 from kgserve.http.problem import ClientLeft
-from kgserve.http.service import JSON, Service, service_of
+from kgserve.http.service import JSON, Service, caller_of, service_of
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher import Interruption, change, run
@@ -34,6 +34,7 @@ _ANY = {JSON, "application/*", "*/*"}
 
 _CYPHER = Operation(
     id="cypher",
+    role="read",
     tag="cypher",
     summary="Run one Cypher statement",
     request=Body(CypherRequest, examples.CYPHER),
@@ -52,6 +53,8 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     store = path_text(request, "store")
     asked = await read_json(request, CypherRequest)
+    if asked.mode == "write":
+        caller_of(request).require("write")
     service, control = service_of(request), Interruption()
     media = _media(request.headers.get("accept", ""))
     if media is not None:

@@ -12,12 +12,14 @@ from kgserve.http.service import answer
 
 _OPENAPI = Operation(
     id="openapi",
+    role="read",
     tag="service",
     summary="This description",
     answer=Body(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
 _DOCS = Operation(
     id="docs",
+    role="read",
     tag="service",
     summary="This description, to read and to try out",
     answer=Body(None, "<!doctype html>", "text/html; charset=utf-8"),

@@ -17,29 +17,46 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 from litestar.enums import ScopeType
 
-from kgserve.errors import NotFound, Unavailable
-from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, render
+from kgserve.access.caller import NOBODY
+from kgserve.access.door import WrongKey
+from kgserve.access.key import masked
+from kgserve.access.visit import Visit
+from kgserve.errors import NotFound, Unauthenticated, Unavailable
+from kgserve.http.headers import stamped
+from kgserve.http.observed import REFUSED, Observed, is_stream
+from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, code_of, render
+from kgserve.http.protocol import LATE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import ReceiveMessage
 
+    from kgserve.access.door import Admission
     from kgserve.http.guard import Guard
+    from kgserve.http.headers import Header
+    from kgserve.http.traffic import Traffic
+    from kgserve.metrics.observation import Observation
 
 log = structlog.get_logger()
 
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _LOGGED_PATH = 300
+REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
 
 
 class Edge:
     """Wraps ``app``; every HTTP request passes through it first and every answer last."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(
+        self, app: ASGIApp, guard: Guard, observation: Observation, traffic: Traffic, admission: Admission
+    ) -> None:
         self._app = app
+        self._observation = observation
         self._guard = guard
+        self._admission = admission
+        self._traffic = traffic
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,9 +66,24 @@ class Edge:
             return
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = Exchange(scope, receive, send)
-        scope["state"] = {**scope.get("state", {}), "request_id": exchange.request_id}
-        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id), self._counted():
+        scope["state"] = {**scope.get("state", {}), "request_id": exchange.request_id, "caller": NOBODY}
+        address = scope["state"]["address"] = self._traffic.address(scope)
+        act = f"{scope['method']} {scope['path']}"
+        visit = scope["state"]["visit"] = Visit(self._admission, exchange.request_id, act, address)
+        exchange.visit = visit
+        exchange.extra = self._traffic.origins.headers(scope["headers"])
+        with (
+            structlog.contextvars.bound_contextvars(request_id=exchange.request_id),
+            self._counted(),
+            Observed(self._observation, scope, exchange),
+        ):
             await self._answer(scope, exchange)
+            visit.ended(exchange.status)
+
+    @property
+    def running(self) -> int:
+        """Requests that are being worked on, open streams among them."""
+        return len(self._running)
 
     async def settled(self, patience: float) -> None:
         """Waits until no request is being worked on, at most ``patience`` seconds; those cut off close their things."""
@@ -69,7 +101,12 @@ class Edge:
 
     async def _answer(self, scope: HTTPScope, exchange: Exchange) -> None:
         try:
-            self._check(scope)
+            self._guard.check(scope["headers"])
+            if preflight := self._traffic.origins.preflight(scope["method"], scope["headers"]):
+                await exchange.nod(preflight)
+                return
+            self._let_in(scope)
+            _check_path(scope["path"])
             await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:  # the grace time of a stop is over
             if exchange.status is None:
@@ -77,16 +114,27 @@ class Edge:
         except Exception as error:
             if exchange.status is None:
                 await exchange.refuse(error)
-            else:
+            elif not exchange.refused:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
             exchange.log()
 
-    def _check(self, scope: HTTPScope) -> None:
-        self._guard.check(scope["headers"])
-        path = scope["path"]
-        if "//" in path or (path.endswith("/") and path != "/"):
-            raise NotFound("a path with an empty segment names nothing; an empty id or a trailing slash?")
+    def _let_in(self, scope: HTTPScope) -> None:
+        """Find out who comes, and count the request. Raises Unauthenticated, Limited."""
+        state, rates = scope["state"], self._traffic.rates
+        address = state["address"]
+        try:
+            caller = self._admission.door.caller(scope["path"], scope["query_string"], scope["headers"])
+        except WrongKey:
+            rates.failed(address)
+            raise
+        state["caller"] = state["visit"].caller = caller
+        rates.admit(caller, address)
+
+
+def _check_path(path: str) -> None:
+    if "//" in path or (path.endswith("/") and path != "/"):
+        raise NotFound("a path with an empty segment names nothing; an empty id or a trailing slash?")
 
 
 class Exchange:
@@ -97,9 +145,13 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._started = time.perf_counter()
-        self._sent = 0
+        self.received = self.sent = 0
+        self.streamed = False
         self._left = False
         self._complete = False
+        self.refused = False
+        self.extra: tuple[Header, ...] = ()
+        self.visit: Visit | None = None
         headers = dict(scope["headers"])
         self._unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         given = headers.get(b"x-request-id", b"")
@@ -109,42 +161,81 @@ class Exchange:
     async def receive(self) -> ReceiveMessage:
         """As ASGI's, watching for the end of the body and for the client leaving."""
         message = await self._receive()
+        if late := self._scope["state"].get(LATE):
+            if self.status is None:
+                await self.refuse(late)
+            return {"type": "http.disconnect"}
+        if self.received and message["type"] == "http.request" and self._revoked():
+            if self.status is None:
+                await self.refuse(Unauthenticated(REVOKED))
+            return {"type": "http.disconnect"}
         if message["type"] == "http.request":
             self._unread = message.get("more_body", False)
+            self.received += len(message.get("body", b""))
         elif message["type"] == "http.disconnect" and not self._complete:
             self._left = True
         return message
 
     async def send(self, message: Message) -> None:
         """As ASGI's. An answer given before the body was read closes the connection, so that the rest never comes."""
+        if self.refused:
+            return
         if message["type"] == "http.response.start":
             self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
-            stamped = [*message["headers"], (b"x-request-id", self.request_id.encode()), _NOSNIFF]
-            message["headers"] = [*stamped, _CLOSE] if self._unread else stamped
+            self.streamed = self._scope["method"] == "GET" and is_stream(message["headers"])
+            given = [*message["headers"], *self.extra, (b"x-request-id", self.request_id.encode())]
+            headers = stamped(given, secure=self._scope["scheme"] == "https")
+            message["headers"] = [*headers, _CLOSE] if self._unread else headers
         elif message["type"] == "http.response.body":
-            self._sent += len(message["body"])
+            if self.sent and not self.streamed and self._revoked():
+                self.refused = True  # nothing more goes out, and the server cuts the connection
+                raise Unauthenticated(REVOKED)
+            self.sent += len(message["body"])
             self._complete = not message.get("more_body", False)
         await self._send(message)
 
+    def _revoked(self) -> bool:
+        """Whether the key has ended since it was let in. Streams of events and MCP ask for themselves."""
+        visit = self.visit
+        if visit is None or visit.caller.key_id is None or self._scope["path"] == "/mcp":
+            return False
+        return not visit.stands
+
+    async def nod(self, headers: Iterable[Header]) -> None:
+        """Answer without a body."""
+        await self.send({"type": "http.response.start", "status": 204, "headers": list(headers)})
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
     async def refuse(self, error: Exception) -> None:
         """Answer with ``error`` as a problem document."""
+        self._scope["state"][REFUSED] = code_of(error)
         status, extra, body = render(error, self.request_id)
         headers = {**extra, "content-type": MEDIA_TYPE, "content-length": str(len(body))}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        self.refused = True
+
+    @property
+    def outcome(self) -> int | None:
+        """The status of the answer, or that of a client that has left."""
+        return CLIENT_LEFT if self._left else self.status
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._started
 
     def log(self) -> None:
         """The access line."""
         log.info(
             "request",
             method=self._scope["method"],
-            path=self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"),
-            status=CLIENT_LEFT if self._left else self.status,
-            ms=round((time.perf_counter() - self._started) * 1000, 2),
-            bytes=self._sent,
+            path=masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii")),
+            status=self.outcome,
+            ms=round(self.seconds * 1000, 2),
+            bytes=self.sent,
         )
 
 
-_NOSNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")

@@ -17,6 +17,7 @@ from kgserve.ops import delete as ops
 
 _DELETE_EDGE = Operation(
     id="deleteEdge",
+    role="write",
     tag="graph",
     summary="Delete one edge",
     request=Body(EdgeKeyRequest, examples.EDGE_KEY),

@@ -28,6 +28,7 @@ class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 _HISTORY = Operation(
     id="entityHistory",
+    role="read",
     tag="history",
     summary="The versions of an entity, oldest first, as a bare array",
     query=EntityHistoryQuery,

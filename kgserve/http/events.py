@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import anyio
 import msgspec
@@ -21,6 +21,9 @@ from kgserve.ops.events import EventReader, Page, Wanted
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
+
+    from kgserve.access.caller import Caller
+    from kgserve.access.visit import Visit
 
 log = structlog.get_logger()
 
@@ -61,9 +64,10 @@ class EventsQuery(StoreEventsQuery, kw_only=True):
     )
 
 
-_ERRORS = (*ALWAYS, "not_found", "gone", "limited")
+_ERRORS = (*ALWAYS, "not_found", "gone")
 _STORE_EVENTS = Operation(
     id="storeEvents",
+    role="read",
     tag="events",
     summary="What changes in one store, as it changes",
     query=StoreEventsQuery,
@@ -72,6 +76,7 @@ _STORE_EVENTS = Operation(
 )
 _EVENTS = Operation(
     id="events",
+    role="read",
     tag="events",
     summary="What changes in several stores, or in all",
     query=EventsQuery,
@@ -118,10 +123,10 @@ class EventAnswer(ASGIResponse):
         self._service = service
         self._wanted = wanted
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams
-        with streams.place() as place:
+        with streams.place(_owner(scope)) as place:
             reader = EventReader(self._service.pool, self._wanted, place.wake)
             try:
                 await streams.call(reader.open)
@@ -129,10 +134,16 @@ class EventAnswer(ASGIResponse):
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, receive, place.scope)
                     with place.scope:
-                        await _Pump(self._service, place, reader, send).run()
+                        await _Pump(self._service, place, reader, send, scope["state"]["visit"]).run()
                     group.cancel_scope.cancel()
             finally:
                 reader.close()
+
+
+def _owner(scope: Scope) -> str:
+    """Whose stream it is: a key, or an address that gives none."""
+    caller = cast("Caller", scope["state"]["caller"])
+    return f"key {caller.key_id}" if caller.key_id is not None else cast("str", scope["state"]["address"])
 
 
 async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
@@ -144,12 +155,14 @@ async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
 class _Pump:
     """One stream at work: takes pages from the reader and writes them, as fast as the client reads."""
 
-    def __init__(self, service: Service, place: sse.Place, reader: EventReader, send: Send) -> None:
+    def __init__(self, service: Service, place: sse.Place, reader: EventReader, send: Send, visit: Visit) -> None:
         self._streams = service.streams
+        self._dropped = service.pool.observation.streams_dropped
         self._settings = service.settings
         self._place = place
         self._reader = reader
         self._send = send
+        self._visit = visit
         self._slow = False
         self._written_at = 0.0
 
@@ -162,18 +175,24 @@ class _Pump:
             await self._write(b"", more=False)
         except TimeoutError:
             log.warning("event_stream_cut_off", reason="the client has stopped reading")
+            self._dropped.add("stalled")
 
     async def _step(self) -> bool:
         """Write the next page, or wait; whether to go on."""
         self._place.look()
+        if not self._visit.stands:
+            await self._drop("the key is not valid any more")
+            return False
         try:
             page = self._reader.read_now() or await self._streams.call(self._reader.read)
         except (KgserveError, OSError) as error:
             log.warning("event_stream_ended", error=str(error))
+            self._dropped.add("failed")
             await self._drop(str(error) if isinstance(error, KgserveError) else "the journal cannot be read")
             return False
         await self._write_page(page)
         if self._slow:
+            self._dropped.add("slow")
             await self._drop("the client reads too slowly")
         elif page.idle and not page.ended:
             await self._rest()

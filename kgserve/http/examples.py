@@ -18,11 +18,9 @@ from kgserve.model.answers import (
     CypherAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
-    DropAnswer,
     Edge,
     FieldChange,
     ImportAnswer,
-    IndexStatus,
     InjectAnswer,
     Node,
     NodeAnswer,
@@ -34,15 +32,12 @@ from kgserve.model.answers import (
     RestoreAnswer,
     SearchAnswer,
     SearchHit,
-    StoreAnswer,
-    StoreList,
-    StoreStats,
-    StoreSummary,
     TraverseAnswer,
 )
 from kgserve.model.entities import EntityVersion
 from kgserve.model.schema import KindFreq, SchemaDescription, TagFreq, TagList, TagPrefixFreq
 from kgserve.model.service import Health, Ready
+from kgserve.model.store_answers import DropAnswer, IndexStatus, StoreAnswer, StoreList, StoreStats, StoreSummary
 from kgserve.model.store_settings import PruneAnswer, StoreSettingsAnswer
 from kgserve.model.versioned import (
     EdgeAnswer,
@@ -77,6 +72,11 @@ NDJSON_LINES = (
     '{"kind":"node","id":"feat-jwt","type":"code_symbol"}\n'
     '{"kind":"edge","from":"req-001","to":"feat-jwt","relation_type":"IMPLEMENTED_BY","weight":1.0}\n'
 )
+METRICS = (
+    "# HELP kgserve_store_sequence Number of the last commit\n# TYPE kgserve_store_sequence gauge\n"
+    'kgserve_store_sequence{store="project"} 42.0\n'
+)
+OPENMETRICS = METRICS + "# EOF\n"
 EVENTS = (
     "retry: 1000\nid: 0\n\n"
     'id: 1-0\nevent: node_created\ndata: {"store":"project","time":"2025-07-15T12:00:00.000000Z","sequence":1,'
@@ -182,6 +182,7 @@ STORES = StoreList(
             journal_bytes=612,
             engine_bytes=3_149_824,
             created_at=_TIME,
+            lag=0,
         )
     ],
     count=1,
@@ -220,6 +221,7 @@ STATS = StoreStats(
     last_check_ok=None,
     digest="3f1d0c5a9be84276a2b7c6d1e0f94853",
     created_at=_TIME,
+    history_lag=0,
 )
 REINDEXING = ReindexAnswer(name="project", sequence=1)
 SEARCH: dict[str, Any] = {"query": "how do users sign in?", "limit": 5, "types": ["requirement"], "at_least": 1}

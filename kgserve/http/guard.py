@@ -2,7 +2,7 @@
 
 A server on a loopback address has no keys to ask for, but any page in a browser on that machine can reach it. The
 Host check stops names that were pointed at 127.0.0.1 (DNS rebinding), the Origin check stops pages of other sites.
-No CORS header is ever sent.
+Sites that were listed are let in; `cors` tells their browsers so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
+from kgserve.http.cors import Origins
 from kgserve.http.problem import Misdirected
 from kgserve.model.hosts import is_loopback
 
@@ -24,8 +25,12 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 class Guard:
     """Checks the headers of each request to a server bound to ``host``."""
 
-    def __init__(self, host: str) -> None:
-        self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} if is_loopback(host) else None
+    def __init__(self, host: str, origins: Origins | None = None, allowed_hosts: str = "") -> None:
+        """``allowed_hosts`` are further names, separated by commas; where others may come only these, if there are."""
+        further = {name.strip().lower().strip("[]") for name in allowed_hosts.split(",") if name.strip()}
+        bounded = is_loopback(host) or further
+        self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} | further if bounded else None
+        self._origins = origins or Origins()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises InvalidInput, Misdirected or Forbidden."""
@@ -40,9 +45,12 @@ class Guard:
             raise InvalidInput("exactly one Host header is needed")
         host = _authority(f"//{hosts[0].decode('latin-1')}")
         if self._names is not None and (host is None or host.hostname not in self._names):
-            raise Misdirected("this server answers for localhost only; the Host header names something else")
+            raise Misdirected(
+                "this server answers for localhost, and for what --allowed-hosts names; the Host header names neither"
+            )
         for origin in origins:
-            if host is None or not _same(origin.decode("latin-1"), host):
+            page = origin.decode("latin-1")
+            if page not in self._origins and (host is None or not _same(page, host)):
                 raise Forbidden("pages of other sites may not use this server")
 
 

@@ -16,12 +16,14 @@ from kgserve.ops import health as ops
 
 _HEALTH = Operation(
     id="health",
+    role="read",
     tag="service",
     summary="The process answers",
     answer=Body(Health, examples.HEALTHY),
 )
 _READY = Operation(
     id="ready",
+    role="read",
     tag="service",
     summary="Stores can be opened and written",
     answer=Body(Ready, examples.READY),

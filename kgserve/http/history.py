@@ -38,6 +38,7 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _HISTORY = Operation(
     id="nodeHistory",
+    role="read",
     tag="history",
     summary="The states that a node has had",
     query=HistoryQuery,
@@ -46,6 +47,7 @@ _HISTORY = Operation(
 )
 _REVERT = Operation(
     id="revertNode",
+    role="write",
     tag="history",
     summary="Write a node as it was in an earlier version",
     request=Body(RevertRequest, examples.REVERT),
@@ -54,6 +56,7 @@ _REVERT = Operation(
 )
 _CHANGES = Operation(
     id="changes",
+    role="read",
     tag="history",
     summary="The writes after a sequence",
     query=ChangesQuery,
@@ -62,6 +65,7 @@ _CHANGES = Operation(
 )
 _RESTORE = Operation(
     id="restoreStore",
+    role="admin",
     tag="history",
     summary="Make a new store of what a store was",
     request=Body(RestoreRequest, examples.RESTORE),
@@ -70,6 +74,7 @@ _RESTORE = Operation(
 )
 _PRUNE = Operation(
     id="pruneHistory",
+    role="admin",
     tag="history",
     summary="Forget former states for good",
     request=Body(PruneRequest, examples.PRUNE, optional=True),

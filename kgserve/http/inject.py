@@ -17,6 +17,7 @@ from kgserve.ops import inject as ops
 
 _INJECT = Operation(
     id="inject",
+    role="write",
     tag="graph",
     summary="Upsert nodes and edges in one atomic batch",
     request=Body(InjectRequest, examples.INJECT),

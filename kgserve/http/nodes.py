@@ -58,6 +58,7 @@ class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _LIST = Operation(
     id="listNodes",
+    role="read",
     tag="nodes",
     summary="List nodes, page by page",
     query=NodesQuery,
@@ -66,6 +67,7 @@ _LIST = Operation(
 )
 _GET = Operation(
     id="getNode",
+    role="read",
     tag="nodes",
     summary="One node with its edges",
     query=NodeQuery,
@@ -74,6 +76,7 @@ _GET = Operation(
 )
 _DELETE = Operation(
     id="deleteNode",
+    role="write",
     tag="graph",
     summary="Delete one node and its edges",
     answer=Body(DeleteNodeAnswer, examples.NODE_DELETED),

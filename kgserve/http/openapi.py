@@ -14,6 +14,7 @@ import msgspec
 from litestar.routes import HTTPRoute
 
 from kgserve import __version__
+from kgserve.access.door import PUBLIC
 from kgserve.http.operation import KEY, Body, Operation
 from kgserve.http.problem import KINDS, MEDIA_TYPE
 from kgserve.model.service import Problem
@@ -37,6 +38,7 @@ _TAGS = {
     "history": "What was: states of nodes, writes, and going back to them",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
+    "backup": "Keeping copies of whole stores, and making stores out of them",
     "service": "The process itself",
 }
 _PARAMETERS: dict[str, Json] = {
@@ -50,6 +52,16 @@ _PARAMETERS: dict[str, Json] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 512},
         "example": "req-001",
     },
+}
+
+
+_SCHEMES: dict[str, Json] = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "kgs_…",
+        "description": "A key of `kgserve keys create`; a server on a loopback address that has none asks for none.",
+    }
 }
 
 
@@ -71,6 +83,7 @@ def describe(app: Litestar) -> bytes:
         "components": {
             "schemas": _schemas(operation for *_, operation in operations),
             "responses": {code: _problem(code) for code in KINDS},
+            "securitySchemes": _SCHEMES,
         },
     }
     return msgspec.json.encode(document)
@@ -89,7 +102,9 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
         "operationId": operation.id,
         "tags": [operation.tag],
         "summary": operation.summary,
-        "description": cleandoc(handler.fn.__doc__ or ""),
+        "description": _text(path, handler, operation),
+        "x-role": None if path in PUBLIC else operation.role,
+        "security": [] if path in PUBLIC else [{"key": []}, {}],
         "parameters": [*_path_parameters(path), *_query_parameters(operation)],
         "responses": _responses(operation),
     }
@@ -99,6 +114,11 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
             "content": _content(operation.request),
         }
     return description
+
+
+def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
+    need = "Needs no key." if path in PUBLIC else f"Where keys are needed: one with the role {operation.role}."
+    return f"{cleandoc(handler.fn.__doc__ or '')}\n\n{need}"
 
 
 def _responses(operation: Operation) -> Json:

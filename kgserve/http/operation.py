@@ -6,15 +6,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kgserve.access.caller import Role
+
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"
+XML = "application/xml"
+ZIP = "application/zip"
 
 KEY = "operation"
 
-ALWAYS = ("invalid", "forbidden", "misdirected", "internal", "unavailable")
+# The second row is the transport's: every request may meet it.
+ALWAYS = (
+    *("invalid", "unauthenticated", "forbidden", "misdirected", "internal", "unavailable"),
+    *("limited", "url_too_long", "head_too_large"),
+)
 READ = (*ALWAYS, "not_found", "timeout")
-WRITE = (*ALWAYS, "conflict", "too_large", "unsupported", "storage_full")
+WRITE = (*ALWAYS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
 
 
 class Body(NamedTuple):
@@ -33,7 +41,7 @@ class Body(NamedTuple):
 class Operation(NamedTuple):
     """One method of one path. The handler's docstring is its description; ``errors`` are codes of `problem.KINDS`.
 
-    ``others`` are answers of other media types, for those who accept them.
+    ``others`` are answers of other media types, for those who accept them. ``role`` is what a key needs for it.
     """
 
     id: str
@@ -46,6 +54,7 @@ class Operation(NamedTuple):
     statuses: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = ()
     others: tuple[Body, ...] = ()
+    role: Role = "admin"
 
 
 def described(operation: Operation) -> dict[str, Any]:

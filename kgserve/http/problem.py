@@ -6,14 +6,26 @@ with "internal error" and the request id alone; the traceback goes to the log un
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from kgserve.errors import ConflictManual, Gone, Internal, InvalidInput, KgserveError, Limited, NotFound, Unavailable
+from kgserve.access.caller import Hidden
+from kgserve.errors import (
+    ConflictManual,
+    Gone,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    Limited,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from kgserve.http.observed import REFUSED
 from kgserve.model.service import Problem
 
 log = structlog.get_logger()
@@ -41,9 +53,11 @@ KINDS: dict[str, Kind] = {
     "conflict_manual": Kind(409, "Written beside another head"),
     "gone": Kind(410, "No longer there"),
     "too_large": Kind(413, "Too large"),
+    "url_too_long": Kind(414, "Address too long"),
     "unsupported": Kind(415, "Unsupported media type"),
     "misdirected": Kind(421, "Not the host you asked for"),
     "limited": Kind(429, "Too many requests"),
+    "head_too_large": Kind(431, "Head too large"),
     "internal": Kind(500, "Internal error"),
     "unavailable": Kind(503, "Not available at the moment"),
     "storage_full": Kind(507, "Storage full"),
@@ -64,6 +78,28 @@ class Misdirected(KgserveError):
     """The Host header names a machine that this server does not answer for."""
 
     code = "misdirected"
+
+
+class UrlTooLong(KgserveError):
+    """The address of the request is longer than a server takes."""
+
+    code = "url_too_long"
+
+    @classmethod
+    def over(cls, limit: int) -> Self:
+        """Over so many bytes."""
+        return cls(f"the address of the request is over {limit} bytes; send what is long in a body")
+
+
+class HeadTooLarge(KgserveError):
+    """The head of the request is larger than a server takes, or has too many lines."""
+
+    code = "head_too_large"
+
+    @classmethod
+    def over(cls, limit: int) -> Self:
+        """Over so many bytes, or lines."""
+        return cls(f"the head of the request is over {limit} bytes, or has too many lines; send fewer headers")
 
 
 class ClientLeft(Exception):
@@ -103,8 +139,16 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     """Litestar's exception handler for everything."""
     if isinstance(error, ClientLeft):
         return Response(b"", status_code=CLIENT_LEFT)
+    request.scope["state"][REFUSED] = code_of(error)
+    if isinstance(error, Hidden):
+        request.scope["state"]["visit"].hidden = error.store
     status, headers, body = render(error, request.scope["state"]["request_id"])
     return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def code_of(error: Exception) -> str:
+    """The stable code of an error."""
+    return _translated(error).code
 
 
 def _translated(error: Exception) -> KgserveError:
@@ -133,6 +177,8 @@ def _headers(error: KgserveError) -> dict[str, str]:
     match error:
         case Limited() | Unavailable():
             return {"retry-after": str(error.retry_after)}
+        case Unauthenticated():
+            return {"www-authenticate": "Bearer"}
         case MethodNotAllowed():
             return {"allow": error.allow}
         case _:

@@ -6,6 +6,7 @@ from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.http import (
+    backup,
     cypher,
     docs,
     edges,
@@ -14,6 +15,7 @@ from kgserve.http import (
     health,
     history,
     inject,
+    metrics,
     nodes,
     schema,
     search,
@@ -52,6 +54,9 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     history.restore,
     history.prune_history,
     entities.entity_history,
+    backup.backup_store,
+    backup.backup,
+    backup.restore,
     stores.reindex,
     search.search,
     search.search_batch,
@@ -63,6 +68,7 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
     events.events,
     health.health,
     health.ready,
+    metrics.metrics,
     docs.openapi,
     docs.docs,
     docs.docs_style,

@@ -25,6 +25,7 @@ class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _SCHEMA = Operation(
     id="describeSchema",
+    role="read",
     tag="nodes",
     summary="The types and tags that a store uses",
     answer=Body(SchemaDescription, examples.SCHEMA),
@@ -32,6 +33,7 @@ _SCHEMA = Operation(
 )
 _TAGS = Operation(
     id="listTags",
+    role="read",
     tag="nodes",
     summary="The most frequent tags",
     query=TagsQuery,

@@ -21,6 +21,7 @@ _ERRORS = (*READ, "too_large", "unsupported", "conflict")
 
 _SEARCH = Operation(
     id="search",
+    role="read",
     tag="search",
     summary="Find nodes by words, by meaning, and by what they are related to",
     request=Body(SearchRequest, examples.SEARCH),
@@ -29,6 +30,7 @@ _SEARCH = Operation(
 )
 _BATCH = Operation(
     id="searchBatch",
+    role="read",
     tag="search",
     summary="Ask the same in several ways and join the answers",
     request=Body(BatchSearchRequest, examples.BATCH_SEARCH),
@@ -37,6 +39,7 @@ _BATCH = Operation(
 )
 _CONTEXT = Operation(
     id="context",
+    role="read",
     tag="search",
     summary="Get text about a question that fits a budget of tokens",
     request=Body(ContextRequest, examples.CONTEXT),

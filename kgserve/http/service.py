@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -11,9 +12,11 @@ import msgspec
 from anyio import CapacityLimiter
 from litestar import Request, Response
 
+from kgserve.access.caller import Caller
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
+from kgserve.store.scoped import seen_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,10 +46,16 @@ class Service:
         self.indexer = indexer
         self.historian = historian
         self.settings = pool.settings
-        self.streams = Streams(pool.settings.max_event_streams)
+        self.streams = Streams(pool.settings.max_event_streams, pool.settings.max_event_streams_per_key)
         self._calls = CapacityLimiter(CALL_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)
+
+    def seen_by(self, caller: Caller) -> Service:
+        """The same surroundings, with the caller's stores alone."""
+        seen = copy(self)
+        seen.pool = seen_by(self.pool, caller)
+        return seen
 
     def past(self, as_of: str | msgspec.UnsetType) -> Past | None:
         """The moment that a query names, if it names one."""
@@ -83,8 +92,14 @@ class Service:
 
 
 def service_of(request: Request[Any, Any, Any]) -> Service:
-    """The service of the application that got this request."""
-    return cast("Service", request.app.state["service"])
+    """The service of the application that got this request, with the caller's stores alone."""
+    service, caller = cast("Service", request.app.state["service"]), caller_of(request)
+    return service if caller.sees_all else service.seen_by(caller)
+
+
+def caller_of(request: Request[Any, Any, Any]) -> Caller:
+    """Who asks; the edge has found out before routing."""
+    return cast("Caller", request.scope["state"]["caller"])
 
 
 def answer(body: bytes, status: int = 200) -> Response[bytes]:

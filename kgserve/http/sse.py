@@ -7,6 +7,7 @@ event, but the client remembers the id: that is how a stream says where it begin
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -96,25 +97,43 @@ class Place:
 class Streams:
     """The open event streams of one application, and the threads that read journals for them."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
+        self._most_of_one = most_of_one
         self._places: set[Place] = set()
+        self._owners: Counter[str] = Counter()
         self._threads = CapacityLimiter(_THREADS)
         self._stopped = False
 
+    @property
+    def count(self) -> int:
+        """Streams that are open."""
+        return len(self._places)
+
+    @property
+    def most(self) -> int:
+        """Streams that may be open."""
+        return self._most
+
     @contextmanager
-    def place(self) -> Generator[Place]:
-        """A place for one stream. Raises Limited when all are taken, Unavailable when the server stops."""
+    def place(self, owner: str) -> Generator[Place]:
+        """A place for one stream of a key or an address. Raises Limited when none is left, Unavailable at a stop."""
         if self._stopped:
             raise Unavailable("the server is stopping")
         if len(self._places) >= self._most:
             raise Limited(f"{self._most} event streams are open already; close one first", _RETRY_AFTER)
+        if self._owners[owner] >= self._most_of_one:
+            raise Limited(f"{self._most_of_one} event streams of yours are open already; close one first", _RETRY_AFTER)
         place = Place()
         self._places.add(place)
+        self._owners[owner] += 1
         try:
             yield place
         finally:
             self._places.discard(place)
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for streams."""

@@ -12,7 +12,8 @@ from kgserve.http.body import read_json, read_json_if_any
 from kgserve.http.operation import ALWAYS, READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
-from kgserve.model.answers import DropAnswer, ReindexAnswer, StoreAnswer, StoreList, StoreStats
+from kgserve.model.answers import ReindexAnswer
+from kgserve.model.store_answers import DropAnswer, StoreAnswer, StoreList, StoreStats
 from kgserve.model.store_settings import StoreSettingsAnswer, StoreSettingsRequest
 from kgserve.ops import stores as ops
 
@@ -25,12 +26,14 @@ class DropQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _LIST = Operation(
     id="listStores",
+    role="read",
     tag="stores",
     summary="All stores, with counts and sizes",
     answer=Body(StoreList, examples.STORES),
 )
 _CREATE = Operation(
     id="createStore",
+    role="write",
     tag="stores",
     summary="Create a store",
     request=Body(StoreSettingsRequest, examples.SETTINGS, optional=True),
@@ -40,6 +43,7 @@ _CREATE = Operation(
 )
 _SETTINGS = Operation(
     id="storeSettings",
+    role="read",
     tag="stores",
     summary="The settings of a store",
     answer=Body(StoreSettingsAnswer, examples.SETTINGS_SET),
@@ -47,6 +51,7 @@ _SETTINGS = Operation(
 )
 _UPDATE = Operation(
     id="updateStore",
+    role="admin",
     tag="stores",
     summary="Change the settings of a store",
     request=Body(StoreSettingsRequest, examples.SETTINGS),
@@ -55,6 +60,7 @@ _UPDATE = Operation(
 )
 _DROP = Operation(
     id="dropStore",
+    role="admin",
     tag="stores",
     summary="Delete a store and everything in it",
     query=DropQuery,
@@ -63,6 +69,7 @@ _DROP = Operation(
 )
 _STATS = Operation(
     id="storeStats",
+    role="read",
     tag="stores",
     summary="What one store holds and how it is doing",
     answer=Body(StoreStats, examples.STATS),
@@ -72,6 +79,7 @@ _STATS = Operation(
 
 _REINDEX = Operation(
     id="reindex",
+    role="admin",
     tag="search",
     summary="Make the indexes of a store anew",
     answer=Body(ReindexAnswer, examples.REINDEXING),
@@ -84,7 +92,7 @@ _REINDEX = Operation(
 async def list_stores(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Stores are listed by name. Listing opens none of them."""
     service = service_of(request)
-    return await service.read(ops.list_stores, service.pool)
+    return await service.read(ops.list_stores, service.pool, service.indexer, service.historian)
 
 
 @put("/api/memory/{store:str}", status_code=200, opt=described(_CREATE))
@@ -134,7 +142,8 @@ async def drop_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def store_stats(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Counts by type, sizes on disk, and the state of the store's journal and engine."""
     service = service_of(request)
-    return await service.read(ops.stats, service.pool, path_text(request, "store"), service.indexer)
+    store = path_text(request, "store")
+    return await service.read(ops.stats, service.pool, store, service.indexer, service.historian)
 
 
 @post("/api/memory/{store:str}/reindex", status_code=202, opt=described(_REINDEX))

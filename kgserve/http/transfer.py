@@ -1,26 +1,62 @@
-"""POST …/import and GET …/export: whole stores as NDJSON, streamed in constant memory."""
+"""POST …/import and GET …/export: whole stores, as NDJSON streamed in constant memory, or in other formats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
+from kgserve.errors import Unsupported
 from kgserve.http import examples
-from kgserve.http.body import ndjson_chunks
-from kgserve.http.operation import NDJSON, READ, WRITE, Body, Operation, described
+from kgserve.http.body import NDJSON as NDJSON_TYPES
+from kgserve.http.body import chunks_of, ndjson_chunks
+from kgserve.http.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.requests import AS_OF, KEPT_AT
 from kgserve.ops import transfer as ops
+from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
 from kgserve.ops.past_export import PastStream, export_as_of
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
+
+Exported = ops.ExportStream | PastStream | ConvertedExport
+ExportFormat = Literal["ndjson", "graphml", "csv", "parquet"]
+ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
+
+_GRAPHML_TYPES = frozenset({XML, "text/xml", "application/graphml+xml"})
+_ANSWERED: dict[str, str] = {"ndjson": NDJSON, "graphml": XML, "csv": ZIP, "parquet": ZIP}
+_ENDINGS = {"ndjson": "ndjson", "graphml": "graphml", "csv": "csv.zip", "parquet": "parquet.zip"}
+_ANY = "application/octet-stream"
+_SENT: dict[str, frozenset[str]] = {
+    "graphml": _GRAPHML_TYPES | {_ANY},
+    "csv": frozenset({ZIP, _ANY}),
+    "parquet": frozenset({ZIP, _ANY}),
+    "memory-server": NDJSON_TYPES | {_ANY},
+}
+_SENT_TYPES = _GRAPHML_TYPES | NDJSON_TYPES | {ZIP}
+
+
+_GRAPHML = (
+    '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="node.type" for="node" attr.name="type" '
+    'attr.type="string"/><graph edgedefault="directed"><node id="feat-jwt"><data key="node.type">code_symbol</data>'
+    "</node></graph></graphml>\n"
+)
+_ARCHIVE = "nodes.csv and edges.csv, or nodes.parquet and edges.parquet, in a zip archive"
+
+
+class ImportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of an import."""
+
+    format: (
+        Annotated[ImportFormat, msgspec.Meta(description="What the body is; left out: as its media type says")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -28,23 +64,31 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
+    format: (
+        Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 _IMPORT = Operation(
     id="importStore",
+    role="write",
     tag="transfer",
-    summary="Import nodes and edges as NDJSON, of any length",
+    summary="Import nodes and edges, as NDJSON of any length or in another format",
+    query=ImportQuery,
     request=Body(None, examples.NDJSON_LINES, NDJSON),
     answer=Body(ImportAnswer, examples.IMPORTED),
     errors=WRITE,
 )
 _EXPORT = Operation(
     id="exportStore",
+    role="read",
     tag="transfer",
-    summary="Export a store as NDJSON, from one snapshot",
+    summary="Export a store from one snapshot, as NDJSON or in another format",
     query=ExportQuery,
     answer=Body(None, examples.NDJSON_LINES, NDJSON),
-    errors=(*READ, "conflict", "gone"),
+    others=(Body(None, _GRAPHML, XML), Body(None, _ARCHIVE, ZIP)),
+    errors=(*READ, "conflict", "gone", "storage_full"),
     headers=(("Kgserve-Sequence", "The commit number of the snapshot"),),
 )
 
@@ -55,7 +99,15 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 
     Lines are committed in batches while the body still arrives; a line that is wrong is left out and listed by its
     number. When the connection breaks off, batches committed by then stay: sending the same file again completes them.
+
+    Other formats, by media type or `format`: GraphML (`application/xml`), a zip archive of `nodes.csv` and `edges.csv`
+    or of `nodes.parquet` and `edges.parquet` (`application/zip`), and the file of the official MCP memory server
+    (`format=memory-server`). They are read when they have arrived as a whole; faults name the row or line of the file.
     """
+    wanted = query(request, ImportQuery)
+    kind = _sent_format(request, given(wanted.format))
+    if kind != "ndjson":
+        return await _import_converted(request, kind)
     chunks = ndjson_chunks(request)
     service = service_of(request)
     importer = await service.transfer(ops.Importer, service.pool, path_text(request, "store"))
@@ -71,20 +123,65 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     return answer(msgspec.json.encode(done))
 
 
+async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
+    chunks = chunks_of(request, _SENT_TYPES | {_ANY})
+    service = service_of(request)
+    importer = await service.transfer(ConvertedImport, service.pool, path_text(request, "store"), kind)
+    try:
+        async for chunk in chunks:
+            await service.transfer(importer.write, chunk)
+        done = await service.transfer(importer.finish)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await service.transfer(importer.abort)
+        raise
+    return answer(msgspec.json.encode(done))
+
+
+def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
+    """The format of a body: CSV and Parquet are one, because the archive tells them apart. Raises Unsupported."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if wanted is None:
+        wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP else "ndjson"
+    elif wanted != "ndjson" and media and media not in _SENT[wanted]:
+        raise Unsupported(f"content-type {media[:80]} is not taken for format={wanted}")
+    return ARCHIVE if wanted in {"csv", "parquet"} else wanted
+
+
 @get("/api/memory/{store:str}/export", media_type=NDJSON, opt=described(_EXPORT))
 async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """The lines that import takes: importing them elsewhere gives an equal store.
 
     Writes made meanwhile are not in it. An export that breaks off ends without the closing chunk, so that no client
-    takes it for whole.
+    takes it for whole. As GraphML, or as a zip archive of CSV or Parquet, it is written to the disk first: the answer
+    begins when it is complete.
     """
     service = service_of(request)
     store = path_text(request, "store")
     wanted = query(request, ExportQuery)
+    kind = given(wanted.format) or _accepted(request.headers.get("accept", ""))
     past, valid_at = service.past(wanted.as_of), given(wanted.valid_at)
     if past is None:
-        return ExportAnswer(service, store, await service.transfer(ops.export, service.pool, store, valid_at))
-    return ExportAnswer(service, store, await service.transfer(export_as_of, service.pool, store, past, valid_at))
+        stream = await service.transfer(ops.export, service.pool, store, valid_at)
+    else:
+        stream = await service.transfer(export_as_of, service.pool, store, past, valid_at)
+    if kind == "ndjson":
+        return ExportAnswer(service, store, stream)
+    converted = await service.transfer(ConvertedExport, service.pool, store, stream, kind)
+    return ExportAnswer(service, store, converted, kind)
+
+
+def _accepted(accept: str) -> str:
+    """The first format whose media type is accepted; an archive is one of CSV."""
+    for part in accept.split(","):
+        media = part.partition(";")[0].strip().lower()
+        if media in _GRAPHML_TYPES:
+            return "graphml"
+        if media == ZIP:
+            return "csv"
+        if media == NDJSON or media.endswith("/*"):
+            return "ndjson"
+    return "ndjson"
 
 
 class ExportAnswer(ASGIResponse):
@@ -92,12 +189,12 @@ class ExportAnswer(ASGIResponse):
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, store: str, stream: ops.ExportStream | PastStream) -> None:
+    def __init__(self, service: Service, store: str, stream: Exported, kind: str = "ndjson") -> None:
         headers = {
-            "content-disposition": f'attachment; filename="{store}.ndjson"',
+            "content-disposition": f'attachment; filename="{store}.{_ENDINGS[kind]}"',
             "kgserve-sequence": str(stream.sequence),
         }
-        super().__init__(media_type=NDJSON, headers=headers)
+        super().__init__(media_type=_ANSWERED[kind], headers=headers)
         self._service = service
         self._stream = stream
 

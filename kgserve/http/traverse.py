@@ -17,6 +17,7 @@ from kgserve.ops import traverse as ops
 
 _TRAVERSE = Operation(
     id="traverse",
+    role="read",
     tag="graph",
     summary="Walk edges from one node, breadth first",
     request=Body(TraverseRequest, examples.TRAVERSE),

@@ -47,6 +47,7 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _PUT_NODE = Operation(
     id="putNode",
+    role="write",
     tag="versions",
     summary="Write a version of a node, based on the one that was seen",
     request=Body(PutNodeRequest, examples.PUT_NODE),
@@ -55,6 +56,7 @@ _PUT_NODE = Operation(
 )
 _PUT_SUBGRAPH = Operation(
     id="putSubgraph",
+    role="write",
     tag="versions",
     summary="Write nodes and edges, each by itself",
     request=Body(PutSubgraphRequest, examples.PUT_SUBGRAPH),
@@ -63,6 +65,7 @@ _PUT_SUBGRAPH = Operation(
 )
 _RETIRE_NODE = Operation(
     id="retireNode",
+    role="write",
     tag="versions",
     summary="Say until when a node was true",
     request=Body(RetireRequest, examples.RETIRE, optional=True),
@@ -71,6 +74,7 @@ _RETIRE_NODE = Operation(
 )
 _RETIRE_EDGE = Operation(
     id="retireEdge",
+    role="write",
     tag="versions",
     summary="Say until when an edge was true",
     request=Body(RetireEdgeRequest, examples.RETIRE_EDGE),
@@ -79,6 +83,7 @@ _RETIRE_EDGE = Operation(
 )
 _OUTGOING = Operation(
     id="outgoing",
+    role="read",
     tag="nodes",
     summary="The edges that start at a node, in order",
     query=EdgesQuery,
@@ -87,6 +92,7 @@ _OUTGOING = Operation(
 )
 _INCOMING = Operation(
     id="incoming",
+    role="read",
     tag="nodes",
     summary="The edges that end at a node, in order",
     query=EdgesQuery,
@@ -95,6 +101,7 @@ _INCOMING = Operation(
 )
 _GET_EDGE = Operation(
     id="getEdge",
+    role="read",
     tag="graph",
     summary="One edge by its id",
     answer=Body(EdgeAnswer, examples.ONE_EDGE),
@@ -102,6 +109,7 @@ _GET_EDGE = Operation(
 )
 _DELETE_EDGE = Operation(
     id="deleteEdgeById",
+    role="write",
     tag="graph",
     summary="Delete one edge by its id",
     answer=Body(DeleteEdgeAnswer, examples.EDGE_DELETED),

@@ -7,10 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import kgserve.client.backups as backups_of
 import kgserve.client.operations as ask
 import kgserve.client.past as past_of
 import kgserve.client.settings as settings_of
 import kgserve.client.versions as versions_of
+import kgserve.library.backups as do_backups
 import kgserve.library.listening as listen
 import kgserve.library.versions as do_versions
 import kgserve.library.work as do
@@ -30,6 +32,7 @@ from kgserve.library.methods import (
     store_uploads,
 )
 from kgserve.library.quiet import defer_to_host
+from kgserve.model.backups import StoreBackupRequest
 from kgserve.model.requests import (
     BatchSearchRequest,
     ContextRequest,
@@ -74,6 +77,8 @@ class Library:
     stores = asks(ask.stores, do.stores)
     create = asks(settings_of.create, do.create)
     drop = asks(ask.drop, do.drop)
+    backup_stores = asks(backups_of.backup_stores, do_backups.backup_stores)
+    restore_backup = asks(backups_of.restore_backup, do_backups.restore_backup)
     events = listens(ask.events, listen.of_stores)
 
     def store(self, name: str) -> Store:
@@ -118,6 +123,7 @@ class Store:
     restore = store_sends(past_of.restore, RestoreRequest, do.restore)
     prune_history = store_sends(past_of.prune_history, PruneRequest, do.prune_history)
     entity_history = store_asks(past_of.entity_history, do.entity_history)
+    backup = store_sends(backups_of.backup, StoreBackupRequest, do_backups.backup)
     settings = store_asks(settings_of.settings, do.settings)
     update_settings = store_sends(settings_of.update_settings, StoreSettingsRequest, do.update_settings)
     put_node = store_sends(versions_of.put_node, PutNodeRequest, do_versions.put_node)

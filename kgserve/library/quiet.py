@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import structlog
 
 
@@ -9,10 +11,12 @@ def defer_to_host() -> None:
     """Hand log lines to `logging`, under their modules' names, unless the program has configured structlog itself.
 
     As structlog comes it would write all of them to standard output. `logging` shows warnings on standard error, and
-    nothing below them, until the program says otherwise.
+    nothing below them, until the program says otherwise. What was slow interests those who look after a server: of that
+    it shows nothing either.
     """
     if structlog.is_configured():
         return
+    _show_only_when_asked("kgserve.metrics.slow")
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -24,3 +28,10 @@ def defer_to_host() -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
+
+
+def _show_only_when_asked(name: str) -> None:
+    """`logging` prints a warning that finds no handler, so it finds one that does nothing."""
+    logger = logging.getLogger(name)
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())

@@ -17,7 +17,7 @@ from kgserve.client.lines import Upload, json_body
 from kgserve.client.operations import Paged
 from kgserve.client.settings import chosen
 from kgserve.errors import InvalidInput
-from kgserve.model import answers
+from kgserve.model import answers, store_answers
 from kgserve.model.entities import EntityVersion
 from kgserve.model.faults import place_of
 from kgserve.model.requests import (
@@ -71,8 +71,8 @@ def read(text: bytes, kind: type[R]) -> R:
         raise InvalidInput(f"this cannot be read as JSON again: {error}") from None
 
 
-def stores(opened: Opened) -> answers.StoreList:
-    return store_ops.list_stores(opened.pool)
+def stores(opened: Opened) -> store_answers.StoreList:
+    return store_ops.list_stores(opened.pool, opened.indexer, opened.historian)
 
 
 def create(
@@ -84,7 +84,7 @@ def create(
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     history: Keeping | None = None,
-) -> answers.StoreAnswer:
+) -> store_answers.StoreAnswer:
     wanted = chosen(
         name=display_name,
         conflict_policy=conflict_policy,
@@ -95,7 +95,7 @@ def create(
     return store_ops.create_store(opened.pool, name, read(json_body(wanted), StoreSettingsRequest))
 
 
-def drop(opened: Opened, name: str, *, confirm: str) -> answers.DropAnswer:
+def drop(opened: Opened, name: str, *, confirm: str) -> store_answers.DropAnswer:
     return store_ops.drop_store(opened.pool, name, confirm)
 
 
@@ -198,8 +198,8 @@ def cypher_rows(opened: Opened, store: str, request: CypherRequest) -> RowStream
     return stream(opened.pool, store, request, "ndjson")
 
 
-def stats(opened: Opened, store: str) -> answers.StoreStats:
-    return store_ops.stats(opened.pool, store, opened.indexer)
+def stats(opened: Opened, store: str) -> store_answers.StoreStats:
+    return store_ops.stats(opened.pool, store, opened.indexer, opened.historian)
 
 
 def reindex(opened: Opened, store: str) -> answers.ReindexAnswer:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -14,7 +14,9 @@ import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
-from kgserve.errors import ConflictManual, Internal, InvalidInput, KgserveError
+from kgserve.access.caller import Hidden
+from kgserve.access.visit import Visit
+from kgserve.errors import ConflictManual, Forbidden, Internal, InvalidInput, KgserveError
 from kgserve.mcp.arguments import read_arguments
 from kgserve.mcp.schemas import input_schema, schema
 from kgserve.mcp.tool import Tool
@@ -30,6 +32,21 @@ T = TypeVar("T")
 STORE_HEADER = "kgserve-store"
 STORE_PARAMETER = "store"
 PROGRESS_SECONDS = 1.0
+
+
+class Call(NamedTuple):
+    """One call of a tool, not checked yet, and who makes it."""
+
+    tool: Tool
+    arguments: Mapping[str, Any] | None
+    default_store: str | None
+    visit: Visit
+
+    @property
+    def named_store(self) -> str | None:
+        """The store that it is about, as far as can be said before its arguments are checked."""
+        index = (self.arguments or {}).get("index")
+        return index if isinstance(index, str) else self.default_store
 
 
 class Calls:
@@ -58,20 +75,49 @@ class Calls:
         if tool is None:
             names = ", ".join(self._tools)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        answering = self._answer(tool, params.arguments, default_store(context))
+        call = Call(tool, params.arguments, default_store(context), visit_of(context))
+        answering = self._observed(call)
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _reporting(context, tool, answering)
 
-    async def _answer(self, tool: Tool, arguments: Mapping[str, Any] | None, store: str | None) -> dict[str, Any]:
+    async def _observed(self, call: Call) -> dict[str, Any]:
+        observation, started, tool = self._work.pool.observation, time.perf_counter(), call.tool
+        outcome = "broken_off"
+        try:
+            with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
+                result = await self._allowed(call)
+            outcome = "error" if result["isError"] else "ok"
+            return result
+        finally:
+            observation.called(tool.name, outcome, time.perf_counter() - started)
+
+    async def _allowed(self, call: Call) -> dict[str, Any]:
+        """The answer, if the caller's role is enough for one; on record like that of an HTTP operation."""
+        tool, act = call.tool, f"tool {call.tool.name}"
+        try:
+            call.visit.caller.require(tool.role)
+        except Forbidden as error:
+            call.visit.denied("403", act=act, store=call.named_store)
+            return _failure(explained(error))
+        result = await self._answer(call)
+        if tool.administers:
+            call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
+        return result
+
+    async def _answer(self, call: Call) -> dict[str, Any]:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
+        tool, work = call.tool, self._work.seen_by(call.visit.caller)
         try:
             if tool.effect == "reads":
-                return await self._work.read(self._run_to_the_end, tool, arguments, store)
-            begun = await self._work.write(self._run, tool, arguments, store)
+                return await work.read(_run_to_the_end, work, call)
+            begun = await work.write(_run, work, call)
             return _result(begun if isinstance(begun, Reply) else await settled(begun))
         except Internal:
             log.exception("internal_error", tool=tool.name)
+        except Hidden as error:
+            call.visit.denied("404", act=f"tool {tool.name}", store=error.store)
+            return _failure(explained(error))
         except ConflictManual as error:
             return _result(kept_beside(error)) | {"isError": True}
         except KgserveError as error:
@@ -80,12 +126,21 @@ class Calls:
             log.exception("internal_error", tool=tool.name)
         return _failure(internal_error())
 
-    def _run(self, tool: Tool, arguments: Mapping[str, Any] | None, store: str | None) -> Reply | Pending[Any]:
-        return tool.run(self._work, store, read_arguments(arguments, tool.arguments))
 
-    def _run_to_the_end(self, tool: Tool, arguments: Mapping[str, Any] | None, store: str | None) -> dict[str, Any]:
-        done = self._run(tool, arguments, store)
-        return _result(done if isinstance(done, Reply) else done.reply(done.future.result()))
+def _run(work: Work, call: Call) -> Reply | Pending[Any]:
+    return call.tool.run(work, call.default_store, read_arguments(call.arguments, call.tool.arguments))
+
+
+def _run_to_the_end(work: Work, call: Call) -> dict[str, Any]:
+    done = _run(work, call)
+    return _result(done if isinstance(done, Reply) else done.reply(done.future.result()))
+
+
+def visit_of(context: Context) -> Visit:
+    """The request as access sees it. Raises MCPError for one that has not come through the door."""
+    if context.request is None:
+        raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
+    return context.request.scope["state"]["visit"]
 
 
 def default_store(context: Context) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from kgserve.errors import Unavailable
+from kgserve.mcp.refusals import InWords
 from kgserve.mcp.work import Work
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class McpEndpoint:
         served = await asyncio.shield(self._served)
         # Blanks around a value are no part of it, and uvicorn's parser leaves those at the end; the SDK compares.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        scope["user"] = served.user_of(scope["state"]["caller"])
         with self._counted(waits=scope["method"] == "GET"):
-            await served.manager.handle_request(scope, receive, send)
+            await served.manager.handle_request(scope, receive, InWords(send))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

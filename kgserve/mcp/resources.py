@@ -16,9 +16,10 @@ import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
+from kgserve.access.caller import Hidden
 from kgserve.errors import Internal, InvalidInput, KgserveError, NotFound
 from kgserve.mcp import budget
-from kgserve.mcp.calls import internal_error
+from kgserve.mcp.calls import internal_error, visit_of
 from kgserve.mcp.store_tools import describe
 from kgserve.mcp.work import Work
 from kgserve.ops import nodes, stores
@@ -60,10 +61,11 @@ class Resources:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    async def list(self, _: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+    async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """The list of stores, then each store, by name. The cursor is the last name of the page before."""
         after = unquote(params.cursor) if params and params.cursor else ""
-        names = await self._work.read(self._work.pool.names)
+        work = self._work.seen_by(visit_of(context).caller)
+        names = await work.read(work.pool.names)
         later = [name for name in names if name > after]
         page = [_store(name) for name in later[:PAGE]]
         cursor = quote(later[PAGE - 1]) if len(later) > PAGE else None
@@ -75,9 +77,12 @@ class Resources:
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """One resource as JSON. Raises MCPError."""
+        visit = visit_of(context)
         try:
-            text = await self._work.read(_encoded, self._reader(params.uri))
+            text = await self._work.read(_encoded, _reader(self._work.seen_by(visit.caller), params.uri))
         except (NotFound, InvalidInput) as error:
+            if isinstance(error, Hidden):
+                visit.denied("404", act="resources/read", store=error.store)
             code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
             raise MCPError(code, str(error), {"uri": params.uri}) from None
         except Internal:
@@ -92,23 +97,25 @@ class Resources:
             contents=[types.TextResourceContents(uri=params.uri, mime_type=JSON, text=text)]
         )
 
-    def _reader(self, uri: str) -> Callable[[], Any]:
-        if uri == STORES:
-            return partial(stores.list_stores, self._work.pool)
-        if not uri.startswith(SCHEME):
-            raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
-        name, slash, node = uri.removeprefix(SCHEME).partition("/")
-        if not slash:
-            return partial(describe, self._work, unquote(name))
-        return partial(self._node, unquote(name), unquote(node))
 
-    def _node(self, store: str, node: str) -> Any:
-        found = nodes.get_node(self._work.pool, store, node)
-        outgoing, incoming = (budget.first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
-        cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
-        return msgspec.structs.replace(
-            found, outgoing=outgoing, incoming=incoming, edges_truncated=found.edges_truncated or cut
-        )
+def _reader(work: Work, uri: str) -> Callable[[], Any]:
+    if uri == STORES:
+        return partial(stores.list_stores, work.pool)
+    if not uri.startswith(SCHEME):
+        raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
+    name, slash, node = uri.removeprefix(SCHEME).partition("/")
+    if not slash:
+        return partial(describe, work, unquote(name))
+    return partial(_node, work, unquote(name), unquote(node))
+
+
+def _node(work: Work, store: str, node: str) -> Any:
+    found = nodes.get_node(work.pool, store, node)
+    outgoing, incoming = (budget.first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
+    cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
+    return msgspec.structs.replace(
+        found, outgoing=outgoing, incoming=incoming, edges_truncated=found.edges_truncated or cut
+    )
 
 
 _LIST = types.Resource(

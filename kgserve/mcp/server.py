@@ -7,12 +7,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from mcp import types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
+from mcp.server.auth.provider import AccessToken
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
+from kgserve.access.caller import Caller
 from kgserve.mcp.calls import Calls
 from kgserve.mcp.news import News
 from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
@@ -21,6 +25,7 @@ from kgserve.mcp.work import Work
 from kgserve.settings import MEBIBYTE
 
 MAX_SESSIONS = 256
+MAX_SESSIONS_OF_A_KEY = 64
 IDLE_SECONDS = 30 * 60.0
 MAX_BODY_MB = 4
 """The SDK decodes bodies on the event loop: this much takes about 100 ms. Who has more, imports it."""
@@ -42,17 +47,34 @@ class Announcing(Server[Any]):
         return super().create_initialization_options(promised, experimental_capabilities, extensions)
 
 
+class Sessions(StreamableHTTPSessionManager):
+    """The SDK's, of which one key cannot take all."""
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """As the SDK's: None, which is answered with 503, when there are too many."""
+        if requestor is not None and list(self._session_owners.values()).count(requestor) >= MAX_SESSIONS_OF_A_KEY:
+            return None
+        return super()._admit_session(requestor)
+
+
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
     def __init__(self, work: Work) -> None:
         self.news = News(work.pool.feeds)
-        self.manager = StreamableHTTPSessionManager(
+        self.manager = Sessions(
             make_server(work, self.news),
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=IDLE_SECONDS,
             max_request_body_size=min(work.pool.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
+
+    @staticmethod
+    def user_of(caller: Caller) -> AuthenticatedUser | None:
+        """The owner of a session, for the SDK to compare: sessions of other keys are 404, as those that never were."""
+        if caller.key_id is None:
+            return None
+        return AuthenticatedUser(AccessToken(token="", client_id=caller.key_id, scopes=[]))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

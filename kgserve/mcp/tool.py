@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kgserve.access.caller import Role
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.work import Pending, Reply, Work
 
@@ -17,6 +18,7 @@ class Tool(NamedTuple):
     """A tool; ``run`` gets its checked arguments and the default store, and may block.
 
     ``doing`` is what progress reports say while it runs. ``idempotent``: a second call leaves what the first one made.
+    ``administers``: it needs the role of an administrator, whatever its effect.
     """
 
     name: str
@@ -28,6 +30,14 @@ class Tool(NamedTuple):
     doing: str
     run: Callable[[Work, str | None, Any], Reply | Pending[Any]]
     idempotent: bool = True
+    administers: bool = False
+
+    @property
+    def role(self) -> Role:
+        """What a key needs for it."""
+        if self.administers:
+            return "admin"
+        return "read" if self.effect == "reads" else "write"
 
 
 def store_of(index: str | msgspec.UnsetType, default: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from copy import copy
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -12,9 +13,11 @@ import anyio.to_thread
 import msgspec
 from anyio import CapacityLimiter
 
+from kgserve.access.caller import Caller
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
 from kgserve.store.pool import StorePool
+from kgserve.store.scoped import seen_by
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
@@ -49,6 +52,14 @@ class Work:
         self.historian = historian
         self._reads = CapacityLimiter(READ_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
+
+    def seen_by(self, caller: Caller) -> Work:
+        """The same, with the caller's stores alone."""
+        if caller.sees_all:
+            return self
+        seen = copy(self)
+        seen.pool = seen_by(self.pool, caller)
+        return seen
 
     def past(self, as_of: str | msgspec.UnsetType) -> Past | None:
         """The moment that a call names, if it names one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+_PREFIX_BITS = 64
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server bound to ``host``."""
@@ -12,3 +14,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6, the network that one customer gets."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(parsed) >> _PREFIX_BITS << _PREFIX_BITS)}/{_PREFIX_BITS}"

@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 
 from kgserve.engine import read
+from kgserve.errors import StorageFull
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.model.change import StoreState
@@ -110,8 +111,16 @@ def export(pool: StorePool, store: str, valid_at: str | None = None) -> ExportSt
 
 
 def _dump(store: Store) -> tuple[Path, StoreState]:
-    store.layout.scratch.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="export-", dir=store.layout.scratch))
+    try:
+        store.layout.scratch.mkdir(exist_ok=True)
+        return _dump_into(store, store.layout.scratch)
+    except (OSError, StorageFull):
+        # What is on a full disk can be read on: the system's folder for such files may be on another.
+        return _dump_into(store, Path(tempfile.gettempdir()))
+
+
+def _dump_into(store: Store, place: Path) -> tuple[Path, StoreState]:
+    folder = Path(tempfile.mkdtemp(prefix="export-", dir=place))
     try:
         with store.reading(timeout=0) as session:
             return folder, read.dump(session, folder)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput, Unavailable
+from kgserve.metrics.origin import part
 from kgserve.model import fusion
 from kgserve.model.answers import SearchAnswer, SearchHit
 from kgserve.model.fusion import Match, Ranked
@@ -57,9 +58,11 @@ def search(
     started = time.perf_counter()
     moment = Moment(request.as_of, request.valid_at, historian)
     words_alone = request.mode == "keyword"
-    with pool.lease(store) as leased:
+    span = pool.observation.span("search", {"kgserve.store": store, "kgserve.search.mode": request.mode})
+    with span, pool.lease(store) as leased:
         indexes = opened(indexer).of(leased)
-        await_sequence(indexes, request.at_least, words_alone=words_alone)
+        with part("index_wait"):
+            await_sequence(indexes, request.at_least, words_alone=words_alone)
         with at_moment(leased, indexes, moment) as scene:
             if scene.at is not None:
                 await_sequence(indexes, scene.at, words_alone=words_alone)

@@ -11,39 +11,34 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
-from kgserve.model.answers import (
-    DropAnswer,
-    IndexStatus,
-    ReindexAnswer,
-    StoreAnswer,
-    StoreList,
-    StoreStats,
-    StoreSummary,
-)
+from kgserve.model.answers import ReindexAnswer
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
 from kgserve.model.requests import NodeInput
 from kgserve.model.rows import EMPTY_OBJECT
+from kgserve.model.store_answers import DropAnswer, IndexStatus, StoreAnswer, StoreList, StoreStats, StoreSummary
 from kgserve.model.store_settings import MAX_NAME_BYTES, StoreSettings, StoreSettingsAnswer, StoreSettingsRequest
 from kgserve.model.times import format_time
+from kgserve.ops.store_metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import USUAL, Store
 from kgserve.store.summary import closed_state
+from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100
 
 
-def list_stores(pool: StorePool) -> StoreList:
-    """All stores with their counts and sizes; none is opened for it."""
+def list_stores(pool: StorePool, indexer: Indexer | None = None, historian: Historian | None = None) -> StoreList:
+    """All stores with their counts and sizes; none is opened for it. What follows stores, if given, has its lag."""
     opened = pool.open_stores()
     stores: list[StoreSummary] = []
     for name in pool.names():
         # A store may be dropped while the list is made.
         with contextlib.suppress(FileNotFoundError):
-            stores.append(_summary(pool.layout(name), opened.get(name)))
+            stores.append(_summary(pool.layout(name), opened.get(name), indexer, historian))
     return StoreList(stores=stores, count=len(stores))
 
 
@@ -81,10 +76,13 @@ def drop_store(pool: StorePool, store: str, confirm: str | None) -> DropAnswer:
     return DropAnswer(dropped=store)
 
 
-def stats(pool: StorePool, store: str, indexer: Indexer | None = None) -> StoreStats:
+def stats(
+    pool: StorePool, store: str, indexer: Indexer | None = None, historian: Historian | None = None
+) -> StoreStats:
     """What a store holds and how it is doing."""
     with pool.lease(store) as leased:
-        return _stats(leased, _index_states(leased, indexer) if indexer else [])
+        found = _stats(leased, _index_states(leased, indexer) if indexer else [])
+        return msgspec.structs.replace(found, history_lag=standing_of(leased, None, historian).lags.get("history"))
 
 
 def reindex(pool: StorePool, store: str, indexer: Indexer | None) -> ReindexAnswer:
@@ -143,13 +141,14 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
     )
 
 
-def _summary(layout: Layout, store: Store | None) -> StoreSummary:
+def _summary(layout: Layout, store: Store | None, indexer: Indexer | None, historian: Historian | None) -> StoreSummary:
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
         state = store.state if store else closed_state(layout)
     except JournalDamaged:
         standing, state = "damaged", StoreState()
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
+    checked = store.last_check if store else None
     return StoreSummary(
         name=layout.name,
         state=standing,
@@ -159,6 +158,9 @@ def _summary(layout: Layout, store: Store | None) -> StoreSummary:
         journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
         engine_bytes=engine_bytes,
         created_at=format_time(layout.created_at()),
+        lag=most_behind(standing_of(store, indexer, historian)) if store else None,
+        last_check=format_time(checked.time) if checked else None,
+        last_check_ok=checked.ok if checked else None,
     )
 
 

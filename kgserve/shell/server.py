@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from kgserve import launch
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.errors import KgserveError
-from kgserve.model.answers import CypherAnswer, StoreStats, StoreSummary
+from kgserve.model.answers import CypherAnswer
+from kgserve.model.store_answers import StoreStats, StoreSummary
 
 Answer = TypeVar("Answer")
 
@@ -26,9 +27,12 @@ class Server:
     A shell outlives its server: one that is gone is looked for, or started, again.
     """
 
-    def __init__(self, url: str | None, data_dir: Path, starting: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str | None, data_dir: Path, starting: Callable[[str], None], key: str | None = None
+    ) -> None:
         """Find it and wait until it answers; ``starting`` is told when one is started. Raises NoServer."""
         self._named = url
+        self._key = key
         self._data_dir = data_dir
         self._starting = starting
         self._client: Client | None = None
@@ -85,7 +89,7 @@ class Server:
 
     def _connect(self) -> Client:
         if self._named is not None:
-            client = _client(self._named)
+            client = self._made(self._named, self._key)
             client.health()
             return client
         if launch.find(self._data_dir) is None:
@@ -95,9 +99,8 @@ class Server:
         except launch.LaunchFailed as error:
             raise NoServer(str(error)) from error
         self.url = found.url
-        return _client(found.url, found.token)
+        return self._made(found.url, self._key or found.token)
 
-
-def _client(url: str, token: str | None = None) -> Client:
-    """A client as patient as a person: Ctrl-C is the time limit, and a server that is gone is said to be soon."""
-    return Client(url, token=token, timeout=None, retries=2)
+    def _made(self, url: str, key: str | None) -> Client:
+        """A client as patient as a person: Ctrl-C is the time limit, and a server that is gone is said to be soon."""
+        return Client(url, data=self._data_dir, key=key, timeout=None, retries=2)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import count
+from typing import TypeAlias, TypeVar
 
 from kgserve.store.feed import Feed, Wake
 from kgserve.store.layout import Layout
+
+T = TypeVar("T")
+NamedWake: TypeAlias = Callable[[str], None]
 
 
 class Feeds:
@@ -18,6 +22,7 @@ class Feeds:
         self._lock = threading.Lock()
         self._feeds: dict[str, Feed] = {}
         self._wakes: dict[int, Wake] = {}
+        self._named_wakes: dict[int, NamedWake] = {}
         self._numbers = count()
         self.turn = 0
 
@@ -31,23 +36,19 @@ class Feeds:
 
     def listen(self, wake: Wake) -> Callable[[], None]:
         """Have ``wake`` called when a store was made, changed or dropped and ``turn`` has moved on; what ends it."""
-        with self._lock:
-            number = next(self._numbers)
-            self._wakes[number] = wake
+        return self._listen(self._wakes, wake)
 
-        def unlisten() -> None:
-            with self._lock:
-                self._wakes.pop(number, None)
+    def listen_by_name(self, wake: NamedWake) -> Callable[[], None]:
+        """As `listen`, with the name of the store that was made, changed or dropped."""
+        return self._listen(self._named_wakes, wake)
 
-        return unlisten
-
-    def created(self) -> None:
+    def created(self, store: str) -> None:
         """A store was made."""
-        self._announce()
+        self._announce(store)
 
-    def changed(self) -> None:
+    def changed(self, store: str) -> None:
         """The settings of a store were changed; its own feed says how."""
-        self._announce()
+        self._announce(store)
 
     def dropped(self, store: str) -> None:
         """A store's files are gone; its listeners end."""
@@ -55,7 +56,7 @@ class Feeds:
             feed = self._feeds.pop(store, None)
         if feed is not None:
             feed.close(dropped=True)
-        self._announce()
+        self._announce(store)
 
     def close(self) -> None:
         """End all listeners. Blocks for handlers a while."""
@@ -65,9 +66,23 @@ class Feeds:
             feed.close()
         self._announce()
 
-    def _announce(self) -> None:
+    def _listen(self, wakes: dict[int, T], wake: T) -> Callable[[], None]:
+        with self._lock:
+            number = next(self._numbers)
+            wakes[number] = wake
+
+        def unlisten() -> None:
+            with self._lock:
+                wakes.pop(number, None)
+
+        return unlisten
+
+    def _announce(self, store: str | None = None) -> None:
         with self._lock:
             self.turn += 1
-            wakes = list(self._wakes.values())
+            wakes, named = list(self._wakes.values()), list(self._named_wakes.values())
         for wake in wakes:
             wake()
+        if store is not None:
+            for wake in named:
+                wake(store)

@@ -34,9 +34,10 @@ class DataFolderLock:
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
 
-    def publish(self, url: str, token: str) -> None:
+    def publish(self, url: str, token: str, certificate: str | None = None) -> None:
         """Write server.json, readable by this user alone."""
-        write_whole(self._data_dir / SERVER_FILE, encode(ServerFile(os.getpid(), url, token)), mode=0o600)
+        server = ServerFile(os.getpid(), url, token, certificate)
+        write_whole(self._data_dir / SERVER_FILE, encode(server), mode=0o600)
 
     def release(self) -> None:
         """Give the lock back and remove server.json."""

@@ -9,13 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
 import structlog
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storage_error, sync_folder
+from kgserve.metrics.observation import Observation
 from kgserve.model.names import check_store_name
 from kgserve.model.store_settings import StoreSettings
 from kgserve.settings import Settings
@@ -64,6 +66,7 @@ class StorePool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.observation = Observation(settings)
         self.data_dir = _usable(settings.data_dir.resolve())
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -127,6 +130,30 @@ class StorePool:
         finally:
             self._leave(name)
 
+    def staging(self, name: str) -> Path:
+        """A path in the data folder for a store that is still being made; `adopt` makes it one.
+
+        What is left there by a process that ended is removed when the next pool opens.
+        """
+        return self.data_dir / f"{_TRASH_PREFIX}{check_store_name(name)}-{time.time_ns()}"
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
+        check_store_name(name)
+        entry = self._enter(name)
+        try:
+            with entry.gate, self._creating:
+                root = self._layout(name).root
+                if root.exists() or root.is_symlink():
+                    raise Conflict(f"store {name!r} exists already")
+                self._refuse_twin(name)
+                folder.rename(root)
+                sync_folder(self.data_dir)
+        finally:
+            self._leave(name)
+        log.info("store_adopted", store=name)
+        self.feeds.created(name)
+
     def names(self) -> list[str]:
         """The stores of the folder, in order."""
         found = (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}") if not path.is_symlink())
@@ -156,6 +183,7 @@ class StorePool:
         self.feeds.close()
         self._background.shutdown(wait=True)
         self._checker.join()
+        self.observation.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,23 +235,24 @@ class StorePool:
             raise storage_error(error, f"opening store {name!r}") from error
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
-        store.after_change.append(self.feeds.changed)
+        store.after_change.append(partial(self.feeds.changed, name))
         for companion in self.companions:
             companion.opened(store)
         return store
 
     def _open_or_create(self, layout: Layout, *, create: Creation | bool) -> Store:
         if layout.exists:
-            return Store(layout, self.settings, self._later, self.feeds.of(layout.name))
+            return Store(layout, self.settings, self._later, self.feeds.of(layout.name), self.observation)
         if not create:
             raise NotFound(f"there is no store {layout.name!r}")
         with self._creating:
             self._refuse_twin(layout.name)
             layout.root.mkdir(exist_ok=True)
         wish = create if isinstance(create, Creation) else Creation()
-        store = Store.create(layout, self.settings, self._later, self.feeds.of(layout.name), wish.chosen)
+        feed = self.feeds.of(layout.name)
+        store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)
         wish.made = True
-        self.feeds.created()
+        self.feeds.created(layout.name)
         return store
 
     def _refuse_twin(self, name: str) -> None:
@@ -306,6 +335,7 @@ class StorePool:
             with self.lease(name) as store:
                 store.check()
         except (KgserveError, OSError) as error:
+            self.observation.checks.add("not_done")
             log.exception("check_not_done", store=name, error=str(error))
 
 

@@ -24,6 +24,9 @@ from kgserve.errors import Conflict, InvalidInput, KgserveError, StorageFull, Un
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
+from kgserve.metrics.observation import Observation, StoreCount
+from kgserve.metrics.origin import Laps
+from kgserve.metrics.slow import SlowLog
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.plan import Report, Workspace, check, plan
@@ -37,7 +40,7 @@ from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.rebuild import fresh_folder
-from kgserve.store.writer import Write, Writer
+from kgserve.store.writer import Write, Writer, prepared
 
 log = structlog.get_logger()
 
@@ -65,8 +68,17 @@ class CheckResult(msgspec.Struct, frozen=True):
 class Store:
     """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
 
-    def __init__(self, layout: Layout, settings: Settings, background: Background, feed: Feed | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        background: Background,
+        feed: Feed | None = None,
+        observation: Observation | None = None,
+    ) -> None:
         """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
+        self.observation = observation or Observation(settings)
+        self.count = StoreCount()
         self.name = layout.name
         self.feed = feed or Feed(layout)
         self.layout = layout
@@ -85,7 +97,7 @@ class Store:
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
             undo.callback(self.journal.close)
-            self.view = EngineView(layout, self.journal, _engine_options(settings))
+            self.view = EngineView(layout, self.journal, _engine_options(settings, layout.name, self.observation.slow))
             undo.callback(self.view.close)
             self._catalog = Catalog(layout.catalog)
             undo.callback(self._catalog.close)
@@ -96,7 +108,7 @@ class Store:
             undo.pop_all()
         self.feed.opened(self.state.sequence)
         self.compactor = Compactor(self.view, settings, background, self.needed_from)
-        self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue)
+        self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @classmethod
     def create(
@@ -106,13 +118,14 @@ class Store:
         background: Background,
         feed: Feed | None = None,
         chosen: StoreSettings = USUAL,
+        observation: Observation | None = None,
     ) -> Store:
         """Make a new, empty store with the ``chosen`` settings and open it."""
         layout.root.mkdir(parents=True, exist_ok=True)
         # Before the journal, which makes it a store: there is no moment at which it has other settings.
         layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
-        return cls(layout, settings, background, feed)
+        return cls(layout, settings, background, feed, observation)
 
     @property
     def state(self) -> StoreState:
@@ -205,6 +218,7 @@ class Store:
         finally:
             shutil.rmtree(rows, ignore_errors=True)
         self.last_check = CheckResult(_now(), ok)
+        self.observation.checks.add("agreed" if ok else "failed")
         if ok:
             log.info("check_agreed", store=self.name, sequence=state.sequence)
         else:
@@ -228,22 +242,35 @@ class Store:
     # In the writing thread
 
     def _commit(self, writes: list[Write]) -> None:
+        laps = Laps()
+        for write in writes:
+            self.observation.waited(write.origin, laps.started - write.queued_at)
         self.compactor.hold_back()
         with self.view.commits:
             self.view.recover()
-        writes = [ready for write in writes if (ready := _prepared(write)) is not None]
+        laps.lap("held_back")
+        if any(write.prepare is not None for write in writes):
+            writes = [ready for write in writes if (ready := prepared(write)) is not None]
+            laps.lap("prepare")
         with self.view.commits:
             if self._catalog_sequence != self.state.sequence:
                 self._renew_catalog()
             writes = self._with_columns(writes)
             changes, reports = self._plan(writes)
+            laps.lap("plan")
             if changes:
                 self._require_room(sum(write.batch.cost for write in writes))
                 self.journal.append(changes)
+                laps.lap("journal")
                 net = NetChange(changes)
                 self.view.apply(net, changes[-1].state)
+                laps.lap("engine")
                 self._feed_catalog(net, changes[-1].sequence)
+                laps.lap("catalog")
         self.feed.record(changes, self.state.sequence)
+        if changes:
+            origins = [write.origin for write in writes]
+            self.observation.committed(self.name, self.count, origins, laps, sum(each.size for each in changes))
         for write, report in reports:
             write.future.set_result(report)
         if changes:
@@ -334,17 +361,6 @@ class Store:
         self.view.reserve(LOG_BYTES + LOG_FACTOR * size)
 
 
-def _prepared(write: Write) -> Write | None:
-    """The write with its batch; None when it could not be made, which its caller was told."""
-    if write.prepare is None:
-        return write
-    try:
-        return Write(write.prepare(), write.future)
-    except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
-        write.future.set_exception(error)
-        return None
-
-
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
     snapshots = snapshot.list_snapshots(layout.journal)
     after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
@@ -353,12 +369,14 @@ def _open_journal(layout: Layout, settings: Settings) -> Journal:
     return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted)
 
 
-def _engine_options(settings: Settings) -> EngineOptions:
+def _engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:
     return EngineOptions(
         cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
         threads=settings.engine_threads,
         readers=settings.read_connections,
         read_timeout=settings.query_timeout,
+        store=store,
+        slow=slow,
     )
 
 

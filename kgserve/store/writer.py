@@ -12,6 +12,8 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
+from kgserve.metrics.observation import StoreCount
+from kgserve.metrics.origin import Origin, current_origin, speaking_of
 from kgserve.model.batch import WriteBatch
 from kgserve.model.plan import Report
 
@@ -25,12 +27,15 @@ QUEUE_BYTES = 256 << 20
 class Write(msgspec.Struct, eq=False):
     """A batch that waits, and where its caller waits for the report.
 
-    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left.
+    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left. ``origin`` is
+    the request that it is for, ``queued_at`` on the monotonic clock.
     """
 
     batch: WriteBatch
     future: Future[Report]
     prepare: Callable[[], WriteBatch] | None = None
+    origin: Origin | None = msgspec.field(default_factory=current_origin)
+    queued_at: float = msgspec.field(default_factory=time.perf_counter)
 
 
 class Writer:
@@ -39,8 +44,16 @@ class Writer:
     Writes that wait together are handed over together, up to 60,000 rows or 64 MiB, so that they share a sync to disk.
     """
 
-    def __init__(self, name: str, commit: Callable[[list[Write]], None], idle: Callable[[], None], depth: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        commit: Callable[[list[Write]], None],
+        idle: Callable[[], None],
+        depth: int,
+        count: StoreCount | None = None,
+    ) -> None:
         self._name = name
+        self._count = count or StoreCount()
         self._commit = commit
         self._idle = idle
         self._depth = depth
@@ -100,7 +113,8 @@ class Writer:
         while (group := self._next()) is not None:
             if group:
                 self._committing = True
-                self._commit_group(group)
+                with speaking_of(write.origin for write in group):
+                    self._commit_group(group)
                 self._committing = False
             else:
                 self._idle()
@@ -138,12 +152,25 @@ class Writer:
             if live:
                 self._commit(live)
         except KgserveError as error:
+            self._count.failures += 1
             log.warning("commit_refused", store=self._name, error=str(error))
             _fail(live, error)
         except Exception as error:
             # Whatever it is, the callers must hear of it and the thread go on.
+            self._count.failures += 1
             log.exception("commit_failed", store=self._name)
             _fail(live, error)
+
+
+def prepared(write: Write) -> Write | None:
+    """The write with its batch; None when it could not be made, which its caller was told."""
+    if write.prepare is None:
+        return write
+    try:
+        return msgspec.structs.replace(write, batch=write.prepare(), prepare=None)
+    except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
+        write.future.set_exception(error)
+        return None
 
 
 def _fail(writes: list[Write], error: Exception) -> None:

@@ -15,11 +15,13 @@ import time
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
+from kgserve.metrics.observation import Embedding
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
 from kgserve.views.embeddings import QueryVectors
 from kgserve.views.follower import Stopped, View
 from kgserve.views.indexes import Indexes
+from kgserve.views.metered import MeteredEmbedder
 
 log = structlog.get_logger()
 
@@ -203,9 +205,10 @@ class Indexer:
 
     def __init__(self, embedder: Embedder, patient: Embedder | None = None) -> None:
         """Index with ``patient``, an embedder of the same model whose threads may wait; queries have ``embedder``."""
-        self.embedder = embedder
-        self.queries = QueryVectors(embedder)
-        self._patient = patient or embedder
+        self.embedding = Embedding()
+        self.embedder = MeteredEmbedder(embedder, self.embedding)
+        self.queries = QueryVectors(self.embedder)
+        self._patient = self.embedder if patient is None else MeteredEmbedder(patient, self.embedding)
         # Whether a thread is still at work after `close`: the process then must end without waiting for native threads.
         self.left_behind = False
         self._open: dict[str, Indexes] = {}

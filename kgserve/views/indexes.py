@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, Unavailable
-from kgserve.journal.files import write_whole
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder
 from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
@@ -19,6 +17,7 @@ from kgserve.views.filters import ANYTHING, Filter
 from kgserve.views.follower import IndexFollower, IndexState, folder_bytes
 from kgserve.views.following import Step
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
+from kgserve.views.model_mark import read_model, write_model
 from kgserve.views.past import PastKeywordFollower, PastState, PastVectorFollower
 from kgserve.views.text import Text
 from kgserve.views.vector import VectorHit, VectorIndex
@@ -195,13 +194,11 @@ class VectorFollower(IndexFollower):
             )
 
     def _remembered(self) -> str | None:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return self._model_file.read_text(encoding="utf-8").strip() or None
-        return None
+        return read_model(self._model_file)
 
     def _remember(self) -> None:
         if self._remembered() is None:
-            write_whole(self._model_file, self._embedder.model_id.encode())
+            write_model(self._model_file, self._embedder.model_id)
 
     def _opened(self) -> VectorIndex:
         if self._index is None:

@@ -47,6 +47,7 @@ def last_note(number: int, editor: Editor) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.abuse(75)
 def test_ten_bridges_started_at_once_make_one_server_and_lose_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ending(data), ExitStack() as stack, ThreadPoolExecutor(EDITORS) as threads:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
+
+from kgserve.cli.root import run
 
 COMMAND = (sys.executable, "-m", "kgserve")
 PATIENCE = 60
@@ -51,6 +54,14 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def kgserve_here(*arguments: object) -> Outcome:
+    """The same in this process, in a tenth of the time; for commands that come to their end by themselves."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run([*map(str, arguments)])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a child process sees: this one's environment without settings of kgserve, and ``variables``."""
     return {
@@ -61,10 +72,12 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 @contextmanager
-def serving(data: Path, *options: str, variables: Mapping[str, str] | None = None) -> Generator[Running]:
+def serving(
+    data: Path, *options: str, variables: Mapping[str, str] | None = None, program: Sequence[str] = COMMAND
+) -> Generator[Running]:
     """A server on a free port; it is stopped with SIGTERM unless the test has ended it."""
     log = data.parent / f"{data.name}.log"
-    command = [*COMMAND, "serve", "--data", str(data), "--port", "0", "--log-format", "json", *options]
+    command = [*program, "serve", "--data", str(data), "--port", "0", "--log-format", "json", *options]
     with (
         log.open("w") as errors,
         subprocess.Popen(
@@ -81,6 +94,6 @@ def serving(data: Path, *options: str, variables: Mapping[str, str] | None = Non
 def _address(process: subprocess.Popen[str], log: Path) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"listening on (http://\S+)", line):
+        if found := re.search(r"listening on (https?://\S+)", line):
             return found[1]
     raise AssertionError(f"the server did not start: {log.read_text()}")

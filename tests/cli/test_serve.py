@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import httpx
+import pytest
 
 from kgserve.store.lock import read_server_file
 from tests.cli.running import PATIENCE, Running, kgserve, serving
@@ -28,6 +29,7 @@ def test_ctrl_c_stops_it_without_a_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in (tmp_path / "data.log").read_text()
 
 
+@pytest.mark.abuse(73)
 def test_a_second_server_on_the_folder_names_the_first(server: Running) -> None:
     refused = kgserve("serve", "--data", server.data, "--port", 0)
     assert refused.code == 1

@@ -22,10 +22,11 @@ def test_a_pipe_gets_plain_lines(server: Running) -> None:
     listed = kgserve("stores", "--server", server.url)
     assert listed.code == 0
     head, *rows = listed.lines()
-    assert head == ["name", "state", "nodes", "edges", "sequence", "journal", "engine"]
+    assert head == ["name", "state", "nodes", "edges", "sequence", "journal", "engine", "lag", "last_check"]
     row = next(row for row in rows if row[0] == "listed")
     assert row[1:5] == ["open", "3", "1", "1"]
-    assert all(int(size) > 0 for size in row[5:])
+    assert all(int(size) > 0 for size in row[5:7])
+    assert int(row[7]) >= 0
 
 
 def test_json_is_the_servers_answer(server: Running) -> None:

@@ -103,10 +103,25 @@ def test_the_servers_reasons_are_shown(server: Running, arguments: tuple[str, ..
 def test_no_server_is_an_exit_code_of_its_own(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for place in (("--server", f"127.0.0.1:{port}"), ("--data", str(tmp_path / "none"))):
-        lost = kgserve(*arguments, *place, variables={"KGSERVE_PORT": str(port)})
+    missing = tmp_path / "none"
+    for place, reason in (
+        (("--server", f"127.0.0.1:{port}"), f"no server answers at http://127.0.0.1:{port}"),
+        (("--data", str(missing)), f"there is no data folder {missing}"),
+        ((), f"no server answers at http://127.0.0.1:{port}"),
+    ):
+        lost = kgserve(*arguments, *place, variables={"KGSERVE_PORT": str(port), "KGSERVE_DATA_DIR": str(missing)})
         assert lost.code == 3, lost
-        assert f"no server answers at http://127.0.0.1:{port}" in lost.err
+        assert reason in lost.err
+
+
+def test_a_data_folder_that_nobody_serves_is_not_taken_for_another(server: Running, tmp_path: Path) -> None:
+    elsewhere = {"KGSERVE_PORT": server.url.rpartition(":")[2]}
+    for command in (("stores",), ("export", "x"), ("import", "x", "-"), ("reindex", "x")):
+        lost = kgserve(*command, "--data", tmp_path / "typo", variables=elsewhere)
+        assert (lost.code, lost.err) == (3, f"kgserve: there is no data folder {tmp_path / 'typo'}\n")
+    lost = kgserve("stores", "--data", tmp_path, variables=elsewhere)
+    assert lost.code == 3
+    assert f"no server serves {tmp_path}" in lost.err
 
 
 def test_what_is_no_address_is_wrong_usage() -> None:

@@ -58,7 +58,7 @@ def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client:
     assert repr(client) == f"Client({server.url!r})"
     token = msgspec.json.decode((server.data / "server.json").read_bytes())["token"]
     assert client.connection.target.address.headers == {"Authorization": f"Bearer {token}"}
-    with Client(data=server.data, token="mine") as other:
+    with Client(data=server.data, key="mine") as other:
         assert other.connection.target.address.token == "mine"
         assert other.health().status == "ok"
 
@@ -145,7 +145,7 @@ def test_what_the_journal_does_not_have_is_gone(client: Client) -> None:
 
 
 def write(data: Path, names: list[str]) -> None:
-    with Client(data=data) as client:
+    with Client(data=data, retries=50) as client:
         for name in names:
             client.store("s").inject([{"id": name, "type": "t"}])
 

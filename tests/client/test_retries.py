@@ -28,7 +28,7 @@ DROPPED = b'{"ok":true,"dropped":"s"}'
 
 @pytest.fixture
 def quick(scripted: Scripted) -> Iterator[Client]:
-    with Client(scripted.url, retries=QUICK, token="secret") as client:
+    with Client(scripted.url, retries=QUICK, key="secret") as client:
         yield client
 
 
@@ -37,7 +37,7 @@ def test_retry_after_is_waited_for(scripted: Scripted, quick: Client, busy: Say)
     scripted.script.append(busy)
     begun = time.monotonic()
     assert quick.health().version == "0"
-    assert 1.0 <= time.monotonic() - begun < 3
+    assert 1.0 <= time.monotonic() - begun < 10
     assert len(scripted.asked) == 2
     assert scripted.asked[0].headers["authorization"] == "Bearer secret"
 
@@ -60,7 +60,7 @@ def test_a_retry_after_beyond_patience_is_not_waited_for(scripted: Scripted, qui
     with pytest.raises(errors.Unavailable) as caught:
         quick.health()
     assert caught.value.retry_after == 3600
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 10
 
 
 def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
@@ -210,7 +210,7 @@ def test_a_listener_gives_up(scripted: Scripted, quick: Client) -> None:
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         next(listener)
-    assert 0.1 < time.monotonic() - begun < 3
+    assert 0.1 < time.monotonic() - begun < 20
     assert len(scripted.asked) > 3
 
 

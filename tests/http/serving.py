@@ -13,11 +13,13 @@ import httpx
 import msgspec
 
 from kgserve.app import Server, bind, create_app, uvicorn_config
+from kgserve.http.problem import KINDS
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
+from tests.internals import assert_no_internals
 
 PATIENCE = 30
 
@@ -96,10 +98,10 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> dict[str, A
     """The problem document of an answer, checked to be a whole one that agrees with its headers."""
     assert headers["content-type"] == "application/problem+json"
     document = msgspec.json.decode(body, type=dict[str, Any])
-    assert document["type"].startswith("urn:kgserve:error:")
+    assert KINDS[document["type"].removeprefix("urn:kgserve:error:")] == (status, document["title"])
+    assert_no_internals(body.decode())
     assert document["instance"] == f"urn:kgserve:request:{headers['x-request-id']}"
     assert document["status"] == status
-    assert document["title"]
     assert document["detail"]
     return document
 

@@ -7,9 +7,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+import structlog
 
 from tests.http.serving import Served, accepted, exchange, refusal
 
+NDJSON = {"content-type": "application/x-ndjson"}
 NODE = {"nodes": [{"id": "a", "type": "t"}]}
 
 
@@ -35,6 +37,7 @@ def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) ->
     assert accepted(http.get("/health"))["status"] == "ok"
 
 
+@pytest.mark.abuse(29)
 @pytest.mark.parametrize(
     "name", ["../x", "..", ".", "%2e%2e", "%2e", "..%2fx", "%2e%2e%2fx", "a%2fb", "%2fetc", "..%5cx", "%5c"]
 )
@@ -42,36 +45,58 @@ def test_abuse_29_paths_as_names(served: Served, http: httpx.Client, name: str) 
     refused_without_a_trace(served, http, name)
 
 
+@pytest.mark.abuse(30)
 @pytest.mark.parametrize("name", ["demo%0a", "demo%0d%0a", "%0ademo", "de%0amo"])
 def test_abuse_30_newlines(served: Served, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, name)
 
 
+@pytest.mark.abuse(31)
 @pytest.mark.parametrize("name", ["a\0", "\0", "a\u202eb", "\u200fa", "dеmo", "ａ", "a\u200b", "é", "٣"])
 def test_abuse_31_look_alikes_and_invisible_marks(served: Served, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
 
 
+@pytest.mark.abuse(32)
 def test_abuse_32_over_64_characters(served: Served, http: httpx.Client) -> None:
     refused_without_a_trace(served, http, "a" * 65)
     accepted(http.put(f"/api/memory/{'a' * 64}"), 201)
 
 
+@pytest.mark.abuse(33)
 @pytest.mark.parametrize("name", [".hidden", "CON", "con", "NUL", "LPT1", "-x", "_x", "a.b", "a b", "a:b", "~"])
 def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
 
 
+@pytest.mark.abuse(33)
 def test_abuse_33_names_that_differ_only_in_case(http: httpx.Client) -> None:
     accepted(http.put("/api/memory/Cased"), 201)
-    assert http.put("/api/memory/cased").status_code in {400, 409}
-    assert http.post("/api/memory/CASED/inject", json=NODE).status_code in {400, 409}
+    refusal(http.put("/api/memory/cased"), 409)
+    refusal(http.post("/api/memory/CASED/inject", json=NODE), 409)
+    refusal(http.get("/api/memory/cased/stats"), 404)
+    refusal(http.delete("/api/memory/cased?confirm=cased"), 404)
+    assert accepted(http.get("/api/memory/Cased/stats"))["nodes"] == 0
 
 
+@pytest.mark.abuse(34)
 def test_abuse_34_a_link_in_the_data_folder(served: Served, http: httpx.Client, tmp_path: Path) -> None:
-    (served.data / "linked_memory").symlink_to(tmp_path, target_is_directory=True)
-    answer = http.post("/api/memory/linked/inject", json=NODE)
-    assert answer.status_code in {400, 403, 404, 409}, answer.text
-    refusal(answer, answer.status_code)
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "journal").mkdir()
+    link = served.data / "linked_memory"
+    link.symlink_to(tmp_path, target_is_directory=True)
+    api = "/api/memory/linked"
+    with structlog.testing.capture_logs() as lines:
+        for answer in (
+            *(
+                http.post(f"{api}/inject", json=NODE),
+                http.get(f"{api}/stats"),
+                http.put(api),
+                http.get(f"{api}/export"),
+            ),
+            *(http.delete(f"{api}?confirm=linked"), http.post(f"{api}/import", content=b"", headers=NDJSON)),
+        ):
+            refusal(answer, 404)
+    assert {line["store"] for line in lines if line["event"] == "symlink_refused"} == {"linked"}
+    assert link.is_symlink()
+    assert [path.name for path in tmp_path.rglob("*")] == ["journal"]
     assert "linked" not in [one["name"] for one in accepted(http.get("/api/memory"))["stores"]]

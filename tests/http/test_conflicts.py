@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
 
 from tests.http.asking import ask
-from tests.http.serving import accepted, refusal
+from tests.http.serving import accepted
+from tests.http.versions import Json, node, put, subgraph, tear
 
-Json = dict[str, Any]
 EDGE: Json = {"from_lineage": "a", "kind": "r"}
-
-
-def put(http: httpx.Client, api: str, **fields: Any) -> Json:
-    return accepted(http.post(f"{api}/nodes", json={"id": "a", "kind": "note", **fields}))["node"]
-
-
-def node(http: httpx.Client, api: str, **query: Any) -> Json:
-    return accepted(http.get(f"{api}/nodes/a", params=query))["node"]
-
-
-def subgraph(http: httpx.Client, api: str, **rows: list[Json]) -> Json:
-    return accepted(http.post(f"{api}/subgraph", json=rows))
 
 
 @pytest.fixture
 def torn(http: httpx.Client, api: str) -> str:
-    """A store that keeps both, with a node of three versions: the last two are heads."""
-    accepted(http.put(api, json={"conflict_policy": "manual"}), 201)
-    put(http, api, content="one")
-    put(http, api, content="two", based_on_version=1)
-    late = {"id": "a", "kind": "note", "content": "three", "based_on_version": 1}
-    assert refusal(http.post(f"{api}/nodes", json=late), 409)["node"]["conflicts"] == [2]
+    tear(http, api)
     return api
 
 
@@ -56,7 +37,7 @@ def test_who_has_not_looked_at_the_heads_settles_nothing(http: httpx.Client, tor
     assert found["content"] == {"retire": "three", "revert": "one"}.get(way, "four")
     assert "superseded_by" not in node(http, torn, version=2)
     assert node(http, torn, version=3)["superseded_by"] == 4
-    assert "conflicts" not in put(http, torn, content="both", based_on_version=2)
+    assert "conflicts" not in put(http, torn, id="a", content="both", based_on_version=2)["node"]
     assert [node(http, torn, version=version)["superseded_by"] for version in (2, 4)] == [5, 5]
 
 
@@ -80,12 +61,12 @@ def test_what_changes_nothing_leaves_the_heads_alone(http: httpx.Client, torn: s
 
 def test_a_node_made_again_has_no_heads(http: httpx.Client, torn: str) -> None:
     assert http.delete(f"{torn}/nodes/a").status_code == 200
-    assert "conflicts" not in put(http, torn, content="new", based_on_version=1)
+    assert "conflicts" not in put(http, torn, id="a", content="new", based_on_version=1)["node"]
 
 
 @pytest.mark.parametrize("ends", [{"to_lineage": "nobody"}, {"from_lineage": "nobody", "to_lineage": "a"}])
 def test_an_edge_sent_four_times_to_a_missing_end(http: httpx.Client, api: str, ends: Json) -> None:
-    put(http, api)
+    put(http, api, id="a")
     good = EDGE | {"to_lineage": "a"}
     answer = subgraph(http, api, edges=[*[EDGE | ends] * 4, good])
     error = 'not_found: no such node: "nobody"'
@@ -94,7 +75,7 @@ def test_an_edge_sent_four_times_to_a_missing_end(http: httpx.Client, api: str, 
 
 
 def test_an_edge_sent_several_times_is_one(http: httpx.Client, api: str) -> None:
-    put(http, api)
+    put(http, api, id="a")
     rows = [EDGE | {"to_lineage": "a", "ordinal": number} for number in (7, 8)]
     answer = subgraph(http, api, edges=[*rows, EDGE | {"to_lineage": "a", "metadata": {"m": 1}}])
     assert answer["edges"] == [{"edge_id": "a~r~a"}] * 3

@@ -274,6 +274,7 @@ def test_one_stream_too_many_and_a_place_that_comes_free(quick: Served, client: 
         each.close()
 
 
+@pytest.mark.abuse(17)
 def test_a_listener_that_does_not_read_is_told_where_to_resume(quick: Served, client: httpx.Client, store: str) -> None:
     inject(client, store, "first")
     with stream(quick, store).greet() as listener:

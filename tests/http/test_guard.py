@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.errors import Forbidden, KgserveError
+from kgserve.http.cors import Origins
 from kgserve.http.guard import Guard
 from kgserve.http.problem import Misdirected
 from kgserve.model.hosts import is_loopback
@@ -67,3 +68,17 @@ def test_same_origins(host: str, origin: str) -> None:
 )
 def test_other_origins(origin: str) -> None:
     assert check("localhost", "localhost:8", origin) is Forbidden
+
+
+def test_listed_hosts_and_sites_are_welcome() -> None:
+    names = "graph.example, [2001:db8::1]"
+    guard = Guard("127.0.0.1", Origins.parse("https://app.example"), names)
+    for host in (b"graph.example", b"GRAPH.example:443", b"[2001:db8::1]:8080", b"localhost:1"):
+        guard.check([(b"host", host)])
+        guard.check([(b"host", host), (b"origin", b"https://app.example")])
+        with pytest.raises(Forbidden):
+            guard.check([(b"host", host), (b"origin", b"https://other.example")])
+    with pytest.raises(Misdirected):
+        guard.check([(b"host", b"app.example")])
+    with pytest.raises(Misdirected):
+        Guard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104

@@ -10,7 +10,7 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 
 from kgserve.errors import FieldError, Internal, InvalidInput, KgserveError, Limited, Unavailable
 from kgserve.http import problem
-from kgserve.http.problem import KINDS, MethodNotAllowed, Misdirected, render
+from kgserve.http.problem import KINDS, HeadTooLarge, MethodNotAllowed, Misdirected, UrlTooLong, render
 from tests.http.serving import accepted
 
 CLIENT_SIDE = ("kgserve.client", "kgserve.shell")
@@ -35,7 +35,7 @@ def test_statuses_are_as_designed() -> None:
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
         "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400,
     }  # fmt: skip
-    own = {MethodNotAllowed.code: 405, Misdirected.code: 421}
+    own = {MethodNotAllowed.code: 405, Misdirected.code: 421, UrlTooLong.code: 414, HeadTooLarge.code: 431}
     assert {code: kind.status for code, kind in KINDS.items()} == designed | own
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.store.lock import read_server_file
+from kgserve.store.lock import SERVER_FILE, read_server_file
 from tests.http.serving import accepted
 
 PATIENCE = 40
@@ -26,6 +29,8 @@ from kgserve.app import serve
 from kgserve.settings import Settings
 sys.exit(serve(Settings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), shutdown_grace=float(sys.argv[3]))))
 """
+TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+"""Makes standard input the terminal whose end its session is told of."""
 
 
 @contextmanager
@@ -47,7 +52,7 @@ def url_of(running: subprocess.Popen[str], data: Path) -> str:
     return found[2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     data = tmp_path / "data"
     with process(data) as running:
@@ -63,6 +68,39 @@ def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> N
     assert read_server_file(data) is None
     with process(data) as running:
         assert accepted(httpx.get(f"{url_of(running, data)}/api/memory/demo/nodes/a"))["node"]["id"] == "a"
+
+
+def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
+    """SIGHUP with nobody left to read its output, not even the log."""
+    terminal, its = pty.openpty()
+    command = [sys.executable, "-c", TERMINAL + PROGRAM, str(tmp_path), "0", "20"]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True) as running:
+        try:
+            os.close(its)
+            deadline = time.monotonic() + PATIENCE
+            while (found := read_server_file(tmp_path)) is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert found is not None
+            accepted(httpx.post(f"{found.url}/api/memory/demo/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
+            os.close(terminal)
+            assert running.wait(PATIENCE) == 0
+        finally:
+            running.kill()
+    assert not (tmp_path / SERVER_FILE).exists()
+
+
+def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process(tmp_path) as running:
+            url = url_of(running, tmp_path)
+            running.send_signal(signal.SIGHUP)
+            for _ in range(3):
+                assert accepted(httpx.get(f"{url}/health"))["status"] == "ok"
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(PATIENCE) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_server_on_the_folder_names_the_first(tmp_path: Path) -> None:

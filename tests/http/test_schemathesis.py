@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 from litestar import Litestar
+from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from kgserve.http.openapi import describe
+from kgserve.http.operation import KEY, Operation
 from kgserve.http.routes import ROUTES
-from tests.http.serving import Served
+from tests.access.keys import bearer, given
+from tests.fuzzing import examples
+from tests.http.serving import Served, serving
+from tests.internals import assert_no_internals
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -21,15 +27,87 @@ def ndjson(_: schemathesis.SerializationContext, value: Any) -> bytes:
 
 
 description = msgspec.json.decode(describe(Litestar(ROUTES, openapi_config=None)))
-schema = schemathesis.openapi.from_dict(description).exclude(path_regex="/events$")  # an event stream has no end
-SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+# What is too long may be refused for its length before anybody looks at what is wrong with it.
+REJECTED = ["400", "401", "403", "404", "405", "409", "410", "413", "414", "415", "429", "431", "503"]
+schema = schemathesis.openapi.from_dict(
+    description,
+    config=SchemathesisConfig.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REJECTED}}}),
+).exclude(path_regex="/events$")  # an event stream has no end
+made_up = schemathesis.openapi.from_dict(
+    description, config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}})
+).exclude(path_regex="/events$")
+PUBLIC = {"health", "ready"}
+ABOUT_ITSELF = {"openapi", "docs"}  # they may name what the program is made of
+CALLERS = {"nobody": "", "reader": "read", "writer": "write", "administrator": "admin", "stranger": "admin"}
+ALLOWED = {
+    "read": {"reader", "writer", "administrator"},
+    "write": {"writer", "administrator"},
+    "admin": {"administrator"},
+}
 
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
-@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=SLOW)
+@examples(15)
 def test_every_operation_keeps_its_description(case: schemathesis.Case[Any], served: Served) -> None:
     # What no schema says may be refused: a new node without a type, a cursor that no page gave, 513 bytes of UTF-8.
     excluded = [positive_data_acceptance]
     if case.path.endswith("/import"):  # any text is taken: wrong lines are listed in the answer
         excluded.append(negative_data_rejection)
     case.call_and_validate(base_url=served.url, excluded_checks=excluded)
+
+
+@pytest.fixture(scope="module")
+def operations() -> dict[str, Operation]:
+    """All operations by their ids."""
+    app = Litestar(ROUTES, openapi_config=None)
+    handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", ())]
+    found: list[Operation] = [handler.opt[KEY] for handler in handlers if KEY in handler.opt]
+    return {operation.id: operation for operation in found}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that asks for keys."""
+    with serving(tmp_path_factory.mktemp("keyed") / "data", rate_limit=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keys(keyed: Served) -> dict[str, dict[str, str]]:
+    """The headers of each caller."""
+    stores = {"stranger": ["elsewhere-*"]}
+    return {
+        name: bearer(given(keyed.data, role, stores.get(name, ["*"]), name)) if role else {}  # pyright: ignore[reportArgumentType]
+        for name, role in CALLERS.items()
+    }
+
+
+@made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
+@examples(2)
+def test_every_caller_gets_what_the_role_allows(
+    case: schemathesis.Case[Any], keyed: Served, keys: dict[str, dict[str, str]], operations: dict[str, Operation]
+) -> None:
+    operation = operations[case.operation.definition.raw["operationId"]]
+    for name, headers in keys.items():
+        answer = case.call(base_url=keyed.url, headers=headers)
+        asked = f"{name}: {case.method} {case.formatted_path}: {answer.status_code} {answer.text[:300]}"
+        assert answer.status_code < 500, asked
+        assert_role(name, operation, answer.status_code, asked, of_store="{store}" in case.path)
+        if operation.id not in ABOUT_ITSELF:
+            assert_no_internals(answer.content.decode(errors="replace"), keyed.data)
+
+
+def assert_role(caller: str, operation: Operation, status: int, asked: str, *, of_store: bool) -> None:
+    """Who has no key gets 401, a lesser role 403, and a store is there only for those who may see it."""
+    if status in {405, 414}:  # another method than the operation's, a long address: refused before anybody is asked
+        return
+    if operation.id in PUBLIC:
+        assert status not in {401, 403}, asked
+    elif caller == "nobody":
+        assert status == 401, asked
+    elif caller == "stranger":
+        assert status in {400, 404, 405} or not of_store, asked
+    elif caller not in ALLOWED[operation.role]:
+        assert status == 403, asked
+    else:
+        assert status != 401, asked

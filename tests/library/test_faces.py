@@ -105,6 +105,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.changes(since=1, limit=2),
     lambda store: store.changes(limit=0),
     lambda store: store.restore("1", store.name),
+    lambda store: store.backup(keep=0),
     lambda store: store.restore("1", f"{store.name}-once"),
     lambda store: store.put_node(
         {"id": "v-1", "kind": "note", "content": "one", "tags": ["topic:a", "b"], "metadata": {"n": 1}}

@@ -94,6 +94,18 @@ def test_warnings_are_shown_and_nothing_else(folder: Path) -> None:
     assert "embedding_degraded" in done.err
 
 
+def test_slow_operations_are_shown_to_who_asks(folder: Path) -> None:
+    program = "kgserve.open(FOLDER, indexes=False).store('s').inject([{'id': 'a', 'type': 't'}])"
+    shown = ["import os\nos.environ['KGSERVE_SLOW_MS'] = '1'\n", "import logging\nlogging.basicConfig()\n"]
+    with Program(folder, program, opening=shown[0]) as run:
+        done = run.end()
+    assert (done.code, done.out, done.err) == (0, "", "")
+    with Program(folder, program, opening="".join(shown)) as run:
+        done = run.end()
+    assert done.code == 0
+    assert "event='slow_operation'" in done.err
+
+
 def test_a_configuration_of_structlog_is_left_alone(folder: Path) -> None:
     opening = "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
     program = "with kgserve.open(FOLDER, indexes=False) as library: library.create('s')"

@@ -65,6 +65,10 @@ class Stateless:
 
     def post(self, method: str, params: dict[str, Any], version: str = STATELESS, **headers: str) -> httpx.Response:
         """The answer to one request; underscores in names of headers are hyphens."""
+        return self._http.send(self.request(method, params, version, **headers))
+
+    def request(self, method: str, params: dict[str, Any], version: str = STATELESS, **headers: str) -> httpx.Request:
+        """The request itself."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": version,
             "io.modelcontextprotocol/clientCapabilities": {},
@@ -75,7 +79,7 @@ class Stateless:
         if "name" in params:
             routing["mcp-name"] = params["name"]
         routing |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return self._http.post("/mcp", json=body, headers=routing)
+        return self._http.build_request("POST", "/mcp", json=body, headers=routing)
 
     def call(self, tool: str, arguments: dict[str, Any], **headers: str) -> dict[str, Any]:
         """The result of a tool."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, cast
 
 import httpx
-import msgspec
 import pytest
+import structlog
 from mcp import Client, MCPError
 
-from tests.cli.running import Running, serving
+from kgserve.store.pool import StorePool
+from tests.cli.running import Running
+from tests.http.serving import Served
+from tests.http.serving import serving as in_process
+from tests.internals import assert_no_internals
 from tests.mcp.talking import STATELESS, Mode, Session, Stateless, call, message, refusal, talk
 
 SESSIONS = 256
 
 
+@pytest.mark.abuse(64)
 def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
     async def unknown(client: Client) -> None:
         with pytest.raises(MCPError) as refused:
@@ -26,6 +31,7 @@ def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
     talk(server.url, mode, unknown)
 
 
+@pytest.mark.abuse(65)
 @pytest.mark.parametrize(
     ("tool", "arguments", "path"),
     [
@@ -49,39 +55,47 @@ def test_65_bad_arguments(
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose data folder holds something that no code expects: a folder in the place of a file."""
-    data = tmp_path_factory.mktemp("damaged") / "data"
-    (data / "odd_memory" / "journal").mkdir(parents=True)
-    (data / "odd_memory" / "journal" / "00000000000000000001.log").write_bytes(b"")
-    (data / "odd_memory" / "store.json").mkdir()
-    with serving(data, "--embedding-provider", "hashing") as running:
-        yield running
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose pool holds something that no code expects: nothing in the place of a store."""
+    with in_process(tmp_path_factory.mktemp("damaged") / "data") as served:
+        pool: StorePool = cast("Any", served.server.config.app).state["service"].pool
+        pool._entries["odd-place"] = cast("Any", None)
+        yield served
+        del pool._entries["odd-place"]
 
 
-def test_66_an_exception_in_a_tool(damaged: Running, mode: Mode) -> None:
-    text = refusal(damaged.url, mode, "list_stores")
+def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **where: str) -> None:
+    """Who called hears of the defect, and where its traceback is; nobody hears more."""
     assert text.startswith("internal error")
-    assert "odd_memory" not in text
-    assert str(damaged.data) not in text
-    lines = Path(f"{damaged.data}.log").read_text().splitlines()
-    [line] = [line for line in map(msgspec.json.decode, lines) if text.endswith(f" {line.get('request_id')}")][:1]
-    assert (line["event"], line["tool"]) == ("internal_error", "list_stores")
-    assert "IsADirectoryError" in line["exception"]
+    assert "odd-place" not in text
+    assert_no_internals(text, served.data)
+    [line] = [line for line in lines if line["event"] == "internal_error" and text.endswith(f" {line['request_id']}")]
+    assert where.items() <= line.items()
+    assert line["exc_info"]
 
 
-def test_66_an_exception_in_a_resource(damaged: Running, mode: Mode) -> None:
+@pytest.mark.abuse(66)
+def test_66_an_exception_in_a_tool(damaged: Served, mode: Mode) -> None:
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        text = refusal(damaged.url, mode, "list_stores")
+    assert_kept_to_ourselves(text, lines, damaged, tool="list_stores")
+
+
+@pytest.mark.abuse(66)
+def test_66_an_exception_in_a_resource(damaged: Served, mode: Mode) -> None:
     async def read(client: Client) -> MCPError:
         with pytest.raises(MCPError) as refused:
             await client.read_resource("kgserve://stores")
         return refused.value
 
-    error = talk(damaged.url, mode, read)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        error = talk(damaged.url, mode, read)
     assert error.error.code == -32603
-    assert error.error.message.startswith("internal error")
-    assert "odd_memory" not in str(error)
+    assert error.error.data is None
+    assert_kept_to_ourselves(error.error.message, lines, damaged, uri="kgserve://stores")
 
 
+@pytest.mark.abuse(67)
 def test_67_header_and_body_disagree(bare: httpx.Client) -> None:
     stateless, params = Stateless(bare), {"name": "list_stores", "arguments": {}}
     assert stateless.post("tools/call", params).status_code == 200
@@ -93,6 +107,7 @@ def test_67_header_and_body_disagree(bare: httpx.Client) -> None:
     session.end()
 
 
+@pytest.mark.abuse(68)
 def test_68_an_unsupported_version(bare: httpx.Client) -> None:
     answer = Stateless(bare).post("tools/call", {"name": "list_stores", "arguments": {}}, version="2031-01-01")
     assert answer.status_code == 400
@@ -103,6 +118,7 @@ def test_68_an_unsupported_version(bare: httpx.Client) -> None:
     session.end()
 
 
+@pytest.mark.abuse(69)
 def test_69_one_session_too_many(bare: httpx.Client) -> None:
     sessions = [Session(bare) for _ in range(SESSIONS)]
     try:
@@ -119,6 +135,7 @@ def test_69_one_session_too_many(bare: httpx.Client) -> None:
     again.end()
 
 
+@pytest.mark.abuse(70)
 def test_70_dropping_without_confirming(server: Running, mode: Mode, store: str) -> None:
     call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
     for confirm in ({}, {"confirm": ""}, {"confirm": store.upper()}, {"confirm": "yes"}):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,42 +11,18 @@ from typing import Any
 
 import httpx
 import msgspec
-import pytest
 
-from tests.cli.running import Running, environment, serving
-from tests.project.reading import TOP, blocks
+from tests.cli.running import Running, environment
+from tests.project.reading import TOP, assert_within, blocks, whole_values
 
 EXAMPLE, REST, CYPHER, SEARCH, PAST, VALIDITY, VERSIONS = blocks("run", "bash")
 (ANSWERS,) = blocks("answers", "json")
 (FOUND,) = blocks("found", "json")
 
 
-def whole_values(text: str) -> list[Any]:
-    """The JSON values that stand in a text one after another."""
-    decoder, values, text = json.JSONDecoder(), [], text.strip()
-    while text:
-        value, end = decoder.raw_decode(text)
-        values.append(value)
-        text = text[end:].lstrip()
-    return values
-
-
 def in_order_of_ids(answer: Any) -> list[Any]:
     """The nodes of a search."""
     return sorted((hit["node"] for hit in answer["hits"]), key=lambda node: node["id"])
-
-
-def assert_within(shown: Any, given: Any) -> None:
-    """Everything shown is in what was given; objects may hold more."""
-    if isinstance(shown, dict):
-        for key, value in shown.items():
-            assert_within(value, given[key])
-    elif isinstance(shown, list):
-        assert len(shown) == len(given)
-        for one, other in zip(shown, given, strict=True):
-            assert_within(one, other)
-    else:
-        assert shown == given
 
 
 def send_as_curl_would(command: list[str]) -> Any:
@@ -73,31 +47,28 @@ def here(block: str, server: Running) -> str:
     return block.replace("localhost:8080", server.url.removeprefix("http://")).replace("\\\n", " ")
 
 
-def test_the_traceability_example_is_the_specs(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        commands = (shlex.split(part, comments=True) for part in here(EXAMPLE, server).split("\n\n"))
-        given = [send_as_curl_would(command) for command in commands if command]
+def test_the_traceability_example_is_the_specs(empty_server: Running) -> None:
+    commands = (shlex.split(part, comments=True) for part in here(EXAMPLE, empty_server).split("\n\n"))
+    given = [send_as_curl_would(command) for command in commands if command]
     shown = whole_values(ANSWERS)
     assert len(shown) == len(given) == 2
     assert_within(shown, given)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("bash") is None, reason="needs curl and bash")
-def test_all_examples_run_in_a_shell(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        path = os.pathsep.join([str(Path(sys.executable).parent), environment()["PATH"]])
-        variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data)})
-        outputs = [
-            subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", here(block, server)],
-                cwd=tmp_path,
-                env=variables,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for block in (EXAMPLE, REST, CYPHER, SEARCH, PAST, VALIDITY, VERSIONS)
-        ]
+def test_all_examples_run_in_a_shell(empty_server: Running, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment()["PATH"]])
+    variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(empty_server.data)})
+    outputs = [
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", here(block, empty_server)],
+            cwd=tmp_path,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for block in (EXAMPLE, REST, CYPHER, SEARCH, PAST, VALIDITY, VERSIONS)
+    ]
     assert_within(whole_values(ANSWERS), whole_values(outputs[0]))
     needs, deleted = whole_values(outputs[1].partition("nodes:")[0])
     assert [node["id"] for node in needs["nodes"]] == ["sym-user", "req-login", "req-signup"]
@@ -142,8 +113,7 @@ def test_the_librarys_example_runs(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment(), check=True)
 
 
-def test_the_clients_examples_run(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        for block in blocks("client", "python"):
-            variables = environment({"KGSERVE_DATA_DIR": str(server.data)})
-            subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=variables, check=True)
+def test_the_clients_examples_run(empty_server: Running, tmp_path: Path) -> None:
+    for block in blocks("client", "python"):
+        variables = environment({"KGSERVE_DATA_DIR": str(empty_server.data)})
+        subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=variables, check=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 
+from kgserve.client import Client
+from kgserve.client.blocking import Store
+from scripts.pages import anchors
 from scripts.readme import written
 from tests.cli.running import Running
 from tests.project.reading import README, TOP
@@ -37,13 +41,17 @@ def test_every_status_is_documented(server: Running) -> None:
     assert responses <= rows
 
 
+@pytest.mark.parametrize("kind", [Client, Store])
+def test_every_method_of_the_client_is_documented(kind: type[Client | Store]) -> None:
+    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    rows = re.findall(r"^\| (`\w+\(.*?\)`.*?) \|", README, re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)\(", row)}
+    assert methods - {"close"} <= documented
+
+
 def test_links_lead_somewhere() -> None:
-    headings = {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.+)$", README, re.MULTILINE)
-    }
     for target in re.findall(r"\]\(([^)]+)\)", README):
-        if target.startswith("#"):
-            assert target[1:] in headings
-        elif "://" not in target:
-            assert (TOP / target).exists(), target
+        if "://" not in target:
+            path, _, fragment = target.partition("#")
+            text = (TOP / (path or "README.md")).read_text()
+            assert not fragment or fragment in anchors(text), target

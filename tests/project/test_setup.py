@@ -53,5 +53,10 @@ def test_no_venv(tmp_path: Path) -> None:
     assert "venv" in one_sentence(preflight(bare))
 
 
+def test_no_headers(tmp_path: Path) -> None:
+    bare = program(tmp_path, "python3", 'case "$2" in *Python.h*) exit 1;; *) exit 0;; esac')
+    assert "python3-dev" in one_sentence(preflight(bare))
+
+
 def test_no_compiler(tmp_path: Path) -> None:
     assert "C++ compiler" in one_sentence(preflight(sys.executable, str(tmp_path)))

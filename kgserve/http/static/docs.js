@@ -2,6 +2,11 @@
 
 const METHODS = ["get", "put", "post", "delete"];
 const SHOWN_CHARACTERS = 200_000;
+const KEY = "kgserve-key";
+
+// Kept for this tab alone, until it is closed; it goes to this server, and nowhere else.
+const key = () => sessionStorage.getItem(KEY) ?? "";
+const authorization = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -109,15 +114,17 @@ const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 function curl({ url, method, media, body }) {
   const start = method === "GET" ? "curl" : `curl -X ${method}`;
+  const needed = key() ? ` \\\n  -H "Authorization: Bearer $KGSERVE_KEY"` : "";
   const tail = media ? ` \\\n  -H ${quoted(`Content-Type: ${media}`)} \\\n  --data-binary ${quoted(body)}` : "";
-  return `${start} ${quoted(url)}${tail}`;
+  return `${start} ${quoted(url)}${needed}${tail}`;
 }
 
 async function send({ url, method, media, body }, output) {
   output.textContent = "Sending…";
   const started = performance.now();
   try {
-    const response = await fetch(url, { method, body: media ? body : undefined, headers: media ? { "Content-Type": media } : {} });
+    const headers = { ...authorization(), ...(media ? { "Content-Type": media } : {}) };
+    const response = await fetch(url, { method, body: media ? body : undefined, headers });
     const text = await response.text();
     const isJson = /json$/.test(response.headers.get("content-type") ?? "");
     const shown = isJson ? pretty(JSON.parse(text)) : text;
@@ -178,10 +185,34 @@ function openTarget() {
   target?.scrollIntoView();
 }
 
+function askForKey(note) {
+  document.getElementById("access").hidden = false;
+  document.getElementById("access-note").textContent = note;
+}
+
+function use(text) {
+  if (!/^[\x21-\x7e]+$/.test(text)) return askForKey("A key begins with kgs_ and holds letters, digits, - and _.");
+  sessionStorage.setItem(KEY, text);
+  document.getElementById("key").value = "";
+  load();
+}
+
+function forget() {
+  sessionStorage.removeItem(KEY);
+  location.reload();
+}
+
 async function show() {
   const status = document.getElementById("status");
-  const response = await fetch("/openapi.json");
+  const response = await fetch("/openapi.json", { headers: authorization() });
+  if (response.status === 401) {
+    askForKey(key() ? "This server does not know that key, or not any more." : "This server shows its description to holders of a key.");
+    sessionStorage.removeItem(KEY);
+    status.textContent = "A key is needed.";
+    return;
+  }
   if (!response.ok) throw new Error(`openapi.json answered ${response.status}`);
+  if (key()) askForKey("The key is kept until this tab is closed.");
   const description = new Description(await response.json());
   const { info, tags, components } = description.document;
   const groups = tags.map((tag) => [tag, description.operations(tag.name)]);
@@ -191,9 +222,23 @@ async function show() {
   document.getElementById("operations").append(
     ...groups.flatMap(([tag, operations]) => [element("h2", {}, tag.name), prose(tag.description), ...operations.map((one) => operationPanel(description, one))]),
     element("h2", {}, "Schemas"), ...Object.entries(components.schemas).map(([name, schema]) => schemaTable(description, name, schema)));
-  status.remove();
+  status.hidden = true;
   addEventListener("hashchange", openTarget);
   openTarget();
 }
 
-show().catch((error) => { document.getElementById("status").textContent = `The description could not be shown: ${error.message}`; });
+let loaded = false;
+
+function load() {
+  if (loaded) return location.reload();
+  show().then(() => { loaded = document.getElementById("status").hidden; }).catch((error) => {
+    document.getElementById("status").textContent = `The description could not be shown: ${error.message}`;
+  });
+}
+
+document.getElementById("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  use(document.getElementById("key").value.trim());
+});
+document.getElementById("forget").addEventListener("click", forget);
+load();

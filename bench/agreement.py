@@ -1,0 +1,66 @@
+"""Whether everything that a store keeps beside its journal says the same: engine, catalog, history and indexes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from bench.server import Client
+
+PATIENCE = 60.0
+"""Seconds until indexes must have caught up."""
+_PAGE = 1_000
+_COUNTS = {"nodes": "MATCH (n:Entity) RETURN count(*)", "edges": "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"}
+
+
+def disagreements(client: Client, store: str) -> list[str]:
+    """What does not agree, in words; nobody may write to the store meanwhile."""
+    api = f"/api/memory/{store}"
+    lines = client.export(store)
+    rows = {kind: [line for line in lines if line["kind"] == kind[:-1]] for kind in _COUNTS}
+    stats = client.call("GET", f"{api}/stats")
+    wrong = [f"stats: {stats[kind]} {kind}, not {len(rows[kind])}" for kind in rows if stats[kind] != len(rows[kind])]
+    for kind, query in _COUNTS.items():
+        [[count]] = client.call("POST", f"{api}/cypher", {"query": query})["rows"]
+        if count != len(rows[kind]):
+            wrong.append(f"engine: {count} {kind}, not {len(rows[kind])}")
+    if list(_listed(client, api)) != sorted(node["id"] for node in rows["nodes"]):
+        wrong.append("the catalog lists other nodes than the export has")
+    if _sorted(client.export(f"{store}", f"?as_of={stats['sequence']}")) != _sorted(lines):
+        wrong.append("the history as of the last commit is not the present")
+    return wrong + _of_indexes(client, api, sum(bool(node["content"]) for node in rows["nodes"]))
+
+
+def _listed(client: Client, api: str) -> Iterator[str]:
+    """All ids in the catalog's order."""
+    cursor = ""
+    while True:
+        page = client.call("GET", f"{api}/nodes?limit={_PAGE}{cursor}")
+        yield from (node["id"] for node in page["nodes"])
+        if not page.get("next_cursor"):
+            return
+        cursor = f"&cursor={quote(page['next_cursor'], safe='')}"
+
+
+def _sorted(lines: list[Any]) -> list[str]:
+    return sorted(map(repr, lines))
+
+
+def _of_indexes(client: Client, api: str, texts: int) -> list[str]:
+    """Waits until the indexes of the present have seen everything."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        indexes = [
+            each for each in client.call("GET", f"{api}/stats")["indexes"] if not each["name"].startswith("past")
+        ]
+        wrong = [
+            f"index {each['name']}: {each['entities']} texts, not {texts}; {each['lag']} behind; {each['error']}"
+            for each in indexes
+            if not each["name"].startswith("past-")
+            if each["lag"] or each["pending"] or each["error"] or each["entities"] != texts
+        ]
+        if not wrong or time.monotonic() > end:
+            return wrong
+        time.sleep(0.05)

@@ -1,0 +1,281 @@
+"""Who uses a server that is killed now and then: they come back, and check what they get."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import re
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from bench.ledger import Ledger, State, Unit
+from bench.listener import Listener, Told
+from bench.server import Client, Reply, Server
+
+GONE = (OSError, http.client.HTTPException)
+UNITS = 24
+"""Units of each writer: with all generations of one, the stores' sizes stay as they are."""
+SIZE = 200
+WRITE_SECONDS = 0.15
+READ_SECONDS = 0.1
+BREATH = (9.0, 2.5)
+"""Writers write for so long and pause for so long, all at once, so that compaction finds a store at rest."""
+STARTING_SECONDS = 30.0
+"""So long after a start 503 is no violation: stores and indexes are being opened."""
+
+_GENERATION = re.compile(r"generation (\d+) of ")
+
+
+class Site:
+    """The server as its clients know it: where it is now, whether it is up, and what it answered."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.over = threading.Event()
+        self._up, self._writable = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._writing = 0
+        self._server: Server | None = None
+        self._started = 0.0
+
+    @property
+    def port(self) -> int:
+        """Where the server listens now."""
+        assert self._server is not None
+        return self._server.port
+
+    def starts(self, server: Server) -> None:
+        """A server answers from now on; nobody writes yet."""
+        self._server, self._started = server, time.monotonic()
+        self._up.set()
+
+    def opens(self) -> None:
+        """Writers may go on."""
+        self._writable.set()
+
+    def ends(self) -> None:
+        """The server is about to be killed or stopped."""
+        self._up.clear()
+
+    def rests(self) -> None:
+        """Returns once no writer is at work; none begins until `opens`."""
+        self._writable.clear()
+        while self._writing:
+            time.sleep(0.01)
+
+    def wait(self) -> bool:
+        """Whether there is a server to ask; False when all is over."""
+        while not self.over.is_set():
+            if self._up.wait(0.1):
+                return True
+        return False
+
+    def may_write(self) -> bool:
+        """Take part in writing; to be given back with `wrote`."""
+        if not self._writable.wait(0.1) or self.over.is_set():
+            return False
+        with self._lock:
+            self._writing += self._writable.is_set()
+            return self._writable.is_set()
+
+    def wrote(self) -> None:
+        """Ends what `may_write` began."""
+        with self._lock:
+            self._writing -= 1
+
+    def violate(self, text: str) -> None:
+        """Note what must not be."""
+        with self._lock:
+            self.violations.append(text)
+
+    def judge(self, what: str, reply: Reply) -> bool:
+        """Count an answer; whether it is a success. A server that ends or has just started may say 503."""
+        self.count(what if reply.status < 300 else f"{what}: {reply.status}")
+        if reply.status == 503 and self.is_moving:
+            self.count("503 while starting or stopping")
+        elif reply.status >= 500:
+            self.violate(f"{what}: {reply.status} {reply.body[:300]!r}")
+        return reply.status < 300
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the server is ending or has started a moment ago."""
+        return not self._up.is_set() or time.monotonic() - self._started < STARTING_SECONDS
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something for the report."""
+        with self._lock:
+            self.counts[what] += number
+
+
+class Visitor(threading.Thread, ABC):
+    """A client that goes on until all is over, with a new connection after each end of the server."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        super().__init__(daemon=True, name=name)
+        self.site = site
+        self.choice = random.Random(name)
+
+    def run(self) -> None:
+        """Come, and come again."""
+        while self.site.wait():
+            with suppress(*GONE):
+                self.visit()
+            self.site.over.wait(0.05)
+
+    @abstractmethod
+    def visit(self) -> None:
+        """What is done while there is a server. Raises what a connection that breaks does."""
+
+
+class Writer(Visitor):
+    """Injects, updates and deletes units of its own; notes what was acknowledged, and how many events tell of it."""
+
+    def __init__(self, site: Site, name: str, ledger: Ledger) -> None:
+        super().__init__(site, name)
+        self._ledger = ledger
+        self._units = [Unit(f"{name}-{number}", SIZE, None) for number in range(UNITS)]
+        self.events: dict[int, int] = {}
+
+    def visit(self) -> None:
+        """Write, with pauses."""
+        with Client(self.site.port, timeout=60) as client:
+            while not self.site.over.wait(WRITE_SECONDS * self.choice.random() * 2):
+                if time.monotonic() % sum(BREATH) > BREATH[0] or not self.site.may_write():
+                    continue
+                try:
+                    self._step(client)
+                finally:
+                    self.site.wrote()
+
+    def writes_to(self, ledger: Ledger) -> bool:
+        """Whether it is one of a store's writers."""
+        return self._ledger is ledger
+
+    def _step(self, client: Client) -> None:
+        settled = [unit for unit in self._units if len(unit.allowed) == 1]
+        if not settled:
+            return
+        unit = self.choice.choice(settled)
+        now = unit.allowed[0]
+        delete = now.generation > 0 and now.first and self.choice.random() < 0.25
+        after = State(now.generation, first=False) if delete else State(now.generation + 1)
+        self._ledger.attempt(unit, after)
+        api = f"/api/memory/{self._ledger.store}"
+        if delete:
+            reply = client.send("DELETE", f"{api}/{unit.path(0)}")
+        else:
+            reply = client.send("POST", f"{api}/inject", msgspec.json.encode(unit.batch(after.generation)))
+        if self.site.judge("write", reply):
+            self._ledger.acknowledge(unit, after)
+            self._expect(reply.json(), delete=delete)
+
+    def _expect(self, answer: Any, *, delete: bool) -> None:
+        told = [f"{part}_{what}" for part in ("nodes", "edges") for what in ("created", "updated")]
+        self.events[answer["sequence"]] = 1 if delete else sum(answer[name] for name in told)
+
+
+class Reader(Visitor):
+    """Asks in every way that there is, and looks whether a unit is ever seen half written."""
+
+    def __init__(self, site: Site, name: str, stores: Iterable[str], units: Iterable[str]) -> None:
+        super().__init__(site, name)
+        self._stores, self._units = list(stores), list(units)
+
+    def visit(self) -> None:
+        """Read, with pauses."""
+        with Client(self.site.port, timeout=60) as client:
+            while not self.site.over.wait(READ_SECONDS * self.choice.random() * 2):
+                self._ask(client, f"/api/memory/{self.choice.choice(self._stores)}", self.choice.choice(self._units))
+
+    def _ask(self, client: Client, api: str, unit: str) -> None:
+        match self.choice.randrange(10):
+            case 0 | 1:
+                self.site.judge("node", client.send("GET", f"{api}/nodes/{unit}%2F1"))
+            case 2:
+                self._send(client, "walk", f"{api}/traverse", {"start_id": f"{unit}/1", "depth": 3})
+            case 3 | 4:
+                self._send(client, "search", f"{api}/search", {"query": f"generation of {unit}", "limit": 5})
+            case 5:
+                self.site.judge("list", client.send("GET", f"{api}/nodes?limit=100"))
+            case 6:
+                self.site.judge("history", client.send("GET", f"{api}/nodes/{unit}%2F2/history?limit=5"))
+            case 7:
+                self.site.judge("stats", client.send("GET", f"{api}/stats"))
+            case _:
+                self._look(client, api, unit)
+
+    def _look(self, client: Client, api: str, unit: str) -> None:
+        query = "MATCH (n:Entity) WHERE n.id STARTS WITH $unit RETURN n.content"
+        reply = self._send(client, "cypher", f"{api}/cypher", {"query": query, "params": {"unit": f"{unit}/"}})
+        if reply.status == 200:
+            found = {_generation(row[0]) for row in reply.json()["rows"]}
+            if len(found) > 1:
+                self.site.violate(f"{unit} seen half written: generations {sorted(found)}")
+
+    def _send(self, client: Client, what: str, path: str, body: dict[str, Any]) -> Reply:
+        reply = client.send("POST", path, msgspec.json.encode(body))
+        self.site.judge(what, reply)
+        return reply
+
+
+def _generation(content: str) -> int:
+    found = _GENERATION.match(content)
+    return int(found[1]) if found else -1
+
+
+class Hearer(Visitor):
+    """Listens to a store, and resumes where it left off. ``seen`` holds how many events of each commit it was told."""
+
+    def __init__(self, site: Site, store: str) -> None:
+        super().__init__(site, f"listener of {store}")
+        self._path = f"/api/memory/{store}/events"
+        self._last_id = "0"
+        self.seen: dict[int, int] = {}
+        self._place = (0, 0)
+
+    def visit(self) -> None:
+        """Listen until the stream ends, or for a while."""
+        stay = time.monotonic() + self.choice.uniform(1, 20)
+        with Listener(self.site.port, self._path, self._last_id, timeout=3.0) as listener:
+            if listener.status != 200:
+                self._refused(listener)
+                return
+            self.site.count("stream")
+            with suppress(TimeoutError):
+                for told in listener.events():
+                    self._hear(told)
+                    if time.monotonic() > stay:
+                        break
+            self._last_id = listener.last_id
+
+    def reached(self, sequence: int) -> bool:
+        """Whether it has been told of everything up to a commit."""
+        return int(self._last_id.partition("-")[0]) >= sequence
+
+    def _refused(self, listener: Listener) -> None:
+        self.site.count(f"stream: {listener.status}")
+        if listener.status not in (404, 429, 503) or (listener.status == 503 and not self.site.is_moving):
+            self.site.violate(f"{self.name}: {listener.status} after {self._last_id}: {listener.problem()}")
+
+    def _hear(self, told: Told) -> None:
+        self._last_id = told.id
+        if told.kind in ("dropped", "index_ready"):  # of no commit, and without a place of their own
+            self.site.count(told.kind)
+            return
+        sequence, _, index = told.id.partition("-")
+        place = (int(sequence), int(index))
+        follows = place == (self._place[0], self._place[1] + 1) or (place[0] > self._place[0] and not place[1])
+        if not follows:
+            self.site.violate(f"{self.name}: {place} after {self._place}")
+        self._place = place
+        self.seen[place[0]] = self.seen.get(place[0], 0) + 1
+        self.site.count("event")

@@ -1,0 +1,283 @@
+"""A server in use for long, and killed now and then: `python -m bench.trust_soak [--minutes N] [--seed S]`.
+
+Eight writers, eight readers, four listeners, a backup every minute. For the first three fifths of the time the server
+is killed (SIGKILL) at random and started again; then it is left alone, and its memory, threads and descriptors are
+watched. What was acknowledged must be there, and nothing in part; listeners must be told of every commit once; there
+must be no 5xx but 503 around a restart; the backups must verify. Exit code 1 on a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.agreement import disagreements
+from bench.ledger import Ledger
+from bench.server import Server
+from bench.soak_clients import UNITS, Hearer, Reader, Site, Writer
+from bench.tally import Tally, consult, export_when_open
+
+STORES = 4
+WRITERS = READERS = 8
+SETTINGS = {
+    "embedding_provider": "hashing",
+    "compact_wal_mb": 2,
+    "journal_segment_mb": 4,
+    "buffer_pool_mb": 64,
+    "log_level": "warning",
+}
+KILLED_FOR = 0.6
+"""The part of the time in which the server is killed."""
+LIFE_SECONDS = (8.0, 30.0)
+BACKUP_SECONDS = 60.0
+PATIENCE = 120.0
+GROWTH = 1.2
+"""Memory may be so many times in the last quarter of the quiet time what it was in the second."""
+MORE = {"threads": 6.0, "descriptors": 16.0}
+"""Others may grow by so much at the most: a compaction or a rebuild may be under way."""
+
+
+class Sample(NamedTuple):
+    """The server's process at one moment: MiB of memory, threads, open descriptors, and when, in seconds."""
+
+    at: float
+    memory: float
+    threads: float
+    descriptors: float
+
+
+class Watch:
+    """Samples of a server's process."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._samples: list[Sample] = []
+
+    def take(self) -> None:
+        """One more sample."""
+        server = self._server
+        self._samples.append(
+            Sample(time.monotonic(), server.mebibytes("VmRSS"), server.threads(), server.descriptors())
+        )
+
+    def quarter(self, number: int, field: str) -> float:
+        """The median of a figure in the first (0) to the last (3) quarter of the samples."""
+        count = len(self._samples)
+        part = self._samples[number * count // 4 : (number + 1) * count // 4] or self._samples[-1:]
+        return statistics.median(getattr(each, field) for each in part)
+
+    def slope(self) -> float:
+        """Memory in MiB per minute over the last three quarters, as a straight line fits best."""
+        late = self._samples[len(self._samples) // 4 :]
+        if len(late) < 2:
+            return 0.0
+        return 60 * statistics.linear_regression([each.at for each in late], [each.memory for each in late]).slope
+
+    def judge(self) -> list[str]:
+        """What did not stay as it was."""
+        wrong: list[str] = []
+        if self.quarter(3, "memory") > GROWTH * self.quarter(1, "memory"):
+            wrong.append(f"memory grew: {self}")
+        for field, most in MORE.items():
+            if self.quarter(3, field) - self.quarter(1, field) > most:
+                wrong.append(f"{field} grew: {self}")
+        return wrong
+
+    def __str__(self) -> str:
+        """All figures, each by quarters."""
+        parts = [
+            f"{field} {' → '.join(f'{self.quarter(number, field):.0f}' for number in range(4))}"
+            for field in ("memory", "threads", "descriptors")
+        ]
+        return f"{'; '.join(parts)}; memory {self.slope():+.1f} MiB/min"
+
+
+class Backups(threading.Thread):
+    """Backs the data folder up into one folder, again and again."""
+
+    def __init__(self, site: Site, data: Path, folder: Path, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._site, self._data, self._folder, self._seconds = site, data, folder, seconds
+        self.lives = 0  # how many servers there have been
+
+    def run(self) -> None:
+        """One after the other; one that a kill fell into may fail."""
+        while not self._site.over.wait(self._seconds):
+            lives = self.lives
+            done = self._command("backup", "--data", str(self._data), "--to", str(self._folder))
+            if done.returncode == 0:
+                self._site.count("backup")
+            elif self.lives != lives or self._site.is_moving:
+                self._site.count("backup that a kill fell into")
+            else:
+                self._site.violate(f"backup: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+    def verify(self) -> None:
+        """Look at the folder once all is over."""
+        done = self._command("verify", str(self._folder))
+        if done.returncode != 0:
+            self._site.violate(f"verify: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+    def _command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kgserve", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+class Soak:
+    """A data folder with its server, and all who use it."""
+
+    def __init__(self, folder: Path, seconds: float, seed: int) -> None:
+        self._data = folder / "data"
+        self._seconds = seconds
+        self._choice = random.Random(seed)
+        self.site = Site()
+        self.ledgers = [Ledger(f"soak-{number}") for number in range(STORES)]
+        self._writers = [Writer(self.site, f"w{n}", self.ledgers[n % STORES]) for n in range(WRITERS)]
+        stores = [ledger.store for ledger in self.ledgers]
+        units = [f"{writer.name}-{number}" for writer in self._writers for number in range(UNITS)]
+        self._readers = [Reader(self.site, f"r{number}", stores, units) for number in range(READERS)]
+        self._hearers = [Hearer(self.site, store) for store in stores]
+        self._backups = Backups(self.site, self._data, folder / "backup", min(BACKUP_SECONDS, seconds / 4))
+        self._server = Server(self._data, SETTINGS)
+        self.watch = Watch(self._server)
+        self.kills = 0
+        self.slowest = 0.0
+
+    def run(self) -> None:
+        """The whole time, and what is to be looked at in the end."""
+        try:
+            self._run()
+        finally:
+            self.site.over.set()
+            if self._server.running:
+                self._server.kill()
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                client.call("PUT", f"/api/memory/{ledger.store}")
+        self._admit()
+        for each in (*self._writers, *self._readers, *self._hearers, self._backups):
+            each.start()
+        until = begun + KILLED_FOR * self._seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pass(min(self._choice.uniform(*LIFE_SECONDS), left))
+            self._kill()
+        self.watch = Watch(self._server)
+        self._pass(max(begun + self._seconds - time.monotonic(), LIFE_SECONDS[0]))
+        self.site.violations += self.watch.judge()
+        self._finish()
+
+    def _admit(self) -> None:
+        self._backups.lives += 1
+        self.site.starts(self._server)
+        self.site.opens()
+
+    def _pass(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.watch.take()
+            time.sleep(0.5)
+            if not self._server.running:
+                self.site.violate(f"the server ended by itself; log: {self._server.log_tail()}")
+                self._restart()
+
+    def _kill(self) -> None:
+        self.site.ends()
+        self._server.kill()
+        self.kills += 1
+        self._restart()
+
+    def _restart(self) -> None:
+        self.site.ends()
+        self._note_defects()
+        self.site.rests()
+        start = time.monotonic()
+        self._server = Server(self._data, SETTINGS)
+        self._server.wait_ready()
+        self._compare()
+        self.slowest = max(self.slowest, time.monotonic() - start)
+        self.watch = Watch(self._server)
+        self._admit()
+
+    def _compare(self) -> None:
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                self.site.violations += ledger.verify(export_when_open(client, ledger.store))
+
+    def _note_defects(self) -> None:
+        for name in ("internal_error", "answer_broken_off"):
+            if found := self._server.wait_event(name, 0, 0.0):
+                self.site.violate(f"in the log: {str(found)[-700:]}")
+
+    def _finish(self) -> None:
+        self.site.rests()
+        self._hear_to_the_end()
+        self.site.over.set()
+        for each in (*self._writers, *self._readers, *self._hearers, self._backups):
+            each.join(PATIENCE)
+        self._compare()
+        with self._server.client() as client:
+            for ledger in self.ledgers:
+                self.site.violations += disagreements(client, ledger.store)
+        self._note_defects()
+        self._server.stop()
+        self._backups.verify()
+        tally = Tally("at the end")
+        for ledger in self.ledgers:
+            consult(self._data, ledger.store, tally)
+        self.site.violations += tally.violations
+
+    def _hear_to_the_end(self) -> None:
+        """Listeners must be told of everything that was acknowledged, once."""
+        for hearer, ledger in zip(self._hearers, self.ledgers, strict=True):
+            written = {at: n for each in self._writers if each.writes_to(ledger) for at, n in each.events.items()}
+            end = time.monotonic() + PATIENCE
+            while not hearer.reached(max(written)) and time.monotonic() < end:
+                time.sleep(0.1)
+            time.sleep(0.5)  # the last commit may have several events
+            wrong = [at for at, number in written.items() if not number <= hearer.seen.get(at, 0)]
+            if wrong:
+                self.site.violate(f"{hearer.name}: {len(wrong)} commits not told in full: {sorted(wrong)[:5]}")
+
+
+def show(soak: Soak, seconds: float) -> None:
+    """Print the figures."""
+    counts: Sequence[tuple[str, int]] = sorted(soak.site.counts.items())
+    for name, number in counts:
+        print(f"{number:>10,}  {name}")
+    acknowledged = sum(ledger.acknowledged for ledger in soak.ledgers)
+    print(f"{acknowledged:,} writes acknowledged; {soak.kills} kills; {seconds:.0f} s")
+    print(f"slowest from start to every store compared: {soak.slowest:.1f} s")
+    print(f"when left alone: {soak.watch}")
+    for text in soak.site.violations[:20]:
+        print(f"! {text}")
+    print(f"{len(soak.site.violations)} violations")
+
+
+def main() -> int:
+    """Run for the time that is asked for, and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.trust_soak", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="of the kills (default 1)")
+    given = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kgserve-soak-", ignore_cleanup_errors=True) as folder:
+        soak = Soak(Path(folder), 60 * given.minutes, given.seed)
+        soak.run()
+    show(soak, time.monotonic() - start)
+    return int(bool(soak.site.violations))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

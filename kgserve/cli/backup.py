@@ -1,0 +1,287 @@
+"""``kgserve backup``, ``kgserve restore`` and ``kgserve verify``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from kgserve.cli.options import load
+from kgserve.cli.remote import check, connect, decode, find, server_options
+from kgserve.cli.terminal import Column, as_size, show_table
+from kgserve.errors import Conflict, NotFound
+from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, VerifiedStore
+from kgserve.model.store_answers import StoreList
+
+if TYPE_CHECKING:
+    import httpx
+
+    from kgserve.backup.stores import Ways
+    from kgserve.ops.backup import Source
+    from kgserve.settings import Settings
+
+FAILED = 1
+
+_BACKED_UP = (
+    Column("Store"),
+    Column("From", "number"),
+    Column("To", "number"),
+    Column("Copied", "bytes"),
+    Column("In all", "bytes"),
+    Column("Bases", "number"),
+    Column("Copied anew because"),
+)
+_RESTORED = (Column("Store"), Column("From backup of"), Column("Sequence", "number"), Column("Nodes", "number"))
+_VERIFIED = (
+    Column("Store"),
+    Column("Result"),
+    Column("From", "number"),
+    Column("To", "number"),
+    Column("Since"),
+    Column("Until"),
+    Column("Runs", "number"),
+    Column("Size", "bytes"),
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.command()
+@click.argument("stores", nargs=-1, metavar="[STORE]...")
+@click.option("--to", "folder", required=True, metavar="DIR", help="Folder to keep the backup in, and to add to.")
+@click.option("--full", is_flag=True, help="Copy everything, not only what is new.")
+@click.option("--keep", type=click.IntRange(1), help="Keep this many bases, the newest.  [default: all]")
+@_as_json
+@server_options
+def backup(
+    stores: tuple[str, ...],
+    folder: str,
+    *,
+    full: bool,
+    keep: int | None,
+    as_json: bool,
+    server: str | None,
+    data_dir: str | None,
+) -> int:
+    """Back up STORE, or every store, whether a server runs or not; only what is new since the last time is copied.
+
+    The files of the data folder are read where they are, beside a running server, and no write waits for it. With
+    --server the server of that address makes the backup, and DIR lies below its own folder for backups.
+
+    The exit code is 0 when every store was backed up, 1 when one was not (its former backup is as it was), 2 for wrong
+    usage, and 3 when no server answers.
+    """
+    if server is not None:
+        body = {"stores": list(stores) or None, "to": folder, "full": full, "keep": keep}
+        with connect(find(server, data_dir)) as client:
+            answer = decode(client.post("/api/backup", json=body), BackupAnswer)
+    else:
+        from kgserve.backup.stores import Ways
+
+        answer = _back_up(load({"data_dir": data_dir}), stores, Path(folder), Ways(live=False, full=full, keep=keep))
+    if as_json:
+        _print(answer)
+    else:
+        _show_backup(answer)
+    return FAILED if answer.failed else 0
+
+
+def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Ways) -> BackupAnswer:
+    from kgserve.backup.folder import BackupFolder
+    from kgserve.backup.stores import Wanted, back_up
+    from kgserve.server_file import read_server_file
+    from kgserve.store.layout import Layout
+    from kgserve.store.lock import DataFolderLock
+    from kgserve.store.pool import StorePool
+    from kgserve.store.summary import closed_state
+
+    _quiet(settings)
+    _require_data(settings)
+    if read_server_file(settings.data_dir) is not None:
+        data_dir = str(settings.data_dir)
+        with connect(find(None, data_dir)) as client:
+            wanted = [
+                Wanted(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
+                for name in _chosen(names, list(_sequences(client)))
+            ]
+            return back_up(BackupFolder(folder), wanted, msgspec.structs.replace(ways, live=True), _announce)
+    with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
+        wanted = [
+            Wanted(pool.layout(name), lambda name=name: closed_state(pool.layout(name)).sequence)
+            for name in _chosen(names, pool.names())
+        ]
+        return back_up(BackupFolder(folder), wanted, ways, _announce)
+
+
+def _sequences(client: httpx.Client) -> _Sequences:
+    return _Sequences({each.name: each.sequence for each in decode(client.get("/api/memory"), StoreList).stores})
+
+
+class _Sequences(dict[str, int]):
+    """How far each store has come."""
+
+    def __missing__(self, name: str) -> int:
+        raise NotFound(f"there is no store {name!r}")
+
+
+def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The stores that were named, or all. Raises NotFound."""
+    for name in names:
+        if name not in there:
+            raise NotFound(f"there is no store {name!r}")
+    return list(dict.fromkeys(names)) or list(there)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--store", metavar="S", help="The store to restore.  [default: every store of the backup]")
+@click.option("--as", "into", metavar="NAME", help="Name of the restored store.  [default: its own]")
+@click.option(
+    "--until",
+    metavar="WHEN",
+    help="Restore it as it was then: a time such as 2025-07-15T12:00:00Z, or a sequence.  [default: the newest backup]",
+)
+@_as_json
+@server_options
+def restore(
+    folder: str,
+    *,
+    store: str | None,
+    into: str | None,
+    until: str | None,
+    as_json: bool,
+    server: str | None,
+    data_dir: str | None,
+) -> None:
+    """Make a store, or all stores of a backup, out of DIR; a store that exists is never replaced.
+
+    Nothing is left of a store whose restore fails. With --server the server of that address reads DIR below its own
+    folder for backups.
+
+    The exit code is 0 when all is restored, 1 when something stands in the way, such as a damaged backup or a store of
+    that name, 2 for wrong usage or a moment that is not covered, and 3 when no server answers.
+    """
+    if server is not None:
+        body = {"from": folder, "store": store, "as": into, "until": until}
+        with connect(find(server, data_dir)) as client:
+            answer = decode(client.post("/api/restore", json=body), RestoreBackupAnswer)
+    else:
+        answer = _restore(load({"data_dir": data_dir}), Path(folder), store, into, until)
+    if as_json:
+        _print(answer)
+    else:
+        show_table(_RESTORED, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
+
+
+def _restore(
+    settings: Settings, folder: Path, store: str | None, into: str | None, until: str | None
+) -> RestoreBackupAnswer:
+    from kgserve.ops import backup as ops
+    from kgserve.server_file import read_server_file
+    from kgserve.store.lock import DataFolderLock
+    from kgserve.store.pool import StorePool
+
+    _quiet(settings)
+    sources = ops.sources(folder, store, into, until)
+    if read_server_file(settings.data_dir) is not None:
+        with connect(find(None, str(settings.data_dir))) as client:
+            ops.require_free(settings.data_dir, sources)
+            return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
+    with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
+        return ops.restore(pool, folder, sources)
+
+
+def _hand_over(client: httpx.Client, settings: Settings, folder: Path, source: Source) -> RestoredStore:
+    """Make the store's folder beside the others, and have the running server take it."""
+    import shutil
+    import time
+
+    from kgserve.backup.folder import BackupFolder
+    from kgserve.model.digest import to_text
+    from kgserve.ops import backup as ops
+
+    started = time.perf_counter()
+    data_dir = settings.data_dir.resolve()
+    _announce(source.into)
+    staging = ops.staging(data_dir, source.into)
+    backups = BackupFolder(folder)
+    with backups.reading():
+        state = ops.prepare(data_dir, staging, backups.there(source.store), source)
+    prepared = {
+        "folder": staging.name,
+        "store": source.into,
+        "sequence": state.sequence,
+        "digest": to_text(state.digest),
+    }
+    try:
+        check(client.post("/api/restore", json={"prepared": prepared}))
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return ops.restored(source, state, started)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--store", metavar="S", help="Look at one store alone.  [default: every store of the backup]")
+@_as_json
+def verify(folder: str, *, store: str | None, as_json: bool) -> int:
+    """Check a backup: every file against its checksum, every record of the journals, and that nothing is missing.
+
+    The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
+    """
+    from kgserve.backup.folder import BackupFolder
+    from kgserve.backup.stores import told
+    from kgserve.backup.verifying import verify as look
+
+    found = [told(each) for each in look(BackupFolder(Path(folder)), store)]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        _show_verified(found)
+    return 0 if all(each.ok for each in found) else FAILED
+
+
+def _show_verified(found: list[VerifiedStore]) -> None:
+    rows = [
+        (each.store, "ok" if each.ok else "BAD", base.first, base.last, base.since, base.until, base.runs, base.bytes)
+        for each in found
+        for base in each.bases
+    ]
+    show_table(_VERIFIED, rows)
+    for each in found:
+        for fault in each.faults:
+            click.echo(f"kgserve: {fault}", err=True)
+        if each.leftovers:
+            click.echo(f"{each.store}: an interrupted backup has left files; the next one removes them", err=True)
+
+
+def _show_backup(answer: BackupAnswer) -> None:
+    rows = [(s.store, s.first, s.sequence, s.bytes_copied, s.bytes_total, s.bases, s.new_base) for s in answer.stores]
+    show_table(_BACKED_UP, rows)
+    for failure in answer.failed:
+        click.echo(f"kgserve: {failure.store} was not backed up: {failure.error}", err=True)
+    if sys.stderr.isatty():
+        click.echo(f"{as_size(answer.bytes_copied)} copied to {answer.folder}", err=True)
+
+
+def _announce(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"{name} …", err=True)
+
+
+def _print(answer: msgspec.Struct) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+
+
+def _quiet(settings: Settings) -> None:
+    from kgserve import log
+
+    log.configure(settings.log_format, "error")
+
+
+def _require_data(settings: Settings) -> None:
+    if not settings.data_dir.is_dir():
+        raise Conflict(f"there is no data folder {settings.data_dir}")

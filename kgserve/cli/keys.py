@@ -1,0 +1,142 @@
+"""``kgserve keys``: who may do what. Works on the data folder's file; a running server notices by itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from kgserve.cli.options import load, settings_options
+from kgserve.cli.terminal import Column, show_table
+
+if TYPE_CHECKING:
+    from kgserve.access.caller import Role
+    from kgserve.access.key import Key
+
+ROLES = ("read", "write", "admin")
+COLUMNS = tuple(map(Column, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
+
+
+class ShownKey(msgspec.Struct, frozen=True):
+    """What `kgserve keys list --json` says of a key: nothing that opens anything."""
+
+    id: str
+    prefix: str
+    name: str
+    role: str
+    stores: tuple[str, ...]
+    state: str
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke the keys that a server asks for.
+
+    While a data folder has no key, its server lets in everybody on this machine and listens to nobody else. From the
+    first key on everybody needs one, but commands on this machine that can read the data folder.
+    """
+
+
+@keys.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do; each includes the one before.")
+@click.option("--name", required=True, metavar="NAME", help="Whose it is, for lists and logs.")
+@click.option(
+    "--stores",
+    default="*",
+    show_default=True,
+    metavar="NAMES",
+    help="The stores that it sees: names and beginnings such as team-*, separated by commas.",
+)
+@click.option("--expires", metavar="TIME", help="When it ends: 12h, 30d, 6w, 1y.  [default: never]")
+@settings_options("data_dir")
+def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
+    """Make a key and print it, this once: only a hash of it is kept."""
+    from kgserve.access.key import mint, parse_span
+    from kgserve.access.key_file import add_key
+
+    folder, now = _folder(data_dir), _now()
+    until = None if expires is None else now + parse_span(expires)
+    key, text = mint(name, role, [part.strip() for part in stores.split(",")], now, until)
+    folder.mkdir(parents=True, exist_ok=True)
+    add_key(folder, key)
+    _record(folder, "keys create", key)
+    click.echo(text)
+    click.echo(
+        f"This is the key {key.name!r}; it is shown this once. Send it as `Authorization: Bearer …`, "
+        "or set KGSERVE_KEY for kgserve's own commands.",
+        err=True,
+    )
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options("data_dir")
+def list_keys(*, as_json: bool, data_dir: str | None) -> None:
+    """List all keys, revoked and expired ones as well, without what opens anything."""
+    from kgserve.access.key_file import read_keys
+
+    now = _now()
+    shown = [_shown(key, now) for key in read_keys(_folder(data_dir))]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        return
+    show_table(COLUMNS, [_row(key) for key in shown])
+
+
+@keys.command()
+@click.argument("id_or_name")
+@settings_options("data_dir")
+def revoke(id_or_name: str, data_dir: str | None) -> None:
+    """Have a key open nothing any more, at once. It stays in the list."""
+    from kgserve.access.key_file import revoke_key
+
+    folder = _folder(data_dir)
+    key = revoke_key(folder, id_or_name, _now())
+    _record(folder, "keys revoke", key)
+    click.echo(f"revoked the key {key.name!r} ({key.prefix}…)", err=True)
+
+
+def _folder(data_dir: str | None) -> Path:
+    return load({"data_dir": data_dir}).data_dir
+
+
+def _now() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def _record(folder: Path, act: str, key: Key) -> None:
+    from kgserve.access.audit import Audit
+
+    about = f"{key.prefix} {key.name}: {key.role} on {','.join(key.stores)}"
+    Audit(folder, rotating=False).administered(act, "done", caller="local", about=about)
+
+
+def _shown(key: Key, now: int) -> ShownKey:
+    from kgserve.model.times import format_time
+
+    def moment(time_: int | None) -> str | None:
+        return None if time_ is None else format_time(time_)
+
+    return ShownKey(
+        id=key.id,
+        prefix=key.prefix,
+        name=key.name,
+        role=key.role,
+        stores=key.stores,
+        state=key.state(now),
+        created_at=format_time(key.created_at),
+        expires_at=moment(key.expires_at),
+        revoked_at=moment(key.revoked_at),
+    )
+
+
+def _row(key: ShownKey) -> tuple[Any, ...]:
+    times = (key.created_at, key.expires_at, key.revoked_at)
+    return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)

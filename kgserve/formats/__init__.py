@@ -1,0 +1,1 @@
+"""Other shapes of the exchange format: streaming converters between its lines and files of other kinds."""

@@ -1,0 +1,236 @@
+"""Parquet: a file of nodes and one of edges, times as timestamps, attributes as JSON text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgserve.errors import InvalidInput
+from kgserve.formats.columns import EDGES, NODES, kind_of, record
+from kgserve.formats.csv_pair import Sink
+from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord
+from kgserve.formats.records import MAX_LINE_BYTES, Part, Record, Wrong
+from kgserve.model.times import format_time, is_within, parse_time
+
+GROUP_BYTES = 32 << 20
+"""Texts in one row group, about; a group is what is held in memory while it is written."""
+READ_BYTES = 32 << 20
+"""Rows are read in batches of about this size, by what the file says of itself."""
+READ_ROWS = range(8, 1_000)
+
+# ValueError: names that are no UTF-8, and values that Python has none for, as nanoseconds within a list.
+_BROKEN = (pa.ArrowException, OSError, ValueError)
+_MOMENT = pa.timestamp("us", tz="UTC")
+NODE_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        ("type", pa.string()),
+        ("content", pa.string()),
+        ("attributes", pa.string()),
+        ("version", pa.int64()),
+        ("created_at", _MOMENT),
+        ("updated_at", _MOMENT),
+        ("summary", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("freshness_at", _MOMENT),
+        ("created_by", pa.string()),
+        ("valid_from", _MOMENT),
+        ("valid_to", _MOMENT),
+    ]
+)
+EDGE_SCHEMA = pa.schema(
+    [
+        pa.field("from", pa.string(), nullable=False),
+        pa.field("to", pa.string(), nullable=False),
+        pa.field("relation_type", pa.string(), nullable=False),
+        ("weight", pa.float64()),
+        ("attributes", pa.string()),
+        ("version", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("created_by", pa.string()),
+        ("valid_from", _MOMENT),
+        ("valid_to", _MOMENT),
+    ]
+)
+
+
+def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
+    """Write an export; the number of its lines."""
+    lines = Lines(blocks)
+    with sink(NODES) as file:
+        _write(file, NODE_SCHEMA, (_node_columns(batch) for batch in lines.nodes()))
+    with sink(EDGES) as file:
+        _write(file, EDGE_SCHEMA, (_edge_columns(batch) for batch in lines.edges()))
+    return lines.count
+
+
+def _write(file: BinaryIO, schema: pa.Schema, batches: Iterable[list[list[Any]]]) -> None:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        group: list[pa.RecordBatch] = []
+        for columns in batches:
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            group.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            if sum(batch.nbytes for batch in group) >= GROUP_BYTES:
+                _write_group(writer, group)
+                group = []
+        if group:
+            _write_group(writer, group)
+
+
+def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(group)
+    writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _node_columns(nodes: list[NodeRecord]) -> list[list[Any]]:
+    return [
+        [node.id for node in nodes],
+        [node.type for node in nodes],
+        [node.content for node in nodes],
+        [bytes(node.attributes).decode() for node in nodes],
+        [node.version for node in nodes],
+        [_moment(node.created_at) for node in nodes],
+        [_moment(node.updated_at) for node in nodes],
+        [node.summary or None for node in nodes],
+        [node.tags or None for node in nodes],
+        [_moment(node.freshness_at) for node in nodes],
+        [node.created_by or None for node in nodes],
+        [_moment(node.valid_from) for node in nodes],
+        [_moment(node.valid_to) for node in nodes],
+    ]
+
+
+def _edge_columns(edges: list[EdgeRecord]) -> list[list[Any]]:
+    return [
+        [edge.source for edge in edges],
+        [edge.target for edge in edges],
+        [edge.relation_type for edge in edges],
+        [edge.weight for edge in edges],
+        [bytes(edge.attributes).decode() for edge in edges],
+        [edge.version for edge in edges],
+        [edge.ordinal for edge in edges],
+        [edge.created_by or None for edge in edges],
+        [_moment(edge.valid_from) for edge in edges],
+        [_moment(edge.valid_to) for edge in edges],
+    ]
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
+
+
+class ParquetTable:
+    """A Parquet file being read, some rows at a time. Raises InvalidInput for what is none."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        try:
+            self._file = pq.ParquetFile(path, read_dictionary=_texts(path))
+            columns = self._file.schema_arrow.names
+        except _BROKEN as error:
+            raise InvalidInput(f"{name} is no Parquet file that can be read: {error}") from error
+        self.kind = kind_of(name, columns)
+
+    def part(self) -> Part:
+        """Its rows, counted from 1; the file is closed after the last one."""
+        return Part(self.name, "row", self._records())
+
+    def _records(self) -> Iterator[Record]:
+        number = 0
+        with self._file as file:
+            try:
+                for batch in file.iter_batches(_rows_at_once(file.metadata)):
+                    for part in _parts(batch):
+                        yield from _of_batch(self.kind, number, part)
+                        number += part.num_rows
+            except _BROKEN as error:
+                raise InvalidInput(f"{self.name} cannot be read after row {number}: {error}") from error
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
+    return int(min(max(READ_BYTES / max(largest, 1.0), READ_ROWS.start), READ_ROWS.stop))
+
+
+def _texts(path: Path) -> list[str]:
+    """Columns of text, to be read as they are stored: a few bytes may stand for the same long text in every row."""
+    schema = pq.read_metadata(path).schema
+    columns = (schema.column(index) for index in range(len(schema)))
+    return [
+        column.path
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in {"STRING", "JSON", "NONE"}
+    ]
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts whose texts do not fill the memory, or of one row."""
+    if batch.num_rows <= 1 or _size(batch) <= READ_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    return sum(map(_text_size, batch.columns))
+
+
+def _text_size(array: pa.Array) -> int:
+    """Bytes of the texts in a column once each row has its own."""
+    kind = array.type
+    if pa.types.is_dictionary(kind) and (
+        pa.types.is_large_string(kind.value_type) or pa.types.is_string(kind.value_type)
+    ):
+        lengths = pc.call_function("binary_length", [array.dictionary]).cast(pa.int64())
+        return pc.call_function("sum", [lengths.take(array.indices)]).as_py() or 0
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _text_size(array.flatten())
+    if pa.types.is_struct(kind):
+        return sum(map(_text_size, array.flatten()))
+    return 0
+
+
+def _of_batch(kind: str, before: int, batch: pa.RecordBatch) -> Iterator[Record]:
+    if batch.num_rows == 1 and (size := _size(batch)) > MAX_LINE_BYTES:
+        yield Wrong(before + 1, f"comes to {size:,} bytes; {MAX_LINE_BYTES:,} are taken at most")
+        return
+    columns = [_values(column) for column in batch.columns]
+    names = batch.schema.names
+    for number, row in enumerate(zip(*columns, strict=True), before + 1):
+        values = dict(zip(names, row, strict=True))
+        fault = next(filter(None, (_fault(name, value) for name, value in values.items())), None)
+        yield Wrong(number, fault) if fault else record(kind, number, values)
+
+
+def _fault(name: str, value: object) -> str | None:
+    if isinstance(value, _Outside):
+        return f"{name} is outside the years 1 to 9999"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{name} is {value}, which is no finite number"
+    return None
+
+
+class _Outside:
+    """A moment that no text can name."""
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if not pa.types.is_timestamp(column.type):
+        return column.to_pylist()
+    precise = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    return [_text(value) for value in precise.cast(pa.int64()).to_pylist()]
+
+
+def _text(moment: int | None) -> str | _Outside | None:
+    if moment is None:
+        return None
+    return format_time(moment) if is_within(moment) else _Outside()

@@ -1,0 +1,225 @@
+"""Backing up the stores of a pool, and making stores out of backups."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from kgserve.backup.folder import FOLDER, BackupFolder, StoreBackup
+from kgserve.backup.manifest import STORES, Manifest
+from kgserve.backup.restoring import build, find_point
+from kgserve.backup.stores import Wanted, Ways, back_up
+from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, NotFound
+from kgserve.model.backups import (
+    BackupAnswer,
+    PreparedStore,
+    RestoreBackupAnswer,
+    RestoredStore,
+    StoreBackupAnswer,
+)
+from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text, to_text
+from kgserve.model.names import check_store_name
+from kgserve.settings import Settings
+from kgserve.store.layout import SUFFIX
+from kgserve.store.pool import StorePool
+from kgserve.store.summary import closed_state
+
+log = structlog.get_logger()
+
+MAX_PART_BYTES = 255
+_STAGING = re.compile(r"\.dropped-[A-Za-z0-9_-]{1,64}-[0-9]+")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What to restore: a store of a backup, under another name if that is given, as of a sequence or a time."""
+
+    store: str
+    into: str
+    until: str | None = None
+
+
+class BackupTo(msgspec.Struct, frozen=True):
+    """Where to back up, and how."""
+
+    folder: Path
+    ways: Ways
+
+
+def permitted(settings: Settings, named: str) -> Path:
+    """The folder below ``backup_dir`` that a caller names. Raises Forbidden when it lies elsewhere, InvalidInput.
+
+    A path that somebody sends is written to and read from with the rights of the server, hence only below a folder
+    that whoever runs it has set aside.
+    """
+    if settings.backup_dir is None:
+        raise Forbidden(
+            "this server makes and reads no backups for its callers: start it with --backup-dir, or use `kgserve "
+            "backup` and `kgserve restore` on its machine"
+        )
+    root = settings.backup_dir.resolve()
+    if any(len(part.encode()) > MAX_PART_BYTES for part in named.split("/")):
+        raise InvalidInput(f"a part of this path is longer than {MAX_PART_BYTES} bytes, which no file system takes")
+    try:
+        path = (root / named).resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{named!r} is no path: {error}") from None
+    if not path.is_relative_to(root):
+        raise Forbidden(f"{named!r} lies outside of the server's folder for backups; name a folder below it")
+    if any(_is_inside(each) for each in (path, *path.parents) if each != root and each.is_relative_to(root)):
+        raise InvalidInput(f"{named!r} lies within a backup; name the folder of that backup, or one beside it")
+    return path
+
+
+def _is_inside(folder: Path) -> bool:
+    """Whether a folder is where a backup keeps its stores, and nobody else anything."""
+    return folder.name == FOLDER and (folder.parent / STORES).is_file()
+
+
+def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: Ways) -> BackupAnswer:
+    """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
+    return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
+
+
+def backup_one(pool: StorePool, folder: Path, name: str, ways: Ways) -> StoreBackupAnswer:
+    """Back one store up. Raises what stands in its way: NotFound, JournalDamaged, BackupDamaged, Conflict."""
+    if not pool.layout(name).exists:
+        raise NotFound(f"there is no store {name!r}")
+    answer = backup(pool, folder, [name], ways)
+    if answer.failed:
+        raise Conflict(answer.failed[0].error)
+    return answer.stores[0]
+
+
+def _wanted(pool: StorePool, name: str) -> Wanted:
+    return Wanted(pool.layout(name), lambda: _mark(pool, name))
+
+
+def _mark(pool: StorePool, name: str) -> int:
+    store = pool.open_stores().get(name)
+    if store is not None:
+        return store.state.sequence
+    layout = pool.layout(name)
+    if not layout.exists:
+        raise NotFound(f"there is no store {name!r}")
+    return closed_state(layout).sequence
+
+
+def restore(pool: StorePool, folder: Path, sources: Iterable[Source]) -> RestoreBackupAnswer:
+    """Make stores out of a backup, one after the other; those before one that fails stay.
+
+    Raises Conflict, before any is made, when one exists already, BackupDamaged, InvalidInput, NotFound.
+    """
+    kept, sources = BackupFolder(folder), list(sources)
+    require_free(pool.data_dir, sources)
+    with kept.reading():
+        done = [_restore(pool, kept.there(source.store), source) for source in sources]
+    return RestoreBackupAnswer(stores=done)
+
+
+def require_free(data_dir: Path, sources: Iterable[Source]) -> None:
+    """Raises Conflict when one of the stores that are to be made exists already."""
+    for source in sources:
+        if (data_dir / f"{check_store_name(source.into)}{SUFFIX}").exists():
+            raise _exists(source.into)
+
+
+def _everything(_name: str) -> bool:
+    return True
+
+
+def sources(
+    folder: Path, store: str | None, into: str | None, until: str | None, sees: Callable[[str], bool] = _everything
+) -> list[Source]:
+    """What is meant: one store of a backup, or all of them that somebody sees. Raises NotFound, InvalidInput."""
+    kept = BackupFolder(folder)
+    with kept.reading():
+        names = list(filter(sees, kept.names()))
+        if store is not None:
+            if store not in names:
+                held = ", ".join(names) or "nothing"
+                raise NotFound(f"{folder} holds no backup of store {store!r}; it holds {held}")
+            names = [kept.there(store).store]
+    if into is not None and len(names) != 1:
+        raise InvalidInput(f"as: the backup holds {len(names)} stores; say with `store` which one is to be {into!r}")
+    return [Source(name, into or name, until) for name in names]
+
+
+def staging(data_dir: Path, name: str) -> Path:
+    """Where a local command makes a store's folder before a running server takes it; see `StorePool.staging`."""
+    return data_dir / f".dropped-{check_store_name(name)}-{time.time_ns()}"
+
+
+def prepare(data_dir: Path, aside: Path, backed_up: StoreBackup, source: Source) -> StoreState:
+    """Make the folder of a store aside; the state that it must open with. Nothing is left of it when that fails."""
+    require_free(data_dir, [source])
+    manifest: Manifest = backed_up.read()
+    point = find_point(backed_up, manifest, source.until)
+    try:
+        return build(backed_up, point, aside)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _restore(pool: StorePool, backed_up: StoreBackup, source: Source) -> RestoredStore:
+    started = time.perf_counter()
+    aside = pool.staging(source.into)
+    state = prepare(pool.data_dir, aside, backed_up, source)
+    _place(pool, source.into, aside, state)
+    return restored(source, state, started)
+
+
+def restored(source: Source, state: StoreState, started: float) -> RestoredStore:
+    """The answer for a store that is there; ``started`` is a reading of `time.perf_counter`."""
+    return RestoredStore(
+        store=source.into,
+        source=source.store,
+        sequence=state.sequence,
+        digest=to_text(state.digest),
+        nodes=state.nodes,
+        edges=state.edges,
+        took_ms=round((time.perf_counter() - started) * 1000, 1),
+    )
+
+
+def place(pool: StorePool, prepared: PreparedStore) -> RestoreBackupAnswer:
+    """Make a store of a folder that a local command has prepared beside the stores. Raises NotFound, Conflict."""
+    started = time.perf_counter()
+    folder = pool.data_dir / prepared.folder
+    if not _STAGING.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
+        raise NotFound(f"there is no prepared store {prepared.folder!r} in the data folder")
+    state = StoreState(sequence=prepared.sequence, digest=from_text(prepared.digest))
+    found = _place(pool, prepared.store, folder, state)
+    return RestoreBackupAnswer(stores=[restored(Source(prepared.store, prepared.store), found, started)])
+
+
+def _place(pool: StorePool, name: str, folder: Path, expected: StoreState) -> StoreState:
+    try:
+        pool.adopt(name, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        with pool.lease(name) as store:
+            found = store.state
+        if found.sequence != expected.sequence:
+            raise BackupDamaged(f"what was restored as {name!r} comes to sequence {found.sequence}, not the backup's")
+    except BaseException:
+        pool.drop(name)
+        raise
+    if found.digest != expected.digest:
+        # Every checksum fits: it was written on rows that the engine had wrong, and the rows of the journal count.
+        log.error("restored_digest_differs", store=name, sequence=found.sequence)
+    log.info("store_restored", store=name, sequence=found.sequence)
+    return found
+
+
+def _exists(name: str) -> Conflict:
+    return Conflict(f"store {name!r} exists already; restore never replaces one: drop it first, or choose another name")

@@ -1,0 +1,84 @@
+"""A disk without room: row 74 of the abuse list."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.agreement import disagreements
+from bench.server import Client, Reply, Server
+from kgserve.ops.exporting import export
+from kgserve.store.pool import StorePool
+from tests.store.writing import batch, settings, until
+from tests.store.writing import write as submitted
+
+STORE = "full"
+QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}
+FULL = "urn:kgserve:error:storage_full"
+
+
+@contextmanager
+def no_file_beyond(pid: int, size: int) -> Generator[None]:
+    """No file of a process may grow beyond so many bytes: to it, that is a disk without room."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+def write(client: Client, name: str, size: int) -> Reply:
+    nodes = [{"id": name, "type": "t", "content": "x" * size}]
+    return client.send("POST", f"/api/memory/{STORE}/inject", msgspec.json.encode({"nodes": nodes}))
+
+
+def assert_readable(client: Client, kept: set[str]) -> None:
+    assert {line["id"] for line in client.export(STORE)} == kept
+    assert client.call("GET", f"/api/memory/{STORE}/nodes/n0")["node"]["id"] == "n0"
+    assert client.call("POST", f"/api/memory/{STORE}/traverse", {"start_id": "n0"})["nodes"]
+    assert client.call("POST", f"/api/memory/{STORE}/cypher", {"query": "RETURN 1"})["rows"] == [[1]]
+    assert client.call("GET", "/health")["status"] == "ok"
+
+
+@pytest.mark.abuse(74)
+def test_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
+    kept: set[str] = set()
+    with Server(tmp_path / "data", QUICK) as server, server.client() as client:
+        for number in range(3):
+            assert write(client, f"n{number}", 1_000).status == 200
+            kept.add(f"n{number}")
+        journal = client.call("GET", f"/api/memory/{STORE}/stats")["journal_bytes"]
+        with no_file_beyond(server.pid, journal + 300_000):
+            for number in range(12):
+                reply = write(client, f"large{number}", 100_000)
+                if reply.status == 200:
+                    kept.add(f"large{number}")
+                    continue
+                assert (reply.status, reply.json()["type"]) == (507, FULL)
+            assert 3 < len(kept) < 12
+            assert_readable(client, kept)
+        until(lambda: write(client, "after", 100_000).status == 200)
+        kept.add("after")
+        assert_readable(client, kept)
+        assert disagreements(client, STORE) == []
+    with Server(tmp_path / "data", QUICK) as server, server.client() as client:
+        assert_readable(client, kept)
+
+
+@pytest.mark.abuse(74)
+def test_an_export_needs_no_room_beside_the_store(tmp_path: Path) -> None:
+    """`make crash` shows the same on a small disk that is full to the last byte; only root may mount one."""
+    with StorePool(settings(tmp_path)) as pool:
+        with pool.lease(STORE, create=True) as store:
+            submitted(store, batch("a", "b"))
+            scratch = store.layout.scratch
+            scratch.rmdir() if scratch.is_dir() else None
+            scratch.write_text("in the way of whatever would be written beside the store")
+        with export(pool, STORE) as stream:
+            assert b"".join(stream).count(b'"kind":"node"') == 2

@@ -1,0 +1,79 @@
+"""Files beside the journal that are damaged or gone: row 76 of the abuse list."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.agreement import disagreements
+from bench.server import Server, doctor
+
+STORE = "damaged"
+QUICK: dict[str, object] = {"embedding_provider": "hashing", "buffer_pool_mb": 64}
+
+
+def sidecars(root: Path) -> Iterator[Path]:
+    """All files of a store but its journal."""
+    return (path for path in sorted(root.rglob("*")) if path.is_file() and "journal" not in path.parts)
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garbled(path: Path) -> None:
+    """Every byte but the first few is another: it looks like what it was."""
+    content = path.read_bytes()
+    path.write_bytes(content[:16] + bytes(byte ^ 0x5A for byte in content[16:]))
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (deleted, cut, garbled)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The data folder of a server that has stopped, and what its store exports."""
+    data = tmp_path_factory.mktemp("whole") / "data"
+    with Server(data, QUICK) as server, server.client() as client:
+        for turn in range(3):
+            nodes = [
+                {"id": f"n{number}", "type": "t", "content": f"text {number} of turn {turn}", "tags": ["x"]}
+                for number in range(200)
+            ]
+            edges = [{"from": f"n{n}", "to": f"n{n * 7 % 200}", "relation_type": "r"} for n in range(200)]
+            client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": nodes, "edges": edges})
+        client.call("DELETE", f"/api/memory/{STORE}/nodes/n7")
+        assert disagreements(client, STORE) == []
+        exported = sorted(map(repr, client.export(STORE)))
+    names = {path.name for path in sidecars(data / f"{STORE}_memory")}
+    assert {"graph.kuzu", "catalog.sqlite", "embeddings.sqlite", "history.sqlite", "store.json", "meta.json"} <= names
+    return data, exported
+
+
+@pytest.mark.abuse(76)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_all_sidecar_files_at_once(
+    filled: tuple[Path, list[str]], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    source, exported = filled
+    data = tmp_path / "data"
+    shutil.copytree(source / f"{STORE}_memory", data / f"{STORE}_memory")
+    for path in sidecars(data / f"{STORE}_memory"):
+        damage(path)
+    with Server(data, QUICK) as server, server.client() as client:
+        assert STORE in {store["name"] for store in client.call("GET", "/api/memory")["stores"]}
+        assert sorted(map(repr, client.export(STORE))) == exported
+        search = {"query": "text 8 of turn 2", "at_least": 4}
+        assert client.call("POST", f"/api/memory/{STORE}/search", search)["hits"][0]["node"]["id"] == "n8"
+        assert len(client.call("GET", f"/api/memory/{STORE}/nodes/n8/history")["states"]) == 3
+        client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": [{"id": "after", "type": "t", "content": "new"}]})
+        assert disagreements(client, STORE) == []
+    looked = doctor(data, STORE)
+    assert looked.returncode == 0, looked.stdout

@@ -1,0 +1,208 @@
+"""``kgserve import`` and ``export`` in the formats of others, with a server and without one."""
+
+from __future__ import annotations
+
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.cli.root import run
+from tests.cli.running import Outcome, Running, environment, kgserve
+from tests.formats.converting import FIXTURES
+
+LINES = (
+    '{"kind":"node","id":"a","type":"t","content":"=1+1\\n\\u0000","attributes":{"n":1,"l":[null]},"tags":["x","y"]}\n'
+    '{"kind":"node","id":"b","type":"t","summary":"s","valid_to":"2020-01-01T00:00:00Z"}\n'
+    '{"kind":"edge","from":"a","to":"b","relation_type":"R","weight":0.1,"ordinal":2,"attributes":{"k":"v"}}\n'
+)
+HOLD = """
+import sys, kgserve
+library = kgserve.open(sys.argv[1], indexes=False)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+class Command:
+    """Runs commands in this process, which is quicker, in a data folder that nobody serves."""
+
+    def __init__(self, data: Path, captured: pytest.CaptureFixture[str]) -> None:
+        self.data = data
+        self._captured = captured
+
+    def __call__(self, *arguments: object) -> Outcome:
+        self._captured.readouterr()
+        code = run([*map(str, arguments), "--data", str(self.data)])
+        out, err = self._captured.readouterr()
+        return Outcome(code, out, err)
+
+    def exported(self, store: str) -> list[str]:
+        done = self("export", store)
+        assert done.code == 0, done
+        return sorted(done.out.splitlines())
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that no server has, with a store in it."""
+    data = tmp_path_factory.mktemp("idle")
+    (data.parent / "lines.ndjson").write_text(LINES)
+    assert run(["import", "s", str(data.parent / "lines.ndjson"), "--data", str(data)]) == 0
+    return data
+
+
+@pytest.fixture
+def command(idle: Path, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(idle, capfd)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "graphml"])
+def test_there_and_back_in_a_folder_that_nobody_serves(kind: str, command: Command, tmp_path: Path) -> None:
+    out = command("export", "s", "-o", tmp_path / f"out.{kind}")
+    assert (out.code, out.out) == (0, ""), out
+    names = [f"out.{kind}"] if kind == "graphml" else [f"out.edges.{kind}", f"out.nodes.{kind}"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names
+    assert all(name in out.err for name in names)
+    done = command("import", f"copy-{kind}", tmp_path / f"out.{kind}")
+    assert (done.code, "nodes: 2 sent, 2 created" in done.out) == (0, True), done
+    assert command.exported(f"copy-{kind}") == command.exported("s")
+
+
+def test_there_and_back_through_a_server(server: Running, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = ["--server", server.url]
+    graphml, folder = tmp_path / "out.graphml", f"{tmp_path / 'new' / 'folder'}/"
+    assert kgserve("import", "formats", "-", "--data", server.data, stdin=LINES).code == 0
+    assert run(["export", "formats", "-o", folder, "--format", "csv", *place]) == 0
+    assert sorted(each.name for each in Path(folder).iterdir()) == ["edges.csv", "nodes.csv"]
+    assert run(["import", "formats-copy", folder, *place]) == 0
+    assert run(["export", "formats-copy", "-o", str(graphml), *place]) == 0
+    again = kgserve("import", "formats-xml", "-", "--format", "graphml", *place, stdin=graphml.read_text())
+    assert again.code == 0, again
+    exports: list[list[str]] = []
+    for store in ("formats", "formats-xml"):
+        capfd.readouterr()
+        assert run(["export", store, *place]) == 0
+        exports.append(sorted(capfd.readouterr().out.splitlines()))
+    assert len(exports[0]) == 3
+    assert exports[0] == exports[1]
+
+
+def test_moments(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "more.ndjson").write_text('{"kind":"node","id":"c","type":"t"}\n')
+    for file in (command.data.parent / "lines.ndjson", tmp_path / "more.ndjson"):
+        assert command("import", "moments", file).code == 0
+    assert len(command("export", "moments", "--as-of", "1").out.splitlines()) == 3
+    valid = command("export", "moments", "--as-of", "1", "--valid-at", "2024-01-01T00:00:00Z")
+    assert [msgspec.json.decode(line)["id"] for line in valid.out.splitlines()] == ["a"]
+    assert command("export", "moments", "--as-of", "soon").code == 2
+
+
+def test_faults_are_rows_of_the_users_files(command: Command, tmp_path: Path) -> None:
+    nodes, edges = tmp_path / "people.csv", tmp_path / "knows.csv"
+    nodes.write_text('id,type,content\na,t,"two\nlines"\nb,t\nc,,x\nd,t,x\n')
+    edges.write_text("from,to,relation_type\na,d,R\na,nobody,R\n")
+    done = command("import", "faults", edges, nodes)
+    assert done.code == 1
+    assert "2 rows wrong:\n  people.csv row 3: has 2 cells where the header has 3\n  people.csv row 4: " in done.err
+    assert "1 row skipped:\n  knows.csv row 3: " in done.err
+    assert len(command.exported("faults")) == 3
+
+
+def test_a_mapping(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("nr;name;age\n1;Ann;41\n2;Bob;x\n")
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(
+        'delimiter = ";"\n[[nodes]]\nfile = "people.csv"\nid = "p{nr}"\ntype = "Person"\ncontent = "{name}"\n'
+        'attributes = { age = "int" }\n'
+    )
+    done = command("import", "mapped", "--mapping", mapping)
+    assert done.code == 1
+    assert "people.csv row 3: age is 'x', which is no integer" in done.err
+    assert '"id":"p1","type":"Person","content":"Ann","attributes":{"age":41}' in command.exported("mapped")[0]
+    mapping.write_text('[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntypo = "Person"\n')
+    wrong = command("import", "mapped", "--mapping", mapping)
+    assert wrong.code == 2
+    assert "nodes[0].typo: Object contains unknown field" in wrong.err
+
+
+def test_graphiti_and_the_memory_server(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "graphiti.kuzu"
+    file.write_bytes(lzma.decompress((FIXTURES / "graphiti.kuzu.xz").read_bytes()))
+    done = command("import", "graphiti", file)
+    assert (done.code, "edges: 5 sent, 5 created" in done.out) == (0, True), done
+    memory = command("import", "memory", FIXTURES / "memory-server.jsonl", "--format", "memory-server")
+    assert (memory.code, "nodes: 3 sent, 3 created" in memory.out) == (0, True), memory
+    assert "1 line skipped:\n  memory-server.jsonl line 6: " in memory.err
+
+
+def test_several_files_of_lines(command: Command, tmp_path: Path) -> None:
+    second = tmp_path / "2.ndjson"
+    second.write_text('\n{"kind":"node","id":"c","type":"t"}\n{"kind":"node"}\n')
+    done = command("import", "several", command.data.parent / "lines.ndjson", second)
+    assert done.code == 1
+    assert "  2.ndjson line 3: " in done.err
+    assert len(command.exported("several")) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("import", "s"), "name the FILEs"),
+        (("import", "s", "-", "--format", "parquet"), "cannot be read from standard input"),
+        (("import", "s", "-", "x"), "standard input goes alone"),
+        (("import", "s", "/no/such.csv"), "/no/such.csv"),
+        (("import", "s", "/", "--format", "graphml"), "is a folder"),
+        (("export", "s", "--format", "csv"), "two files; name them with -o"),
+        (("export", "s", "-o", "/"), "is a folder"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], reason: str, command: Command) -> None:
+    refused = command(*arguments)
+    assert (refused.code, refused.out) == (2, ""), refused
+    assert reason in refused.err
+
+
+def test_a_store_that_is_not_there_leaves_no_file(command: Command, tmp_path: Path) -> None:
+    done = command("export", "nothing", "-o", tmp_path / "out.csv")
+    assert done.code == 1
+    assert "nothing" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_that_breaks_off_says_where(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "cut.graphml"
+    file.write_text('<graphml><graph>\n<node id="a"/>\n<node id="b">')
+    done = command("import", "cut", file)
+    assert done.code == 2
+    assert "cut.graphml line 3: is not well-formed XML" in done.err
+
+
+def test_waiting_for_the_indexes_of_a_folder(command: Command, tmp_path: Path) -> None:
+    done = command("import", "waiting", command.data.parent / "lines.ndjson", "--wait-index")
+    assert done.code == 0, done
+    assert (command.data / "waiting_memory" / "views" / "keyword").is_dir()
+    assert not (command.data / "s_memory" / "views" / "keyword").exists()
+
+
+def test_a_folder_that_another_process_has_is_refused_with_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "lines.ndjson"
+    lines.write_text(LINES)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        refused = Command(tmp_path / "data", capfd)("import", "s", lines)
+        holder.kill()
+    assert refused.code == 1
+    assert f"is in use by process {holder.pid}" in refused.err

@@ -1,0 +1,36 @@
+"""`kgserve health`, as a container's health check runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.running import Running, kgserve, serving
+from tests.http.certificates import certificate
+
+
+def test_a_server_that_is_there(server: Running) -> None:
+    done = kgserve("health", "--data", server.data)
+    assert (done.code, done.out) == (0, f"{server.url} is alive\n")
+
+
+def test_a_server_that_is_ready(server: Running) -> None:
+    done = kgserve("health", "--ready", "--server", server.url)
+    assert (done.code, done.out) == (0, f"{server.url} is ready\n")
+
+
+def test_a_server_with_tls(tmp_path: Path) -> None:
+    files = certificate(tmp_path / "tls")
+    with serving(tmp_path / "data", "--tls-cert", str(files.cert), "--tls-key", str(files.key)) as secure:
+        assert secure.url.startswith("https://")
+        assert kgserve("health", "--data", secure.data).out == f"{secure.url} is alive\n"
+
+
+def test_no_server(tmp_path: Path) -> None:
+    done = kgserve("health", "--data", tmp_path, variables={"KGSERVE_PORT": "9"})
+    assert (done.code, done.out) == (3, "")
+    assert f"no server serves {tmp_path}" in done.err
+
+
+def test_something_else_than_kgserve(server: Running) -> None:
+    done = kgserve("health", "--server", f"{server.url}/not-here")
+    assert done.code == 1

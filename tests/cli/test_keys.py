@@ -1,0 +1,221 @@
+"""`kgserve keys`, and every command, client and bridge that sends one, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from kgserve.access.door import check_may_start
+from kgserve.access.key_file import revoke_key
+from kgserve.client import AsyncClient, Client
+from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from kgserve.settings import Settings
+from tests.access.keys import audited, bearer, given, now
+from tests.cli.running import Running, kgserve, kgserve_here, serving
+from tests.http.serving import accepted
+
+NEARBY = "127.1"
+"""Another way to write 127.0.0.1, which kgserve does not take for this machine: nobody else can reach the tests."""
+BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
+
+
+def created(data: Path, *options: str) -> str:
+    done = kgserve_here("keys", "create", "--data", data, *options)
+    assert done.code == 0, done.err
+    assert "shown this once" in done.err
+    return done.out.strip()
+
+
+@pytest.mark.abuse(25)
+def test_only_a_hash_and_the_prefix_are_kept(tmp_path: Path) -> None:
+    """ABUSE 25: in no file of the data folder, and nobody else may read what is kept."""
+    data = tmp_path / "data"
+    text = created(data, "--role", "write", "--stores", "a,team-*", "--expires", "30d", "--name", "ci")
+    assert text.startswith("kgs_")
+    secret = text[13:]
+    for file in data.iterdir():
+        assert secret not in file.read_text(), file
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    [kept] = msgspec.json.decode((data / "keys.json").read_bytes())["keys"]
+    assert set(kept) == {
+        *("id", "name", "role", "stores", "created_at", "expires_at", "revoked_at", "salt", "hash", "prefix")
+    }
+    assert (kept["prefix"], kept["stores"], len(kept["hash"])) == (text[:12], ["a", "team-*"], 64)
+    shown = kgserve("keys", "list", "--data", data)
+    assert secret not in shown.out + shown.err
+    [row] = shown.lines()[1:]
+    assert row[:5] == [text[:12], "ci", "write", "a,team-*", "active"]
+    [listed] = json.loads(kgserve_here("keys", "list", "--json", "--data", data).out)
+    assert set(listed) == {
+        *("id", "prefix", "name", "role", "stores", "state", "created_at", "expires_at", "revoked_at")
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(("--role", "owner"), "owner"), (("--role", "read", "--expires", "soon"), "length of time")],
+)
+def test_what_cannot_be_a_key_is_refused(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = kgserve_here("keys", "create", "--data", tmp_path, "--name", "x", *options)
+    assert done.code == 2
+    assert says in done.err
+    assert not (tmp_path / "keys.json").exists()
+
+
+def test_names_and_ids(tmp_path: Path) -> None:
+    first = created(tmp_path, "--role", "read", "--name", "one")
+    again = kgserve_here("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
+    assert (again.code, "active key named 'one'" in again.err) == (1, True)
+    assert kgserve_here("keys", "revoke", "nobody", "--data", tmp_path).code == 1
+    assert kgserve_here("keys", "revoke", first[4:12], "--data", tmp_path).code == 0
+    twice = kgserve_here("keys", "revoke", "one", "--data", tmp_path)
+    assert (twice.code, "revoked before" in twice.err) == (1, True)
+    given(tmp_path, "read", name="one")
+    assert kgserve_here("keys", "revoke", "one", "--data", tmp_path).code == 0
+    assert [row[4] for row in kgserve_here("keys", "list", "--data", tmp_path).lines()[1:]] == ["revoked", "revoked"]
+    acts = [(line["act"], line["outcome"]) for line in audited(tmp_path)]
+    assert acts == [("keys create", "done"), ("keys revoke", "done"), ("keys revoke", "done")]
+
+
+def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("{")
+    done = kgserve_here("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
+    assert (done.code, "cannot be read" in done.err) == (1, True)
+    assert (tmp_path / "keys.json").read_text() == "{"
+
+
+@pytest.mark.abuse(27)
+def test_others_are_not_served_without_keys(tmp_path: Path) -> None:
+    """ABUSE 27: nor with keys that open nothing."""
+    given(tmp_path, "read", name="revoked")
+    revoke_key(tmp_path, "revoked", now())
+    given(tmp_path, "read", expires_at=now())
+    everywhere = "0.0.0.0"  # noqa: S104 - it must refuse it
+    for host in (everywhere, "192.0.2.1", "::"):
+        with pytest.raises(InvalidInput, match="can be reached from other machines"):
+            check_may_start(Settings(host=host), tmp_path)
+    done = kgserve("serve", "--data", tmp_path, "--host", everywhere, "--port", "0")
+    assert done.code == 1
+    assert "kgserve keys create" in done.err
+    assert "--insecure-no-auth" in done.err
+    assert "listening" not in done.out
+
+
+@pytest.mark.abuse(24)
+def test_everybody_who_asks_a_server_that_wants_keys(tmp_path: Path) -> None:
+    """ABUSE 24 as well: after a day of all kinds of requests neither log holds a key."""
+    data = tmp_path / "data"
+    admin = created(data, "--role", "admin", "--name", "boss")
+    with serving(data, "--embedding-provider", "hashing") as server:
+        reader = created(data, "--role", "read", "--stores", "mine", "--name", "reader")
+        accepted(httpx.post(f"{server.url}/api/memory/mine/inject", json=BATCH, headers=bearer(admin)))
+        accepted(httpx.post(f"{server.url}/api/memory/other/inject", json=BATCH, headers=bearer(admin)))
+        for query in (f"key={reader}", f"x={reader}", f"ACCESS_TOKEN={reader}"):
+            assert httpx.get(f"{server.url}/api/memory?{query}", headers=bearer(reader)).status_code == 401
+        assert httpx.get(f"{server.url}/{reader}").status_code == 401
+        _commands(server, reader)
+        _clients(server, reader)
+        asyncio.run(_asynchronous(server, reader))
+        _bridge(server, reader)
+        revoked = kgserve_here("keys", "revoke", "reader", "--data", data)
+        assert revoked.code == 0
+        assert httpx.get(f"{server.url}/api/memory", headers=bearer(reader)).status_code == 401
+    logs = (tmp_path / "data.log").read_text() + (data / "audit.log").read_text()
+    assert reader[:12] in logs, "the path that held one is in the log, without its secret"
+    assert reader[13:] not in logs
+    assert admin[13:] not in logs
+
+
+def _commands(server: Running, reader: str) -> None:
+    """The folder's own user needs no key; who names the server by another address, does."""
+    listed = kgserve_here("stores", "--data", server.data)
+    assert [row[0] for row in listed.lines()[1:]] == ["mine", "other"]
+    away = ("--server", server.url.replace("127.0.0.1", "localhost"), "--data", server.data)
+    refused = kgserve_here("stores", *away)
+    assert refused.code == 1
+    assert "KGSERVE_KEY" in refused.err
+    assert [row[0] for row in kgserve_here("stores", *away, "--key", reader).lines()[1:]] == ["mine"]
+    variables = {"KGSERVE_KEY": reader}
+    assert [row[0] for row in kgserve("stores", *away, variables=variables).lines()[1:]] == ["mine"]
+    asked = kgserve("shell", "mine", "-c", "MATCH (n) RETURN n.id;", "--url", server.url, "--key", reader)
+    assert "n" in asked.out
+    assert kgserve("shell", "other", "-c", "MATCH (n) RETURN n.id;", "--url", server.url, "--key", reader).code == 1
+    assert "KGSERVE_KEY" in kgserve_here("stores", *away, "--key", "kgs_nonsense").err
+
+
+def _clients(server: Running, reader: str) -> None:
+    with Client(data=server.data) as own:
+        assert [store.name for store in own.stores().stores] == ["mine", "other"]
+    with Client(server.url, key=reader) as client:
+        assert [store.name for store in client.stores().stores] == ["mine"]
+        with pytest.raises(Forbidden, match="role write"):
+            client.store("mine").inject(nodes=BATCH["nodes"])
+        with pytest.raises(NotFound):
+            client.store("other").stats()
+    with Client(server.url) as client, pytest.raises(Unauthenticated, match="KGSERVE_KEY"):
+        client.stores()
+
+
+async def _asynchronous(server: Running, reader: str) -> None:
+    async with AsyncClient(server.url, key=reader) as client:
+        assert [store.name for store in (await client.stores()).stores] == ["mine"]
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(Unauthenticated, match="KGSERVE_KEY"):
+            await client.stores()
+
+
+def _bridge(server: Running, reader: str) -> None:
+    """One call of a tool: with the folder's token, with a key, and without either."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
+    }
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "list_stores", "arguments": {}, "_meta": meta},
+    }
+    line = json.dumps(call) + "\n"
+    assert "other" in kgserve("mcp", "--data", server.data, stdin=line).out
+    away = server.url.replace("127.0.0.1", "localhost")
+    seen = kgserve("mcp", "--data", server.data, "--url", away, stdin=line, variables={"KGSERVE_KEY": reader}).out
+    assert "mine" in seen
+    assert "other" not in seen
+    assert seen == kgserve("mcp", "--data", server.data, "--url", away, "--key", reader, stdin=line).out
+    assert "KGSERVE_KEY" in kgserve("mcp", "--data", server.data, "--url", away, stdin=line).out
+
+
+def test_an_editor_gets_the_key_as_a_variable() -> None:
+    text = f"kgs_abcdefgh_{'A' * 43}"
+    done = kgserve_here("mcp", "config", "--client", "cursor", "--url", "http://kg.example:1", "--key", text)
+    [entry] = json.loads(done.out)["mcpServers"].values()
+    assert entry["env"] == {"KGSERVE_KEY": text}
+    assert text not in " ".join(entry["args"])
+    assert kgserve_here("mcp", "config", "--client", "cursor", "--key", "with blank").code == 2
+
+
+@pytest.mark.abuse(27, 28)
+def test_another_address_without_keys_on_request(tmp_path: Path) -> None:
+    """ABUSE 27 and 28: it says so aloud and on record; the first key ends it, and no later one opens it again."""
+    data = tmp_path / "data"
+    with serving(data, "--host", NEARBY, "--insecure-no-auth") as server:
+        assert httpx.get(f"{server.url}/api/memory").status_code == 200
+        text = given(data, "read")
+        assert httpx.get(f"{server.url}/openapi.json").status_code == 401
+        assert httpx.get(f"{server.url}/metrics").status_code == 401
+        assert httpx.get(f"{server.url}/openapi.json", headers=bearer(text)).status_code == 200
+    assert f"WARNING: {NEARBY} can be reached" in (tmp_path / "data.log").read_text()
+    assert audited(data)[0]["act"] == "serve --insecure-no-auth"
+    with serving(data, "--host", NEARBY) as server:
+        assert httpx.get(f"{server.url}/api/memory", headers=bearer(text)).status_code == 200
+        (data / "keys.json").unlink()
+        assert httpx.get(f"{server.url}/api/memory", headers=bearer(text)).status_code == 401
+        assert httpx.get(f"{server.url}/api/memory").status_code == 401
+        assert httpx.get(f"{server.url}/health").status_code == 200

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import msgspec
+
+from kgserve.cli.pipes import SIGN_OF_LIFE, lines_of
+
+NODE = b'{"kind":"node","id":"a","type":"t"}\n'
+
+
+def test_a_file_and_what_is_no_file_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(NODE * 20_000)
+    with (tmp_path / "lines").open("rb") as file:
+        assert b"".join(lines_of(file)) == NODE * 20_000
+    assert list(lines_of(io.BytesIO(NODE))) == [NODE]
+
+
+def test_a_silent_pipe_gives_signs_of_life_between_lines_alone() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as file:
+        blocks = lines_of(file, silence=0.05)
+        assert next(blocks) == SIGN_OF_LIFE
+        os.write(writing, NODE)
+        said = [next(blocks), next(blocks)]
+        while said[-1] == SIGN_OF_LIFE and NODE not in said:
+            said.append(next(blocks))
+        assert NODE in said
+        os.write(writing, NODE[:9])
+        while (block := next(blocks)) == SIGN_OF_LIFE:
+            pass
+        assert block == NODE[:9]
+        os.write(writing, NODE[9:])  # a blank in the middle of the line would have come first
+        assert next(blocks) == NODE[9:]
+        os.close(writing)
+        assert set(blocks) <= {SIGN_OF_LIFE}
+
+
+def test_a_sign_of_life_is_part_of_the_line_that_follows() -> None:
+    assert msgspec.json.decode(SIGN_OF_LIFE + NODE)["id"] == "a"

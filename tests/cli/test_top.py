@@ -1,0 +1,200 @@
+"""``kgserve top``: one frame for scripts, and the live view on a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pexpect
+import pyte
+import pytest
+
+from kgserve.cli.top_numbers import Reading, StoreLine, ordered, overview
+from kgserve.metrics.reading import Scrape
+from tests.cli.running import Running, environment, kgserve, serving
+
+PATIENCE = 30.0
+QUICK = {"KGSERVE_INDEXES": "false"}
+
+
+def inject(server: Running, store: str, *ids: str) -> None:
+    nodes = [{"id": each, "type": "hen"} for each in ids]
+    httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
+
+
+class Screen:
+    """``kgserve top`` on a terminal, and what it has drawn there."""
+
+    def __init__(self, child: pexpect.spawn[str], width: int, height: int) -> None:
+        self.child = child
+        self._screen = pyte.Screen(width, height)
+        self._stream = pyte.Stream(self._screen)
+
+    @property
+    def shown(self) -> str:
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def see(self, pattern: str) -> None:
+        """Wait until a regular expression is found on the screen."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, self.shown, re.MULTILINE):
+            assert time.monotonic() < deadline, f"{pattern!r} did not appear:\n{self.shown}"
+            self._take_in()
+
+    def leave(self, key: str) -> int | None:
+        """Press a key that ends it; its exit code."""
+        self.child.send(key)
+        self.child.expect(pexpect.EOF, timeout=PATIENCE)
+        self.child.wait()
+        return self.child.exitstatus
+
+    def _take_in(self) -> None:
+        try:
+            self._stream.feed(self.child.read_nonblocking(65536, 0.1))
+        except pexpect.TIMEOUT:
+            pass
+        except pexpect.EOF as error:
+            raise AssertionError(f"it has left:\n{self.shown}") from error
+
+
+@contextmanager
+def watching(*options: str, width: int = 120, height: int = 30) -> Generator[Screen]:
+    child: pexpect.spawn[str] = pexpect.spawn(
+        sys.executable,
+        ["-m", "kgserve", "top", "--interval", "0.2", *options],
+        env=environment({"COLUMNS": str(width), "LINES": str(height), "TERM": "xterm-256color"}),
+        dimensions=(height, width),
+        encoding="utf-8",
+    )
+    try:
+        yield Screen(child, width, height)
+    finally:
+        child.close(force=True)
+
+
+def test_once_prints_one_frame(server: Running) -> None:
+    inject(server, "topmost", "a", "b")
+    done = kgserve("top", "--once", "--interval", "0.3", "--sort", "nodes", "--data", server.data)
+    assert done.code == 0, done.err
+    assert f"at {server.url}" in done.out
+    assert re.search(r"memory \d+\.\d MiB", done.out)
+    assert re.search(r"^\s*topmost\s+\d+\.\d\s+\d+\s+0\s+2\b", done.out, re.MULTILINE), done.out
+    assert "quits" not in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_pipe_is_no_terminal(server: Running) -> None:
+    done = kgserve("top", "--server", server.url)
+    assert done.code == 2
+    assert "--once" in done.err
+
+
+def test_without_a_server_it_says_so(tmp_path: Path) -> None:
+    done = kgserve("top", "--once", "--server", "127.0.0.1:9")
+    assert done.code == 3
+    assert "no server answers" in done.err
+
+
+def test_something_else_than_kgserve_is_told(server: Running) -> None:
+    done = kgserve("top", "--once", "--server", f"{server.url}/docs")
+    assert done.code == 1
+    assert done.err.strip()
+
+
+def test_keys_sort_and_quit(server: Running) -> None:
+    inject(server, "alive", "a", "b", "c")
+    with watching("--server", server.url) as screen:
+        screen.see(r"^\s*alive\s+\d+\.\d\s")
+        screen.see(r"now: writes")
+        screen.child.send("s")
+        screen.see(r"now: lag")
+        inject(server, "newcomer", "a")
+        screen.see(r"^\s*newcomer\s")
+        assert screen.leave("q") == 0
+
+
+def test_a_narrow_and_low_terminal_shows_what_fits(server: Running) -> None:
+    for number in range(3):
+        inject(server, f"a-store-with-a-rather-long-name-{number}", "a")
+    with watching("--server", server.url, "--sort", "name", width=40, height=14) as screen:
+        screen.see(r"Store\s+Writes/s\s+Lag$")
+        screen.see(r"^\s*a-store-with\S*…\s+0\.0\s+\d+$")
+        screen.see(r"… and \d+ more")
+        screen.see(r"^q quits")
+        assert max(len(line) for line in screen.shown.splitlines()) <= 40
+        assert screen.leave("q") == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, variables=QUICK) as first:
+        inject(first, "kept", "a")
+        with watching("--data", str(data)) as screen:
+            screen.see(r"^\s*kept\s")
+            first.process.terminate()
+            first.process.wait(PATIENCE)
+            screen.see(r"No answer since [\d:]+, trying again: ")
+            screen.see(r"^\s*kept\s")
+            assert f"at {first.url}" in screen.shown
+            with serving(data, variables=QUICK) as second:
+                inject(second, "new", "a")
+                screen.see(rf"at {second.url}")
+                screen.see(r"^\s*new\s")
+                assert "trying again" not in screen.shown
+                assert screen.leave("q") == 0
+
+
+BEFORE = """
+kgserve_requests_total{method="GET",route="/health",status="200"} 10
+kgserve_requests_total{method="GET",route="/metrics",status="200"} 5
+kgserve_requests_total{method="GET",route="unmatched",status="404"} 1
+kgserve_request_duration_seconds_bucket{le="0.1",method="GET",route="/health"} 10
+kgserve_request_duration_seconds_bucket{le="+Inf",method="GET",route="/health"} 10
+kgserve_store_nodes{store="a"} 1
+kgserve_store_writes_total{store="a"} 7
+"""
+AFTER = """
+kgserve_requests_total{method="GET",route="/health",status="200"} 30
+kgserve_requests_total{method="GET",route="/metrics",status="200"} 6
+kgserve_requests_total{method="GET",route="unmatched",status="404"} 5
+kgserve_request_duration_seconds_bucket{le="0.1",method="GET",route="/health"} 30
+kgserve_request_duration_seconds_bucket{le="+Inf",method="GET",route="/health"} 30
+kgserve_store_nodes{store="a"} 3
+kgserve_store_nodes{store="b"} 1
+kgserve_store_writes_total{store="a"} 11
+kgserve_store_writes_total{store="b"} 400
+kgserve_store_view_lag_commits{store="a",view="keyword"} 2
+kgserve_store_view_lag_commits{store="a",view="vector"} 9
+kgserve_store_last_check_ok{store="a"} 0
+"""
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    seen = overview(Reading(10.0, Scrape.read(BEFORE)), Reading(12.0, Scrape.read(AFTER)))
+    assert seen.requests == pytest.approx(12.0)  # its own are left out
+    assert seen.errors == pytest.approx(2.0)
+    assert seen.p95 == pytest.approx(0.095)
+    assert seen.writes == pytest.approx(2.0)  # a store that was not there has no rate yet
+    assert seen.memory is None
+    by_name = {store.name: store for store in seen.stores}
+    assert (by_name["a"].lag, by_name["a"].check, by_name["b"].check) == (9, False, None)
+
+
+def test_a_server_that_began_anew_has_no_negative_rates() -> None:
+    seen = overview(Reading(10.0, Scrape.read(AFTER)), Reading(12.0, Scrape.read(BEFORE)))
+    assert (seen.requests, seen.errors, seen.p95, seen.writes) == (0.0, 0.0, None, 0.0)
+
+
+def test_orders() -> None:
+    def line(name: str, nodes: int) -> StoreLine:
+        return StoreLine(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
+
+    stores = [line("b", 1), line("c", 5), line("a", 1)]
+    assert [each.name for each in ordered(stores, "nodes")] == ["c", "a", "b"]
+    assert [each.name for each in ordered(stores, "name")] == ["a", "b", "c"]

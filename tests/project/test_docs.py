@@ -1,0 +1,162 @@
+"""The documentation's pages: their examples are run, their commands exist, and they build into a site of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from kgserve.settings import PREFIX, Settings
+from scripts.pages import expanded
+from tests.cli.running import PATIENCE, Running, environment, serving
+from tests.project.command_lines import all_options, command_lines, fault
+from tests.project.pages import DOCS, Block, blocks_of, pages
+from tests.project.reading import TOP, assert_within, whole_values
+
+RUN = {page: [block.text for block in blocks_of(page) if block.mark in {"run", "refused"}] for page in pages()}
+CLOSING = [page for page, texts in RUN.items() if any("kgserve keys create" in text for text in texts)]
+SHARING = [page for page, texts in RUN.items() if texts and page not in CLOSING]
+OF_OTHERS = {"--env", "--no-deps", "--stop-timeout", "--read-only", "--tmpfs"}
+VARIABLES = {PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
+CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
+CURL_REFUSED = 'curl() { ! command curl --silent --show-error --fail-with-body "$@"; }\n'
+
+
+def name(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_every_block_says_what_is_to_be_done_with_it(page: Path) -> None:
+    found = list(blocks_of(page))
+    assert page.read_text().count("```") == 2 * len(found), "a fence is not closed, or is indented"
+    faults = [f"line {block.line}: {block.fault}" for block in found if block.fault]
+    assert faults == []
+
+
+@pytest.mark.timeout(600)  # a page has many commands, and the machine may have other things to do
+@pytest.mark.parametrize("page", SHARING, ids=name)
+def test_the_examples_run_in_order(page: Path, empty_server: Running, tmp_path: Path) -> None:
+    run_in_order(page, empty_server, tmp_path)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", CLOSING, ids=name)
+def test_examples_that_make_keys_run_on_a_server_of_their_own(page: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        run_in_order(page, server, tmp_path)
+
+
+def run_in_order(page: Path, server: Running, folder: Path) -> None:
+    """Run a page's blocks against the server, in ``folder``, and compare what is shown with what they print."""
+    printed = ""
+    for block in blocks_of(page):
+        match block.mark:
+            case "run" | "refused":
+                printed = output(block, server, folder)
+            case "answer":
+                shown, given = whole_values(block.text), printed_values(printed)
+                assert len(shown) == len(given), f"line {block.line}: {printed}"
+                assert_within(shown, given)
+            case "prints":
+                assert set(block.text.splitlines()) <= set(printed.splitlines()), f"line {block.line}: {printed}"
+            case _:
+                pass
+
+
+def output(block: Block, server: Running, folder: Path) -> str:
+    """What a block prints when it is run against the server."""
+    text = re.sub(r"(localhost|127\.0\.0\.1):8080", server.url.removeprefix("http://"), block.text)
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment()["PATH"]])
+    variables = environment({"PATH": path, "KGSERVE_DATA_DIR": str(server.data), "HOME": str(folder)})
+    shell = ["bash", "-euo", "pipefail", "-c", (CURL_REFUSED if block.mark == "refused" else CURL) + text]
+    done = subprocess.run(
+        [sys.executable, "-c", text] if block.language == "python" else shell,
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=4 * PATIENCE,
+    )
+    assert done.returncode == 0, f"line {block.line}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def printed_values(printed: str) -> list[object]:
+    """The JSON values at the beginnings of what was printed."""
+    decoder = json.JSONDecoder()
+    values: list[object] = []
+    while (start := printed.find("{")) >= 0:
+        value, length = decoder.raw_decode(printed[start:])
+        values.append(value)
+        printed = printed[start + length :]
+    return values
+
+
+@pytest.mark.parametrize("page", [*pages(), TOP / "README.md"], ids=lambda page: page.relative_to(TOP).as_posix())
+def test_commands_and_variables_exist(page: Path) -> None:
+    text = page.read_text()
+    named = [block.text for block in blocks_of(page) if block.language in {"bash", "sh", ""}]
+    named += re.findall(r"`(kgserve [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    faults = {" ".join(line): found for each in named for line in command_lines(each) if (found := fault(line))}
+    assert faults == {}
+    assert set(re.findall(r"\bKGSERVE_[A-Z_]*[A-Z]\b", text)) <= VARIABLES
+
+
+@pytest.mark.parametrize(
+    "page", [*pages(), *map(TOP.joinpath, ("README.md", "CHANGELOG.md", "DESIGN.md"))], ids=lambda page: page.name
+)
+def test_options_that_are_named_in_sentences_exist(page: Path) -> None:
+    sentences = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = {
+        option for code in re.findall(r"`([^`\n]+)`", sentences) for option in re.findall(r"(?<!\S)--[a-z-]+", code)
+    }
+    assert named <= all_options() | OF_OTHERS
+
+
+def test_every_metric_is_documented(server: Running) -> None:
+    families = set(re.findall(r"^# TYPE (kgserve_\w+)", httpx.get(f"{server.url}/metrics").text, re.MULTILINE))
+    assert families
+    named: set[str] = set()
+    for cell in re.findall(r"^\| (`kgserve_.+?) \|", (DOCS / "observation.md").read_text(), re.MULTILINE):
+        first, *rest = re.findall(r"`([^`]+)`", cell)
+        stem = "kgserve_store" if first.startswith("kgserve_store_") else first
+        named |= {first} | {each if each.startswith("kgserve_") else stem + each.lstrip("…") for each in rest}
+    assert named == families
+
+
+def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=TOP, env=environment({"NO_MKDOCS_2_WARNING": "1"}), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = list((tmp_path / "site").rglob("*.html"))
+    assert {page.stem for page in pages()} <= {page.stem for page in built}
+    for page in built:
+        loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(https?:[^\"> ]+)", page.read_text())
+        assert loaded == [], f"{page.name} loads {loaded}"
+
+
+def test_the_site_lists_every_page_once() -> None:
+    navigation = (TOP / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    assert sorted(re.findall(r"[\w-]+\.md", navigation)) == [name(page) for page in pages()]
+
+
+def test_sections_of_the_readme_are_taken_in_with_links_that_lead_on() -> None:
+    page = expanded("# Search\n\n<!-- readme: search -->\n")
+    assert "| mode | finds |" in page
+    assert "<!--" not in page
+    rest = expanded("<!-- readme: rest -->")
+    assert "](search.md#search)" in rest
+    assert "](#" not in rest
+    assert "](security.md#keys)" in expanded("<!-- readme: what-it-does -->")
+    assert "](#the-past)" in expanded("<!-- file: DESIGN.md -->")
