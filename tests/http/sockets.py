@@ -76,3 +76,20 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def send(port: int, request: bytes) -> bytes:
+    """Everything that comes for it until the server closes."""
+    with connected(port) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(request)
+        return until_closed(connection)
+
+
+def get(path: bytes, *lines: bytes) -> bytes:
+    return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *lines, b"", b""])
+
+
+def post(*lines: bytes) -> bytes:
+    head = (b"POST /api/memory/limits/inject HTTP/1.1", b"Host: localhost", b"Content-Type: application/json")
+    return b"\r\n".join([*head, *lines, b"", b""])
