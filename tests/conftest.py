@@ -9,6 +9,7 @@ import pytest
 
 import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the profile of `make fuzz` must be known before tests are collected
 from kgserve import log
+from tests.access.keys import client, given
 from tests.http.serving import Served, serving
 
 _numbers = count(1)
@@ -30,6 +31,22 @@ def http(served: Served) -> Iterator[httpx.Client]:
     """A client of that server."""
     with httpx.Client(base_url=served.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that asks for keys."""
+    data = tmp_path_factory.mktemp("keyed") / "data"
+    given(data, "read", name="the first")
+    with serving(data) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(keyed: Served) -> Iterator[httpx.Client]:
+    """A client of that server that may do anything."""
+    with client(keyed.url, given(keyed.data, "admin", name="admin")) as http:
+        yield http
 
 
 @pytest.fixture

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import pexpect
-import pyte
 import pytest
 
 from kgserve.cli.top_numbers import Reading, StoreLine, ordered, overview
 from kgserve.metrics.reading import Scrape
-from tests.cli.running import Running, environment, kgserve, serving
+from tests.cli.running import Running, kgserve, serving
+from tests.cli.screen import Screen
 
 PATIENCE = 30.0
 QUICK = {"KGSERVE_INDEXES": "false"}
@@ -27,54 +22,14 @@ def inject(server: Running, store: str, *ids: str) -> None:
     httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
 
 
-class Screen:
-    """``kgserve top`` on a terminal, and what it has drawn there."""
-
-    def __init__(self, child: pexpect.spawn[str], width: int, height: int) -> None:
-        self.child = child
-        self._screen = pyte.Screen(width, height)
-        self._stream = pyte.Stream(self._screen)
-
-    @property
-    def shown(self) -> str:
-        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
-
-    def see(self, pattern: str) -> None:
-        """Wait until a regular expression is found on the screen."""
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.shown, re.MULTILINE):
-            assert time.monotonic() < deadline, f"{pattern!r} did not appear:\n{self.shown}"
-            self._take_in()
-
-    def leave(self, key: str) -> int | None:
-        """Press a key that ends it; its exit code."""
-        self.child.send(key)
-        self.child.expect(pexpect.EOF, timeout=PATIENCE)
-        self.child.wait()
-        return self.child.exitstatus
-
-    def _take_in(self) -> None:
-        try:
-            self._stream.feed(self.child.read_nonblocking(65536, 0.1))
-        except pexpect.TIMEOUT:
-            pass
-        except pexpect.EOF as error:
-            raise AssertionError(f"it has left:\n{self.shown}") from error
+def watching(*options: str, width: int = 120, height: int = 30) -> Screen:
+    return Screen(["top", "--interval", "0.2", *options], width, height)
 
 
-@contextmanager
-def watching(*options: str, width: int = 120, height: int = 30) -> Generator[Screen]:
-    child: pexpect.spawn[str] = pexpect.spawn(
-        sys.executable,
-        ["-m", "kgserve", "top", "--interval", "0.2", *options],
-        env=environment({"COLUMNS": str(width), "LINES": str(height), "TERM": "xterm-256color"}),
-        dimensions=(height, width),
-        encoding="utf-8",
-    )
-    try:
-        yield Screen(child, width, height)
-    finally:
-        child.close(force=True)
+def leave(screen: Screen, key: str) -> int:
+    """Press a key that ends it; its exit code."""
+    screen.type(key)
+    return screen.end()
 
 
 def test_once_prints_one_frame(server: Running) -> None:
@@ -111,11 +66,11 @@ def test_keys_sort_and_quit(server: Running) -> None:
     with watching("--server", server.url) as screen:
         screen.see(r"^\s*alive\s+\d+\.\d\s")
         screen.see(r"now: writes")
-        screen.child.send("s")
+        screen.type("s")
         screen.see(r"now: lag")
         inject(server, "newcomer", "a")
         screen.see(r"^\s*newcomer\s")
-        assert screen.leave("q") == 0
+        assert leave(screen, "q") == 0
 
 
 def test_a_narrow_and_low_terminal_shows_what_fits(server: Running) -> None:
@@ -127,7 +82,7 @@ def test_a_narrow_and_low_terminal_shows_what_fits(server: Running) -> None:
         screen.see(r"… and \d+ more")
         screen.see(r"^q quits")
         assert max(len(line) for line in screen.shown.splitlines()) <= 40
-        assert screen.leave("q") == 0
+        assert leave(screen, "q") == 0
 
 
 @pytest.mark.slow
@@ -147,7 +102,7 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
                 screen.see(rf"at {second.url}")
                 screen.see(r"^\s*new\s")
                 assert "trying again" not in screen.shown
-                assert screen.leave("q") == 0
+                assert leave(screen, "q") == 0
 
 
 BEFORE = """

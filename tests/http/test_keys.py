@@ -18,20 +18,6 @@ BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 SECOND = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("keyed") / "data"
-    given(data, "read", name="the first")
-    with serving(data) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def admin(keyed: Served) -> Iterator[httpx.Client]:
-    with client(keyed.url, given(keyed.data, "admin", name="admin")) as http:
-        yield http
-
-
 def unauthenticated(response: httpx.Response) -> str:
     """The sentence of a 401, which must say how to authenticate."""
     assert response.headers["www-authenticate"] == "Bearer"

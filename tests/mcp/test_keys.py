@@ -50,20 +50,6 @@ LISTEN = {"notifications": {"resourcesListChanged": True}}
 Era = type[Stateless] | type[Session]
 
 
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("keyed") / "data"
-    given(data, "read", name="the first")
-    with serving(data) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def admin(keyed: Served) -> Iterator[httpx.Client]:
-    with client(keyed.url, given(keyed.data, "admin", name="admin")) as http:
-        yield http
-
-
 @pytest.fixture(params=[Stateless, Session])
 def era(request: pytest.FixtureRequest) -> Era:
     return request.param
