@@ -28,6 +28,8 @@ EDGES = "edges.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH_ROWS = 10_000
+BATCH_BYTES = 16 << 20
+"""Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
 NODE_SCHEMA = pa.schema(
     [
@@ -149,8 +151,15 @@ def table(file: Path, fields: list[str]) -> pa.Table:
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """The same as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file) as parquet:
-        for batch in parquet.iter_batches(BATCH_ROWS):
+        for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
+
+
+def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
+    # Of columns: what the engine says of whole groups of rows is wrong.
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    size = sum(group.column(at).total_uncompressed_size for group in groups for at in range(group.num_columns))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * metadata.num_rows // max(size, 1)))
 
 
 def measure(folder: Path) -> tuple[int, int, int]:
