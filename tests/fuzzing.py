@@ -1,10 +1,12 @@
-"""How many made-up requests a test sends: a few among all other tests, many in `make fuzz`."""
+"""How much is made up: the same few inputs and requests among all other tests, many and others in `make fuzz`."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("thorough", max_examples=2_000)
+settings.register_profile("usual", derandomize=True)
+settings.load_profile("usual")
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example)
 

@@ -22,7 +22,7 @@ Command = Callable[..., Outcome]
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str]) -> Generator[Command]:
     """Runs commands in this process, which is quicker; what they choose for the log is undone."""
-    root, chosen = logging.getLogger(), structlog.get_config()
+    root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
     before = _streams(root), root.level
 
     def command(*arguments: object) -> Outcome:
@@ -33,7 +33,7 @@ def said(capfd: pytest.CaptureFixture[str]) -> Generator[Command]:
         return Outcome(code, out, err)
 
     yield command
-    structlog.configure(**chosen)
+    structlog.configure(**chosen) if chosen else structlog.reset_defaults()
     for handler in _streams(root):
         root.removeHandler(handler)
     for handler in before[0]:

@@ -175,6 +175,7 @@ def test_as_many_as_match_are_found(tmp_path: Path) -> None:
         of.say(**{f"n{number}": "fox hen" for number in range(290)})
         of.say(**{f"m{number}": "fox" for number in range(100)})
         for mode in ("keyword", "semantic"):
+            assert of.found("fox", mode=mode, at_least=3)  # pages go on as long as the indexes do not move
             pages = [of.found("fox", 1, mode=mode, offset=offset, limit=100) for offset in (0, 100, 200, 300)]
             assert [len(page) for page in pages] == [100, 100, 100, 0]
             assert set().union(*pages) == {f"n{number}" for number in range(300)}
