@@ -283,12 +283,21 @@ class Server(uvicorn.Server):
         if (renew := self.on_hangup) is not None:
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: renew())
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self.handle_exit)
+            terminals = [number for number in (1, 2) if os.isatty(number)]
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, partial(self._hang_up, terminals))
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _hang_up(self, terminals: list[int], sig: int, frame: FrameType | None) -> None:
+        # What is written to a terminal that is gone fails, and would fail the end of the process.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in terminals:
+            os.dup2(nowhere, number)
+        os.close(nowhere)
+        self.handle_exit(sig, frame)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins to stop. When the grace time is over the process ends: what was answered is in the journals."""
