@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
@@ -111,15 +113,11 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     chunks = ndjson_chunks(request)
     service = service_of(request)
     importer = await service.transfer(ops.Importer, service.pool, path_text(request, "store"))
-    try:
+    async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
                 await service.transfer(importer.flush)
         done = await service.transfer(importer.finish)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await service.transfer(importer.abort)
-        raise
     return answer(msgspec.json.encode(done))
 
 
@@ -127,15 +125,22 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
     chunks = chunks_of(request, _SENT_TYPES | {_ANY})
     service = service_of(request)
     importer = await service.transfer(ConvertedImport, service.pool, path_text(request, "store"), kind)
-    try:
+    async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.transfer(importer.write, chunk)
         done = await service.transfer(importer.finish)
+    return answer(msgspec.json.encode(done))
+
+
+@asynccontextmanager
+async def _abandoned_on_failure(service: Service, importer: ops.Importer | ConvertedImport) -> AsyncGenerator[None]:
+    """Ends an import whose body breaks off, or whose client leaves; the store is given back in any case."""
+    try:
+        yield
     except BaseException:
         with anyio.CancelScope(shield=True):
             await service.transfer(importer.abort)
         raise
-    return answer(msgspec.json.encode(done))
 
 
 def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
