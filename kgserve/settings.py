@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 
 PREFIX = "KGSERVE_"
@@ -130,7 +131,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
         if text is None:
             continue
         try:
-            values[field.name] = msgspec.convert(str(text), field.type, strict=False, dec_hook=_as_path)
+            values[field.name] = convert(str(text), field.type, strict=False, dec_hook=_as_path)
         except msgspec.ValidationError as error:
             name = f"--{field.name.replace('_', '-')}" if override is not None else PREFIX + field.name.upper()
             errors.append(FieldError(name, str(error)))

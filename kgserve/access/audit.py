@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from kgserve.access.key import masked
+from kgserve.decoding import convert
 from kgserve.model.hosts import network_of
 from kgserve.model.times import format_time
 
@@ -152,7 +153,7 @@ class Audit:
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> Record:
     given = {"act": act, "outcome": outcome, **details}
     clean = {name: masked(text)[:_LONGEST] for name, text in given.items() if text is not None}
-    return msgspec.convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, Record)
+    return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, Record)
 
 
 def _summary(source: _Source) -> list[Record]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.access.key import Key
+from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound
 
 KEY_FILE = "keys.json"
@@ -117,7 +118,7 @@ def _write(data_dir: Path, keys: list[Key]) -> None:
 
 
 def _decoded(text: bytes) -> list[Key]:
-    content = msgspec.json.decode(text, type=_Content)
+    content = decode_json(text, _Content)
     if content.format != FORMAT:
         raise ValueError(f"its format is {content.format}, and this kgserve knows {FORMAT}")
     return content.keys

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import BackupDamaged
 from kgserve.journal.files import write_whole
 from kgserve.model.change import StoreState
@@ -183,11 +184,11 @@ def read(path: Path, kind: type[Content]) -> Content:
     """A manifest. Raises BackupDamaged when it is not as it was written, FileNotFoundError when it is not there."""
     data = path.read_bytes()
     try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
+        sealed = decode_json(data, _Sealed)
         text = bytes(sealed.content)
         if msgspec.json.encode(sealed) != data or hashlib.sha256(text).hexdigest() != sealed.sha256:
             raise BackupDamaged(f"{path}: its text does not fit its checksum")
-        found = msgspec.json.decode(text, type=kind)
+        found = decode_json(text, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BackupDamaged(f"{path}: it cannot be read: {error}") from error
     if found.format != FORMAT:

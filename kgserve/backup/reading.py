@@ -9,6 +9,7 @@ import msgspec
 
 from kgserve.backup.copying import sum_of
 from kgserve.backup.manifest import Base, FileEntry, Piece
+from kgserve.decoding import msgpack_decoder
 from kgserve.errors import BackupDamaged
 from kgserve.journal.frame import Frame, FrameError, read_frame
 
@@ -20,7 +21,7 @@ class Commit(msgspec.Struct, frozen=True):
     time: int
 
 
-_commits = msgspec.msgpack.Decoder(list[Commit]).decode
+_commits = msgpack_decoder(list[Commit]).decode
 
 
 def fault_of(folder: Path, file: FileEntry) -> str | None:

@@ -23,6 +23,7 @@ import xxhash
 from kgserve.catalog import extras, tallies
 from kgserve.catalog import statements as sql
 from kgserve.catalog.listing import list_ids
+from kgserve.decoding import msgpack_decoder
 from kgserve.model.change import NetChange
 from kgserve.model.listing import Listed, NodeFilter, Place
 from kgserve.model.rows import NodeRow
@@ -42,7 +43,7 @@ _ROWS_AT_ONCE = 5_000
 _MAX_EXAMPLE_BYTES = 1 << 16
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(NodeRow).decode
+_decode = msgpack_decoder(NodeRow).decode
 
 
 class Vocabulary(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from kgserve.cli.options import load, settings_options
+from kgserve.decoding import decode_json
 from kgserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def decode(response: httpx.Response, kind: type[Answer]) -> Answer:
     """The answer's JSON as ``kind``. Raises Refused as `check` does, and when something else than kgserve answered."""
     check(response)
     try:
-        return msgspec.json.decode(response.content, type=kind)
+        return decode_json(response.content, kind)
     except msgspec.DecodeError as error:
         raise Refused(f"what {response.url.host} sent is no answer of kgserve: {error}") from error
 
@@ -148,7 +149,7 @@ def check(response: httpx.Response) -> None:
 
 def _refusal(response: httpx.Response) -> str:
     try:
-        problem = msgspec.json.decode(response.content, type=_Problem)
+        problem = decode_json(response.content, _Problem)
     except msgspec.DecodeError:
         problem = _Problem()
     if not (problem.detail or problem.title):

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import (
     Conflict,
     ConflictManual,
@@ -111,7 +112,7 @@ def translated(url: str) -> Generator[None]:
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
     """The error that an answer without success stands for."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = decode_json(body, Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _of_status(status, body, _retry_after(headers))
     error = of_problem(problem, _retry_after(headers))
@@ -142,7 +143,7 @@ def of_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
 def decoded(body: bytes, kind: Any) -> Any:
     """JSON of an answer as ``kind``. Raises Unintelligible."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unintelligible(f"the answer is not one of kgserve's: {error}") from error
 

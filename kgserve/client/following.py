@@ -11,6 +11,7 @@ from kgserve.client.failures import Unreachable, decoded
 from kgserve.client.retries import Retries, asked_for
 from kgserve.client.sse import Block, Parser
 from kgserve.client.wire import EVENT_STREAM, Call, Route
+from kgserve.decoding import convert
 from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
 from kgserve.model.answers import Edge, Node
 
@@ -34,12 +35,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def node(self) -> Node | None:
         """The node that was created or updated."""
-        return msgspec.convert(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
+        return convert(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
 
     @property
     def edge(self) -> Edge | None:
         """The edge that was created or updated."""
-        return msgspec.convert(self.data, Edge) if self.kind in {"edge_created", "edge_updated"} else None
+        return convert(self.data, Edge) if self.kind in {"edge_created", "edge_updated"} else None
 
 
 class _Data(msgspec.Struct):

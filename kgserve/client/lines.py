@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from kgserve.client.failures import Interrupted, Unintelligible, of_problem
+from kgserve.decoding import convert, json_decoder
 from kgserve.errors import InvalidInput
 from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.model.service import Problem
@@ -156,8 +157,8 @@ class LineDecoder(Generic[T]):
 
 
 ExportLine = NodeLine | EdgeLine
-_export_lines = msgspec.json.Decoder(ExportLine).decode_lines
-_row_lines = msgspec.json.Decoder(list[Any] | dict[str, Any]).decode_lines
+_export_lines = json_decoder(ExportLine).decode_lines
+_row_lines = json_decoder(list[Any] | dict[str, Any]).decode_lines
 
 
 def export_decoder() -> Decoder[ExportLine]:
@@ -184,7 +185,7 @@ class RowDecoder(LineDecoder[list[Any]]):
             if isinstance(line, list):
                 rows.append(line)
             elif "detail" in line:
-                raise of_problem(msgspec.convert(line, Problem))
+                raise of_problem(convert(line, Problem))
             else:
                 self.about.update(line)
         return rows

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.records import Record, Wrong, edge, node
 
@@ -40,7 +41,7 @@ EDGE_COLUMNS = (
     "valid_to",
 )
 
-_decode = msgspec.json.decode
+_decode = json_decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from kgserve.decoding import json_decoder
 from kgserve.formats.columns import tags_text
 from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord
 from kgserve.formats.xml_text import xml_text
@@ -52,7 +53,7 @@ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
 xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
 """
 
-_decode = msgspec.json.decode
+_decode = json_decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
 
 

@@ -7,6 +7,8 @@ from typing import cast
 
 import msgspec
 
+from kgserve.decoding import json_decoder
+
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 TARGET_BYTES = 1 << 20
 """Lines are decoded in batches of about this size, however large the blocks are that they come in."""
@@ -45,7 +47,7 @@ class EdgeRecord(msgspec.Struct, tag="edge", tag_field="kind", gc=False):
     valid_to: str | None = None
 
 
-_decode = msgspec.json.Decoder(NodeRecord | EdgeRecord).decode_lines
+_decode = json_decoder(NodeRecord | EdgeRecord).decode_lines
 
 
 class Lines:

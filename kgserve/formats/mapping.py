@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from kgserve.decoding import convert, decode_json
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.columns import BadCell
 from kgserve.formats.csv_pair import Table, real_number, whole_number
@@ -88,8 +89,8 @@ def read_mapping(path: Path) -> Mapping:
     """The mapping in a TOML or JSON file. Raises InvalidInput naming the place that is wrong."""
     try:
         text = path.read_bytes()
-        data = msgspec.json.decode(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
-        mapping = msgspec.convert(data, Mapping)
+        data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
+        mapping = convert(data, Mapping)
         # As `Table` reads: refuses also what Python has as an encoding and is none of texts, as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
     except msgspec.ValidationError as error:
@@ -266,7 +267,7 @@ def _flag(column: str, text: str) -> bool:
 
 def _json(column: str, text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise BadCell(f"{column} is not JSON: {error}") from None
 

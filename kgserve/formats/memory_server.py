@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from kgserve.decoding import json_decoder
 from kgserve.formats.records import MAX_LINE_BYTES, Record, Wrong, edge, node, text_lines
 
 TYPE = "entity"
@@ -29,7 +30,7 @@ class Relation(msgspec.Struct, tag="relation", tag_field="type"):
     relation_type: str = msgspec.field(name="relationType")
 
 
-_decode = msgspec.json.Decoder(Entity | Relation).decode
+_decode = json_decoder(Entity | Relation).decode
 
 
 def read_memory(file: BinaryIO) -> Iterator[Record]:

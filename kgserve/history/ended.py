@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.history.history import State
 from kgserve.history.statements import ENDED
 from kgserve.model.rows import NodeRow
@@ -17,7 +18,7 @@ from kgserve.model.rows import NodeRow
 _CURSOR = "SELECT sequence, oldest FROM cursor"
 _PATIENCE = 1.0  # seconds to wait for the owner, who writes
 
-_node = msgspec.msgpack.Decoder(NodeRow).decode
+_node = msgpack_decoder(NodeRow).decode
 
 
 class Place(msgspec.Struct, frozen=True, order=True):

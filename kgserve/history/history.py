@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import xxhash
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone
 from kgserve.history import statements as sql
 from kgserve.model.change import ChangeSet
@@ -31,8 +32,8 @@ PRUNED_BYTES = 8 << 20
 Row = TypeVar("Row", NodeRow, EdgeRow)
 
 _encode = msgspec.msgpack.Encoder().encode
-_node = msgspec.msgpack.Decoder(NodeRow).decode
-_edge = msgspec.msgpack.Decoder(EdgeRow).decode
+_node = msgpack_decoder(NodeRow).decode
+_edge = msgpack_decoder(EdgeRow).decode
 
 
 class State(msgspec.Struct, Generic[Row], frozen=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar import Request
 
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, TooLarge, Unsupported
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
@@ -59,7 +60,7 @@ def decode(body: bytes, into: type[T]) -> T:
     if not body.strip():
         raise InvalidInput("the body is empty; a JSON object is expected")
     try:
-        return msgspec.json.decode(body, type=into)
+        return decode_json(body, into)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None

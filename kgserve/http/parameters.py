@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from litestar import Request
 
+from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.faults import place_of
 
@@ -50,7 +51,7 @@ def query(
         values.setdefault(name, []).append(value)
     given = {name: found if name in repeated else ",".join(found) for name, found in values.items()}
     try:
-        return msgspec.convert(given, into, strict=False)
+        return convert(given, into, strict=False)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None

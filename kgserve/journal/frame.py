@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 import xxhash
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.model.change import ChangeSet
 
 MAGIC = b"KGF1"
@@ -23,7 +24,7 @@ _CHECKSUM = struct.Struct("<Q")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[ChangeSet]).decode
+_decode = msgpack_decoder(list[ChangeSet]).decode
 
 
 class FrameError(Exception):

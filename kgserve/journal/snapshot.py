@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import sync_file, sync_folder, write_whole
 from kgserve.model.change import StoreState
@@ -203,7 +204,7 @@ def place(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 def verify(snapshot: Path) -> Manifest:
     """The manifest of a snapshot whose files fit it. Raises JournalDamaged naming the file that does not."""
     try:
-        manifest = msgspec.json.decode((snapshot / MANIFEST).read_bytes(), type=Manifest)
+        manifest = decode_json((snapshot / MANIFEST).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise JournalDamaged(f"{snapshot / MANIFEST} cannot be read: {error}") from error
     if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):

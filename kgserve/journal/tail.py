@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone, JournalDamaged
 from kgserve.journal.frame import FrameError, read_frame, skip_frames
 from kgserve.journal.journal import Segment, list_segments, segment_path
 from kgserve.model.change import ChangeSet
 
-_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_decode = msgspec.msgpack.Decoder(ChangeSet).decode
+_split = msgpack_decoder(list[msgspec.Raw]).decode
+_decode = msgpack_decoder(ChangeSet).decode
 
 
 def oldest_sequence(folder: Path) -> int:

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Generator, Iterable
 from typing import Any
 
-import msgspec
-
 from kgserve.client.following import PATIENCE, Event
+from kgserve.decoding import json_decoder
 from kgserve.library.folder import Handle
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.model.names import check_store_name
@@ -17,7 +16,7 @@ from kgserve.ops.events import Delivery, EventReader, Wanted
 LOOK_UP_SECONDS = 0.5
 """A listener that waits looks so often whether its library was closed."""
 
-_read = msgspec.json.Decoder(dict[str, Any]).decode
+_read = json_decoder(dict[str, Any]).decode
 
 
 def of_store(

@@ -16,6 +16,7 @@ import msgspec
 from kgserve.client.lines import Upload, json_body
 from kgserve.client.operations import Paged
 from kgserve.client.settings import chosen
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
 from kgserve.model import answers, store_answers
 from kgserve.model.entities import EntityVersion
@@ -63,7 +64,7 @@ INTERRUPT_SECONDS = 0.05
 def read(text: bytes, kind: type[R]) -> R:
     """A request as the server would read it, so that the same is refused with the same words."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return decode_json(text, kind)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.faults import place_of
 from kgserve.model.requests import (
@@ -190,7 +191,7 @@ def read_arguments(values: Mapping[str, Any] | None, into: type[T]) -> T:
     except RecursionError:
         raise InvalidInput("the arguments are nested too deeply") from None
     try:
-        return msgspec.convert(given, into)
+        return convert(given, into)
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None

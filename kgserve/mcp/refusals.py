@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from kgserve.decoding import decode_json
+
 _BAD_REQUEST = 400
 _TELLTALE = "Validation error: "
 _WORDS = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
@@ -40,7 +42,7 @@ class InWords:
 
 def _told(body: bytes) -> bytes:
     try:
-        answer = msgspec.json.decode(body, type=dict[str, Any])
+        answer = decode_json(body, dict[str, Any])
         if not answer["error"]["message"].startswith(_TELLTALE):
             return body
         answer["error"]["message"] = _WORDS

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kgserve.decoding import convert
 from kgserve.errors import ConflictManual
 from kgserve.mcp import answers, budget
 from kgserve.mcp.arguments import Arguments, Id
@@ -119,7 +120,7 @@ class SubgraphPut(PutSubgraphAnswer, kw_only=True):
 
 
 def _put_node(work: Work, default: str | None, given: PutNode) -> Pending[PutNodeAnswer]:
-    request = msgspec.convert(_said(given), PutNodeRequest)
+    request = convert(_said(given), PutNodeRequest)
     return Pending(put_node(work.pool, store_of(given.index, default), request), _put)
 
 

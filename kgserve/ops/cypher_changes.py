@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
@@ -121,7 +122,7 @@ def _same(row: Changed, field: str) -> bool:
 
 
 def _tags(text: str | None, name: str) -> list[str] | None:
-    tags = None if text is None else msgspec.json.decode(text, type=list[str | None])
+    tags = None if text is None else decode_json(text, list[str | None])
     if tags is None:
         return None
     found = [tag for tag in tags if tag is not None]
@@ -159,7 +160,7 @@ def _object(text: str | None, name: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         raise _fault(f"{name}: its attributes are not the text of a JSON object") from None
 

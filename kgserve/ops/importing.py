@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import msgspec
 
+from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.answers import ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -24,7 +25,7 @@ BATCHES_IN_FLIGHT = 2
 QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = json_decoder(_Line).decode
 
 
 class Importer:

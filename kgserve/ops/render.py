@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from kgserve.decoding import json_decoder
 from kgserve.model.answers import Edge, Node, ReachedNode
 from kgserve.model.edge_ids import edge_id
 from kgserve.model.rows import EMPTY_OBJECT, EdgeExtras, EdgeRow, NodeExtras, NodeRow
 from kgserve.model.times import format_time
 
-_attributes = msgspec.json.Decoder(dict[str, Any]).decode
+_attributes = json_decoder(dict[str, Any]).decode
 
 
 def node(row: NodeRow) -> Node:

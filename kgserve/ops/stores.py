@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
@@ -203,4 +204,4 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
     """Metadata with its keys in order, checked as the attributes of a node are."""
     node = NodeInput(id="metadata", attributes=metadata)
     checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
-    return msgspec.json.decode(checked.attributes or EMPTY_OBJECT, type=dict[str, Any])
+    return decode_json(checked.attributes or EMPTY_OBJECT, dict[str, Any])

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.model.answers import CypherAnswer
 from kgserve.shell.formats import MODES, Mode
@@ -276,7 +277,7 @@ def _shown(session: Session, value: Any) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{text} is no JSON value ({error}); text stands in double quotes") from error
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from kgserve.decoding import decode_json
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import JournalEnd
 from kgserve.model.change import StoreState
@@ -96,7 +97,7 @@ class Layout:
     def description(self) -> StoreFile | None:
         """What store.json says, if it can be read."""
         try:
-            return msgspec.json.decode(self._store_file.read_bytes(), type=StoreFile)
+            return decode_json(self._store_file.read_bytes(), StoreFile)
         except FileNotFoundError:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError, IsADirectoryError, PermissionError) as error:
@@ -120,7 +121,7 @@ class Layout:
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""
         try:
-            return msgspec.json.decode(self._close_mark.read_bytes(), type=_StoredMark).mark()
+            return decode_json(self._close_mark.read_bytes(), _StoredMark).mark()
         except (OSError, msgspec.MsgspecError, ValueError):
             return None
 

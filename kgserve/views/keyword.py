@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import tantivy
 
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
 from kgserve.model.query_text import word_weights
 from kgserve.views import manifest
@@ -245,7 +246,7 @@ class KeywordIndex:
 
 def _documents(folder: Path) -> int:
     """Texts as BM25 counts them: those that were removed count until their segment is merged."""
-    meta = msgspec.json.decode((folder / "meta.json").read_bytes(), type=_Meta)
+    meta = decode_json((folder / "meta.json").read_bytes(), _Meta)
     return sum(segment.max_doc for segment in meta.segments)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from kgserve.decoding import decode_json
 from kgserve.journal.files import write_whole
 
 MANIFEST = "manifest.json"
@@ -48,7 +49,7 @@ def unseal(folder: Path) -> None:
 def read(folder: Path, kind: str) -> ViewManifest | None:
     """The manifest of a folder whose files are exactly as they were sealed; None otherwise."""
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ViewManifest)
+        manifest = decode_json((folder / MANIFEST).read_bytes(), ViewManifest)
         found = Checksums().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

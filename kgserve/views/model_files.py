@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.journal.files import sync_file, sync_folder, write_whole
 from kgserve.settings import Settings
@@ -102,7 +103,7 @@ def command_for(name: str) -> str:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest as it stands. Raises OSError or MsgspecError."""
-    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    return decode_json((folder / MANIFEST).read_bytes(), Manifest)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

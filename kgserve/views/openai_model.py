@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, Unavailable
 
 PATIENCE = 30.0
@@ -167,7 +168,7 @@ def _retry_after(response: httpx.Response) -> float:
 def _rows(content: bytes, count: int) -> NDArray[np.float32]:
     """The vectors of an answer in the order of the texts, each of length 1."""
     try:
-        data = msgspec.json.decode(content, type=_Answer).data
+        data = decode_json(content, _Answer).data
         if sorted(row.index for row in data) != list(range(count)):
             raise ValueError(f"{len(data)} vectors for {count} texts")
         rows = np.array([row.embedding for row in sorted(data, key=lambda row: row.index)])

@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.views.filters import Marks
 from kgserve.views.past_runs import Run
 from kgserve.views.text import Text
@@ -45,7 +46,7 @@ FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE ru
 Vectors = NDArray[np.float32]
 
 _encode = msgspec.msgpack.Encoder().encode
-_marks = msgspec.msgpack.Decoder(Marks).decode
+_marks = msgpack_decoder(Marks).decode
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.decoding import msgpack_decoder
 from kgserve.views import manifest
 from kgserve.views.filters import ANYTHING, Filter, Marks
 
@@ -297,7 +298,7 @@ class VectorIndex:
         found = manifest.read(self._folder, KIND) if self._folder.is_dir() else None
         if found is None or found.model != self._model:
             return False
-        entities = msgspec.msgpack.decode((self._folder / _ENTITIES).read_bytes(), type=_Entities)
+        entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
         self._ids, self._types = entities.ids, entities.types
         self._since = array("q", entities.since)
         self._mark(len(self._ids), entities.marks)

@@ -62,6 +62,23 @@ def test_functions_stay_readable() -> None:
     assert sizes[len(sizes) * 9 // 10] <= 35
 
 
+def test_decoders_are_made_in_one_place() -> None:
+    made = {
+        "msgspec.convert",
+        "msgspec.json.decode",
+        "msgspec.json.Decoder",
+        "msgspec.msgpack.decode",
+        "msgspec.msgpack.Decoder",
+    }
+    makers = {
+        path.relative_to(TOP)
+        for path in (TOP / "kgserve").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in made
+    }
+    assert makers == {Path("kgserve/decoding.py")}
+
+
 def test_every_dependency_is_pinned() -> None:
     pinned = {
         re.split(r"[=\[ ]", line)[0].replace("_", "-").lower(): line

@@ -1,0 +1,76 @@
+"""Decoding into types that many threads meet at once, for the first time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from kgserve.decoding import convert, decode_json, json_decoder, msgpack_decoder
+
+MEETING = """
+import sys, threading
+import msgspec
+from kgserve.decoding import convert, decode_json, json_decoder, msgpack_decoder
+
+sys.setswitchinterval(1e-6)
+
+def decode(into, into_others):
+    assert decode_json(b'{"f29": "a", "parts": [{"g3": 1}]}', into).parts[0].g3 == 1
+    assert convert({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
+    packed = msgspec.msgpack.encode([{"f3": "b"}])
+    assert msgpack_decoder(list[into]).decode(packed)[0].f3 == "b"
+    assert json_decoder(into | None).decode(b"null") is None
+
+def meet(into, into_others, doors):
+    doors.wait()
+    try:
+        decode(into, into_others)
+    except BaseException as error:
+        failed.append(error)
+
+failed = []
+for number in range(400):
+    part = msgspec.defstruct(f"Part{number}", [(f"g{i}", int | None, None) for i in range(10)])
+    fields = [(f"f{i}", str, "") for i in range(30)]
+    into, into_others = (msgspec.defstruct(f"{name}{number}", [*fields, ("parts", list[part], [])]) for name in "AB")
+    doors = threading.Barrier(4)
+    threads = [threading.Thread(target=meet, args=(into, into_others, doors)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+assert not failed, failed
+print("done")
+"""
+
+
+class Part(msgspec.Struct):
+    count: int
+
+
+def test_threads_that_meet_at_a_type_all_decode_into_it() -> None:
+    ran = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+def test_a_decoder_is_made_once() -> None:
+    assert json_decoder(Part) is json_decoder(Part)
+    assert msgpack_decoder(list[Part]) is msgpack_decoder(list[Part])
+
+
+def test_values_are_read_as_their_type() -> None:
+    assert decode_json(b'{"count": 3}', Part) == convert({"count": 3}, Part) == Part(3)
+    assert decode_json("[1, null]") == [1, None]
+    assert convert({"count": "3"}, Part, strict=False) == Part(3)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_json(b'{"count": "3"}', Part)
+    with pytest.raises(msgspec.ValidationError):
+        convert({"count": "3"}, Part)
+    with pytest.raises(msgspec.DecodeError):
+        decode_json(b"{")
