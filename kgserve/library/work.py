@@ -59,6 +59,8 @@ from kgserve.views.companions import Opened
 R = TypeVar("R", bound=msgspec.Struct)
 
 INTERRUPT_SECONDS = 0.05
+HEARING_SECONDS = 0.2
+"""A wait for a statement is cut into parts: of a signal that comes as one without end begins Python does not hear."""
 
 
 def read(text: bytes, kind: type[R]) -> R:
@@ -184,12 +186,16 @@ def context(opened: Opened, store: str, request: ContextRequest) -> answers.Cont
 
 def cypher(opened: Opened, store: str, request: CypherRequest) -> answers.CypherAnswer:
     control = cypher_ops.Interruption()
-    answer = cypher_ops.change(opened.pool, store, request, control)
+    answer: Future[answers.CypherAnswer] | None = None
     try:
+        answer = cypher_ops.change(opened.pool, store, request, control)
+        while not answer.done():
+            wait([answer], HEARING_SECONDS)
         return answer.result()
     except KeyboardInterrupt:
         # One that writes would go on in the writer's thread; the engine does not hear of it while it plans.
-        while not answer.done():
+        control.interrupt()
+        while answer is not None and not answer.done():
             control.interrupt()
             wait([answer], INTERRUPT_SECONDS)
         raise
