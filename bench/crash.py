@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -85,6 +86,14 @@ class Crash:
         self._server.stop()
         for ledger in self._ledgers:
             consult(self._data, ledger.store, tally)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the server, should something have failed."""
+        if self._server.running:
+            self._server.kill()
 
     def _kill_in_inject(self, name: str, tally: Tally) -> bool:
         before = self._ledger.acknowledged
@@ -179,8 +188,10 @@ def kill_rounds(rounds: int, seed: int) -> list[Tally]:
     """Rounds in turn over the phases, on a data folder that goes away afterwards."""
     tallies = {phase: Tally(f"killed in mid-{phase}") for phase in PHASES}
     end = Tally("all stores at the end, doctor included")
-    with tempfile.TemporaryDirectory(prefix="kgserve-crash-", ignore_cleanup_errors=True) as folder:
-        crash = Crash(Path(folder), seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="kgserve-crash-", ignore_cleanup_errors=True) as folder,
+        Crash(Path(folder), seed) as crash,
+    ):
         for number in range(rounds):
             phase = PHASES[number % len(PHASES)]
             crash.round(number, phase, tallies[phase])

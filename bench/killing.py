@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from bench.ledger import Ledger, Stream
 from bench.server import Server
@@ -85,6 +85,14 @@ class Killing(ABC):
     def summary(self) -> str:
         """What to say after all rounds."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the server, should something have failed."""
+        if self.server.running:
+            self.server.kill()
+
     def _start(self) -> Server:
         return Server(self.data, dict(self.SETTINGS))
 
@@ -105,8 +113,10 @@ def run(kind: type[Killing], description: str, remark: str = "") -> int:
 def _rounds(kind: type[Killing], count: int, seed: int) -> list[Tally]:
     """Rounds in turn over the phases, on a data folder that goes away afterwards."""
     tallies = {phase: Tally(f"killed while {phase}") for phase in kind.PHASES}
-    with tempfile.TemporaryDirectory(prefix=f"kgserve-{kind.NAME}-crash-", ignore_cleanup_errors=True) as folder:
-        crash = kind(Path(folder), seed)
+    with (
+        tempfile.TemporaryDirectory(prefix=f"kgserve-{kind.NAME}-crash-", ignore_cleanup_errors=True) as folder,
+        kind(Path(folder), seed) as crash,
+    ):
         for number in range(count):
             phase = kind.PHASES[number % len(kind.PHASES)]
             crash.round(number, phase, tallies[phase])

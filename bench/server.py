@@ -168,7 +168,13 @@ class Server:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once, as a power cut would."""
+        """End it at once, as a power cut would. Raises ServerFailed when it had ended by itself before."""
+        ended = self._process.poll()
+        self._end()
+        if ended is not None:
+            raise ServerFailed(f"it had ended by itself, exit code {ended}; log: {self.log_tail()}")
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         self._close_pipes()
@@ -212,7 +218,7 @@ class Server:
                     return int(found[1])
         finally:
             guard.cancel()
-        self.kill()
+        self._end()
         raise ServerFailed(f"it did not start; log: {self.log_tail()}")
 
     def _read_log(self) -> None:

@@ -45,6 +45,10 @@ class KgserveError(Exception):
         super().__init__(message)
         self.message = message
 
+    def reword(self, message: str) -> None:
+        """Say the same in other words."""
+        self.args, self.message = (message,), message
+
 
 class InvalidInput(KgserveError):
     """What was sent cannot be accepted; ``errors`` names every place found."""

@@ -28,7 +28,7 @@ from kgserve.backup.source import (
 )
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
-from kgserve.journal.files import sync_file, sync_folder
+from kgserve.journal.files import named, sync_file, sync_folder
 from kgserve.model.change import StoreState
 from kgserve.store.layout import Layout, StoreFile
 
@@ -93,7 +93,7 @@ def _journal(
             # What a snapshot holds is not needed from the journal.
             log.warning("backup_begins_later", store=layout.name, after=rows_from, reason=str(error))
             failed = failed or error
-    raise failed or JournalDamaged(f"{layout.journal}: no whole snapshot reaches back as far as it begins")
+    raise failed or JournalDamaged(f"{named(layout.journal)}: no whole snapshot reaches back as far as it begins")
 
 
 def _state(taken: snapshot.Manifest | None, found: list[Chunk]) -> StoreState:

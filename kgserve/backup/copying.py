@@ -15,7 +15,7 @@ import msgspec
 
 from kgserve.backup.manifest import FileEntry
 from kgserve.errors import JournalDamaged
-from kgserve.journal.files import storage_error, write_all
+from kgserve.journal.files import named, storage_error, write_all
 from kgserve.journal.frame import Frame, FrameError, read_frame
 from kgserve.model.change import StoreState
 
@@ -87,7 +87,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
     while left:
         block = file.read(min(BLOCK, left))
         if not block:
-            raise JournalDamaged(f"{file.name}: it has become shorter while it was copied")
+            raise JournalDamaged(f"{named(Path(file.name))}: it has become shorter while it was copied")
         hasher.update(block)
         write_all(descriptor, block)
         left -= len(block)
@@ -116,5 +116,5 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _damaged(file: BinaryIO, offset: int, reason: str) -> JournalDamaged:
-    where = f"{file.name}: {reason} at offset {offset}"
+    where = f"{named(Path(file.name))}: {reason} at offset {offset}"
     return JournalDamaged(f"{where}; a damaged journal is not backed up: run `kgserve doctor` on the stopped server")

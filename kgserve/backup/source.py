@@ -17,6 +17,7 @@ import msgspec
 from kgserve.backup.copying import Extent, whole_frames
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
+from kgserve.journal.files import named
 from kgserve.journal.journal import Segment, list_segments
 from kgserve.store.layout import Layout
 
@@ -97,7 +98,7 @@ def chunks(opened: list[tuple[Segment, BinaryIO]], offset: int, due: int, mark: 
             due = extent.state.sequence + 1
         offset = 0
     if due <= mark:
-        raise JournalDamaged(f"{opened[-1][0].path.parent}: what comes after sequence {due - 1} is missing")
+        raise JournalDamaged(f"{named(opened[-1][0].path.parent)}: what comes after sequence {due - 1} is missing")
     return found
 
 

@@ -59,10 +59,16 @@ def back_up(
             try:
                 done.append(_one(folder, wanted, ways))
             except KgserveError as error:
-                log.warning("backup_failed", store=name, error=error.message)
                 failed.append(BackupFailure(store=name, error=error.message))
     copied = sum(each.bytes_copied for each in done)
     return BackupAnswer(folder=str(folder.path), stores=done, failed=failed, bytes_copied=copied)
+
+
+def back_up_one(folder: BackupFolder, wanted: Wanted, ways: Ways) -> StoreBackupAnswer:
+    """Back one store up. Raises what `back_up` raises, and what stands in the store's way."""
+    _require_outside(folder, wanted.layout)
+    with folder.writing():
+        return _one(folder, wanted, ways)
 
 
 def _require_outside(folder: BackupFolder, layout: Layout) -> None:
@@ -78,7 +84,11 @@ def _one(folder: BackupFolder, wanted: Wanted, ways: Ways) -> StoreBackupAnswer:
     started = time.perf_counter()
     name = wanted.layout.name
     taker = Taker(wanted.layout, folder.store(name), wanted.mark, live=ways.live)
-    taken = taker.take(full=ways.full, keep=ways.keep)
+    try:
+        taken = taker.take(full=ways.full, keep=ways.keep)
+    except KgserveError as error:
+        log.warning("backup_failed", store=name, error=error.message)
+        raise
     folder.count(name)
     answer = _answer(name, taken, (time.perf_counter() - started) * 1000)
     log.info("backup_done", store=name, sequence=answer.sequence, bytes=answer.bytes_copied, ms=answer.took_ms)

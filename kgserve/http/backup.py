@@ -67,7 +67,8 @@ async def backup_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     wanted = await read_json_if_any(request, StoreBackupRequest) or StoreBackupRequest()
     folder = ops.permitted(service.settings, wanted.to)
     ways = Ways(live=True, full=wanted.full, keep=wanted.keep)
-    done = await service.transfer(ops.backup_one, service.pool, folder, store, ways)
+    with ops.in_words_for(service.settings):
+        done = await service.transfer(ops.backup_one, service.pool, folder, store, ways)
     return answer(msgspec.json.encode(done))
 
 
@@ -83,7 +84,8 @@ async def backup(request: Request[Any, Any, Any]) -> Response[bytes]:
     for name in wanted.stores or ():
         caller.require_store(name)
     ways = Ways(live=True, full=wanted.full, keep=wanted.keep)
-    done = await service.transfer(_backup, service.pool, caller, wanted, ops.BackupTo(folder, ways))
+    with ops.in_words_for(service.settings):
+        done = await service.transfer(_backup, service.pool, caller, wanted, ops.BackupTo(folder, ways))
     return answer(msgspec.json.encode(done))
 
 
@@ -101,13 +103,16 @@ async def restore(request: Request[Any, Any, Any]) -> Response[bytes]:
         done = await service.transfer(ops.place, service.pool, wanted.prepared)
     else:
         folder = ops.permitted(service.settings, wanted.source)
-        done = await service.transfer(_restore, service.pool, caller, wanted, folder)
+        with ops.in_words_for(service.settings):
+            done = await service.transfer(_restore, service.pool, caller, wanted, folder)
     return answer(msgspec.json.encode(done))
 
 
 def _backup(pool: StorePool, caller: Caller, wanted: BackupRequest, to: ops.BackupTo) -> BackupAnswer:
     names = wanted.stores if wanted.stores is not None else [name for name in pool.names() if caller.sees(name)]
-    return ops.backup(pool, to.folder, names, to.ways)
+    done = ops.backup(pool, to.folder, names, to.ways)
+    failed = [msgspec.structs.replace(each, error=ops.without_roots(pool.settings, each.error)) for each in done.failed]
+    return msgspec.structs.replace(done, folder=wanted.to or ".", failed=failed)
 
 
 def _restore(pool: StorePool, caller: Caller, wanted: RestoreBackupRequest, folder: Path) -> RestoreBackupAnswer:

@@ -26,7 +26,7 @@ STORE_BACKED_UP = StoreBackupAnswer(
     bases=1,
     took_ms=6.1,
 )
-BACKED_UP = BackupAnswer(folder="/srv/backups/nightly", stores=[STORE_BACKED_UP], failed=[], bytes_copied=612)
+BACKED_UP = BackupAnswer(folder="nightly", stores=[STORE_BACKED_UP], failed=[], bytes_copied=612)
 RESTORED = RestoreBackupAnswer(
     stores=[
         RestoredStore(

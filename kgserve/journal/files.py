@@ -13,6 +13,15 @@ _KEEP_SIZE = 1
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+JOURNAL = "journal"
+
+
+def named(path: Path) -> str:
+    """A file of a journal as errors name it: from its folder on. Who reads them elsewhere knows the store."""
+    parts = path.parts
+    return "/".join(parts[len(parts) - 1 - parts[::-1].index(JOURNAL) :]) if JOURNAL in parts else str(path)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames, creations and removals in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

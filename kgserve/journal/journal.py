@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from kgserve.errors import Internal, JournalDamaged, Unavailable
-from kgserve.journal.files import storage_error, sync_folder, write_all
+from kgserve.journal.files import named, storage_error, sync_folder, write_all
 from kgserve.journal.frame import Frame, FrameError, encode_frame, find_frame, read_frame
 from kgserve.model.change import ChangeSet
 
@@ -42,7 +42,7 @@ def segment_path(folder: Path, first: int) -> Path:
 
 def list_segments(folder: Path) -> list[Segment]:
     """The segments of a folder, oldest first."""
-    found = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdigit())
+    found = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal())
     return sorted((Segment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
 
 
@@ -87,7 +87,7 @@ class Journal:
         """
         segments = list_segments(folder)
         if not segments:
-            raise JournalDamaged(f"{folder}: no journal segment is left; run `kgserve doctor --salvage`")
+            raise JournalDamaged(f"{named(folder)}: no journal segment is left; run `kgserve doctor --salvage`")
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
@@ -254,9 +254,11 @@ def _truncate(file: BinaryIO, size: int) -> None:
 
 
 def _missing(folder: Path, last: int) -> JournalDamaged:
-    return JournalDamaged(f"{folder}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`")
+    return JournalDamaged(
+        f"{named(folder)}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`"
+    )
 
 
 def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
-    where = f"{segment.path}: {error.reason} at offset {error.offset}"
+    where = f"{named(segment.path)}: {error.reason} at offset {error.offset}"
     return JournalDamaged(f"{where}; `kgserve doctor --salvage` keeps all that comes before it")

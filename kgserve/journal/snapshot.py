@@ -17,7 +17,7 @@ import xxhash
 
 from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
-from kgserve.journal.files import sync_file, sync_folder, write_whole
+from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model.change import StoreState
 from kgserve.model.columns import RowTuple, edge_tuples, node_tuples
 from kgserve.model.digest import from_text, rows_digest, to_text
@@ -113,7 +113,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def list_snapshots(folder: Path) -> list[Path]:
     """The installed snapshots of a journal's folder, newest first."""
-    found = (p for p in folder.iterdir() if p.name.startswith(PREFIX) and p.name[len(PREFIX) :].isdigit())
+    found = (p for p in folder.iterdir() if p.name.startswith(PREFIX) and p.name[len(PREFIX) :].isdecimal())
     return sorted(found, key=sequence_of, reverse=True)
 
 
@@ -206,13 +206,14 @@ def verify(snapshot: Path) -> Manifest:
     try:
         manifest = decode_json((snapshot / MANIFEST).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
-        raise JournalDamaged(f"{snapshot / MANIFEST} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise JournalDamaged(f"{named(snapshot / MANIFEST)} cannot be read: {reason}") from error
     if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):
-        raise JournalDamaged(f"{snapshot / MANIFEST} is of another format or another snapshot")
+        raise JournalDamaged(f"{named(snapshot / MANIFEST)} is of another format or another snapshot")
     for name, entry in manifest.files.items():
         path = snapshot / name
         if not path.is_file() or _entry(path) != entry:
-            raise JournalDamaged(f"{path} is missing or does not fit its checksum")
+            raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
     return manifest
 
 

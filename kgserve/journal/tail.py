@@ -14,6 +14,7 @@ import msgspec
 
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone, JournalDamaged
+from kgserve.journal.files import named
 from kgserve.journal.frame import FrameError, read_frame, skip_frames
 from kgserve.journal.journal import Segment, list_segments, segment_path
 from kgserve.model.change import ChangeSet
@@ -80,4 +81,4 @@ class Tail:
 
 
 def _damaged(segment: Segment, what: str) -> JournalDamaged:
-    return JournalDamaged(f"{segment.path}: {what}; run `kgserve doctor` on the stopped server's folder")
+    return JournalDamaged(f"{named(segment.path)}: {what}; run `kgserve doctor` on the stopped server's folder")

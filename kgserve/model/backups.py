@@ -72,7 +72,7 @@ class BackupFailure(msgspec.Struct, kw_only=True):
 
 
 class BackupAnswer(msgspec.Struct, kw_only=True):
-    """What was backed up into ``folder``, and what was not."""
+    """What was backed up into ``folder``, and what was not. A server names the folder from its `backup_dir` on."""
 
     folder: str
     stores: list[StoreBackupAnswer]

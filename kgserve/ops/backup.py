@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,8 @@ import structlog
 from kgserve.backup.folder import FOLDER, BackupFolder, StoreBackup
 from kgserve.backup.manifest import STORES, Manifest
 from kgserve.backup.restoring import build, find_point
-from kgserve.backup.stores import Wanted, Ways, back_up
-from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, NotFound
+from kgserve.backup.stores import Wanted, Ways, back_up, back_up_one
+from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
 from kgserve.model.backups import (
     BackupAnswer,
     PreparedStore,
@@ -77,6 +78,24 @@ def permitted(settings: Settings, named: str) -> Path:
     return path
 
 
+@contextmanager
+def in_words_for(settings: Settings) -> Generator[None]:
+    """Paths in what is raised are told from the server's own folders on: where those lie is no caller's business."""
+    try:
+        yield
+    except KgserveError as error:
+        error.reword(without_roots(settings, error.message))
+        raise
+
+
+def without_roots(settings: Settings, text: str) -> str:
+    """A text with paths below the server's folders for backups and data named from there."""
+    for root, name in ((settings.backup_dir, "the folder for backups"), (settings.data_dir, "the data folder")):
+        if root is not None:
+            text = text.replace(f"{root.resolve()}/", "").replace(str(root.resolve()), name)
+    return text
+
+
 def _is_inside(folder: Path) -> bool:
     """Whether a folder is where a backup keeps its stores, and nobody else anything."""
     return folder.name == FOLDER and (folder.parent / STORES).is_file()
@@ -88,13 +107,10 @@ def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: Ways) -> B
 
 
 def backup_one(pool: StorePool, folder: Path, name: str, ways: Ways) -> StoreBackupAnswer:
-    """Back one store up. Raises what stands in its way: NotFound, JournalDamaged, BackupDamaged, Conflict."""
+    """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     if not pool.layout(name).exists:
         raise NotFound(f"there is no store {name!r}")
-    answer = backup(pool, folder, [name], ways)
-    if answer.failed:
-        raise Conflict(answer.failed[0].error)
-    return answer.stores[0]
+    return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
 def _wanted(pool: StorePool, name: str) -> Wanted:

@@ -13,6 +13,7 @@ import structlog
 from kgserve.engine.database import EngineOptions, build, remove
 from kgserve.errors import EngineFailed, JournalDamaged
 from kgserve.journal import snapshot
+from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
@@ -69,7 +70,7 @@ def fresh_folder(path: Path) -> Path:
 
 
 def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
-    failed = JournalDamaged(f"{layout.journal}: it starts at {journal.oldest} and no snapshot reaches that far")
+    failed = JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
     for base in _bases(layout, journal):
         try:
             if base is not None:

@@ -12,7 +12,7 @@ import pytest
 from kgserve.backup.folder import BackupFolder
 from kgserve.backup.stores import Wanted, Ways
 from kgserve.backup.stores import back_up as stores_back_up
-from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.journal.journal import list_segments, segment_path
 from kgserve.model.times import format_time
 from kgserve.ops import backup as ops
@@ -145,7 +145,7 @@ def test_a_damaged_journal_is_not_backed_up(tmp_path: Path, folder: Path) -> Non
         put(pool, "a", "b", "c")
     flip(newest_segment(tmp_path / "data"), 60)
     with StorePool(settings(tmp_path / "data", **options)) as pool:
-        with pytest.raises(Conflict, match=r"00001\.log: a frame whose checksum does not fit at offset 0"):
+        with pytest.raises(JournalDamaged, match=r"00001\.log: a frame whose checksum does not fit at offset 0"):
             back_up(pool, folder)
         assert not (folder / "stores" / NAME / "manifest.json").exists()
 

@@ -138,7 +138,7 @@ def test_through_another_server(said: Command, tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--indexes", "false", "--backup-dir", str(tmp_path / "kept")) as server:
         inject(server.url, "a", "one")
         made = backed_up(said, "--to", "nightly", "--server", server.url)
-        assert Path(made.folder) == (tmp_path / "kept" / "nightly").resolve()
+        assert made.folder == "nightly"
         assert said("restore", "nightly", "--as", "b", "--server", server.url).code == 0
         assert listed(server.url, "b") == ["one"]
         outside = said("backup", "--to", tmp_path / "elsewhere", "--server", server.url)

@@ -78,6 +78,32 @@ def test_no_path_leads_out_of_the_folder(client: httpx.Client, served: Served, p
     assert list(outside.iterdir()) == []
 
 
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_answers_name_files_from_the_folders_on(client: httpx.Client, served: Served) -> None:
+    inject(client, "torn", *(str(number) for number in range(50)))
+    told, lost = (client.post("/api/backup", json={"to": to, "stores": ["torn"]}) for to in ("told", "lost"))
+    assert (accepted(told)["folder"], accepted(lost)["folder"]) == ("told", "lost")
+    flip(next((served.data / "torn_memory" / "journal").glob("*.log")))
+    refusals = [
+        refusal(client.post("/api/memory/torn/backup", json={"to": "new"}), 503),
+        refusal(client.post("/api/restore", json={"from": "nowhere"}), 404),
+        refusal(client.post("/api/restore", json={"from": "told", "store": "other"}), 404),
+    ]
+    several = client.post("/api/backup", json={"to": "new", "stores": ["torn"]})
+    flip(next((served.data.parent / "kept" / "lost" / "stores" / "torn").rglob("*.log")))
+    refusals.append(refusal(client.post("/api/restore", json={"from": "lost", "as": "back"}), 409))
+    texts = [each["detail"] for each in refusals] + [accepted(several)["failed"][0]["error"]]
+    beginnings = ("journal/0", "nowhere holds", "told holds", "lost/stores/torn/", "journal/0")
+    assert [text for text, begins in zip(texts, beginnings, strict=True) if not text.startswith(begins)] == []
+    assert [text for text in texts if str(served.data.parent) in text] == []
+
+
 def test_bad_requests(client: httpx.Client) -> None:
     refusal(client.post("/api/memory/d/backup", json={"to": "a\0b"}), 400)
     refusal(client.post("/api/memory/d/backup", json={"to": "x" * 500}), 400)
