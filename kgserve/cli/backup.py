@@ -137,7 +137,7 @@ def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--store", metavar="S", help="The store to restore.  [default: every store of the backup]")
+@click.option("--store", metavar="STORE", help="The store to restore.  [default: every store of the backup]")
 @click.option("--as", "into", metavar="NAME", help="Name of the restored store.  [default: its own]")
 @click.option(
     "--until",
@@ -225,7 +225,7 @@ def _hand_over(client: httpx.Client, settings: Settings, folder: Path, source: S
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--store", metavar="S", help="Look at one store alone.  [default: every store of the backup]")
+@click.option("--store", metavar="STORE", help="Look at one store alone.  [default: every store of the backup]")
 @_as_json
 def verify(folder: str, *, store: str | None, as_json: bool) -> int:
     """Check a backup: every file against its checksum, every record of the journals, and that nothing is missing.

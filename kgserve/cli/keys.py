@@ -63,7 +63,9 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
     folder, now = _folder(data_dir), _now()
     until = None if expires is None else now + parse_span(expires)
     key, text = mint(name, role, [part.strip() for part in stores.split(",")], now, until)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        click.echo(f"made the data folder {folder}", err=True)
     add_key(folder, key)
     _record(folder, "keys create", key)
     click.echo(text)
@@ -82,7 +84,7 @@ def list_keys(*, as_json: bool, data_dir: str | None) -> None:
     from kgserve.access.key_file import read_keys
 
     now = _now()
-    shown = [_shown(key, now) for key in read_keys(_folder(data_dir))]
+    shown = [_shown(key, now) for key in read_keys(_folder_there(data_dir))]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return
@@ -96,7 +98,7 @@ def revoke(id_or_name: str, data_dir: str | None) -> None:
     """Have a key open nothing any more, at once. It stays in the list."""
     from kgserve.access.key_file import revoke_key
 
-    folder = _folder(data_dir)
+    folder = _folder_there(data_dir)
     key = revoke_key(folder, id_or_name, _now())
     _record(folder, "keys revoke", key)
     click.echo(f"revoked the key {key.name!r} ({key.prefix}…)", err=True)
@@ -104,6 +106,13 @@ def revoke(id_or_name: str, data_dir: str | None) -> None:
 
 def _folder(data_dir: str | None) -> Path:
     return load({"data_dir": data_dir}).data_dir
+
+
+def _folder_there(data_dir: str | None) -> Path:
+    folder = _folder(data_dir)
+    if not folder.is_dir():
+        raise click.ClickException(f"there is no data folder {folder}")
+    return folder
 
 
 def _now() -> int:

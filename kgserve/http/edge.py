@@ -128,6 +128,9 @@ class Edge:
         except WrongKey:
             rates.failed(address)
             raise
+        except Unauthenticated:
+            rates.admit(NOBODY, address)
+            raise
         state["caller"] = state["visit"].caller = caller
         rates.admit(caller, address)
 

@@ -82,6 +82,16 @@ def test_names_and_ids(tmp_path: Path) -> None:
     assert acts == [("keys create", "done"), ("keys revoke", "done"), ("keys revoke", "done")]
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    for command in (("list",), ("revoke", "one")):
+        done = kgserve_here("keys", *command, "--data", folder)
+        assert (done.code, f"there is no data folder {folder}" in done.err) == (1, True)
+    assert not folder.exists()
+    made = kgserve_here("keys", "create", "--data", folder, "--role", "read", "--name", "one")
+    assert (made.code, f"made the data folder {folder}" in made.err) == (0, True)
+
+
 def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     done = kgserve_here("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")

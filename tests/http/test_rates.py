@@ -127,6 +127,17 @@ def test_abuse_20_wrong_keys_lock_nobody_out(tmp_path: Path) -> None:
             assert status(right) == 200
 
 
+def test_who_comes_without_a_key_is_counted(tmp_path: Path) -> None:
+    given(tmp_path / "data", "read")
+    with (
+        serving(tmp_path / "data", trusted_proxies="127.0.0.1", rate_limit=0.01, indexes=False) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE) as client,
+    ):
+        statuses = [client.get("/api/memory", headers={"x-forwarded-for": FAR}).status_code for _ in range(3)]
+        assert statuses == [401, 429, 429]
+        assert client.get("/api/memory", headers={"x-forwarded-for": "192.0.2.8"}).status_code == 401
+
+
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that believes this machine about who its clients are, and gives each 20 requests at once."""
