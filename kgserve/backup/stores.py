@@ -119,14 +119,15 @@ def told(found: Verified) -> VerifiedStore:
     return VerifiedStore(
         store=found.store,
         ok=not found.faults,
-        bases=[_base(base) for base in found.manifest.bases],
+        bases=[_base(base, ok=ok) for base, ok in zip(found.manifest.bases, found.whole, strict=True)],
         faults=found.faults,
         leftovers=found.leftovers,
     )
 
 
-def _base(base: Base) -> BaseAnswer:
+def _base(base: Base, *, ok: bool) -> BaseAnswer:
     return BaseAnswer(
+        ok=ok,
         first=base.first,
         last=base.last.sequence,
         since=format_time(base.since),

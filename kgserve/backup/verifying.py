@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,13 @@ from kgserve.journal import snapshot
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The backup of one store: what it holds, and what is wrong with it."""
+    """The backup of one store: what it holds, what is wrong with it, and which bases that is not about, in order."""
 
     store: str
     manifest: Manifest
     faults: list[str]
     leftovers: int
+    whole: list[bool] = []
 
 
 def verify(folder: BackupFolder, store: str | None = None) -> Iterator[Verified]:
@@ -46,8 +48,9 @@ def _verified(backup: StoreBackup) -> Verified:
     except BackupDamaged as error:
         return Verified(backup.store, Manifest(0, backup.store), [error.message], 0)
     left = leftovers(backup.folder, manifest)
-    faults = [fault for base in manifest.bases for fault in _faults(backup.folder, base)]
-    return Verified(backup.store, manifest, [*faults, *_extra(backup.folder, manifest, left)], len(left))
+    found = [list(_faults(backup.folder, base)) for base in manifest.bases]
+    faults = [*chain.from_iterable(found), *_extra(backup.folder, manifest, left)]
+    return Verified(backup.store, manifest, faults, len(left), [not each for each in found])
 
 
 def _faults(folder: Path, base: Base) -> Iterator[str]:

@@ -246,7 +246,7 @@ def verify(folder: str, *, store: str | None, as_json: bool) -> int:
 
 def _show_verified(found: list[VerifiedStore]) -> None:
     rows = [
-        (each.store, "ok" if each.ok else "BAD", base.first, base.last, base.since, base.until, base.runs, base.bytes)
+        (each.store, "ok" if base.ok else "BAD", base.first, base.last, base.since, base.until, base.runs, base.bytes)
         for each in found
         for base in each.bases
     ]

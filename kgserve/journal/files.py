@@ -13,13 +13,14 @@ _KEEP_SIZE = 1
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-JOURNAL = "journal"
+_JOURNAL = "journal"
+_DEEPEST = 3
 
 
 def named(path: Path) -> str:
     """A file of a journal as errors name it: from its folder on. Who reads them elsewhere knows the store."""
-    parts = path.parts
-    return "/".join(parts[len(parts) - 1 - parts[::-1].index(JOURNAL) :]) if JOURNAL in parts else str(path)
+    last = path.parts[-_DEEPEST:]
+    return "/".join(last[last.index(_JOURNAL) :]) if _JOURNAL in last else str(path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -122,8 +122,9 @@ class RestoreBackupAnswer(msgspec.Struct, kw_only=True):
 
 
 class BaseAnswer(msgspec.Struct, kw_only=True):
-    """One base of a backup: the sequences and times that it covers, and its runs."""
+    """One base of a backup: whether it is whole, the sequences and times that it covers, and its runs."""
 
+    ok: bool
     first: int
     last: int
     since: str

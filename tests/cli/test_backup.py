@@ -122,6 +122,19 @@ def test_verify(said: Command, tmp_path: Path) -> None:
     assert [path.name for path in data.iterdir() if path.name.endswith("_memory")] == ["a_memory"]
 
 
+def test_verify_tells_which_base_is_damaged(said: Command, tmp_path: Path) -> None:
+    folder, data = tmp_path / "backup", tmp_path / "data"
+    with opened(data, "a") as store:
+        write(store, batch("one"))
+    for _ in range(2):
+        backed_up(said, "--to", folder, "--data", data, "--full")
+    piece = min(folder.rglob("*.log"))
+    piece.write_bytes(piece.read_bytes()[:-3])
+    found = said("verify", folder)
+    assert [line.split("\t")[1] for line in found.out.splitlines()[1:]] == ["BAD", "ok"]
+    assert (found.code, str(piece) in found.err) == (1, True)
+
+
 def test_what_is_not_there(said: Command, tmp_path: Path) -> None:
     nothing = said("backup", "--to", tmp_path / "backup", "--data", tmp_path / "data")
     assert (nothing.code, "there is no data folder" in nothing.err) == (1, True)
