@@ -14,6 +14,9 @@ from kgserve.cli.options import load, settings_options
 def serve(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
     settings = load(values)
+    from kgserve import allocator
+
+    allocator.bound_arenas()
     from kgserve import app
 
     return app.serve(settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from queue import Empty, LifoQueue
 import kuzu
 import msgspec
 
+from kgserve.allocator import give_back
 from kgserve.engine import read, schema
 from kgserve.engine.apply import apply, kept_versions, record
 from kgserve.engine.failures import translate
@@ -145,7 +145,7 @@ class Engine:
             if session is not None:
                 session.close()
         self._database.close()
-        _give_back_memory()
+        give_back()
 
 
 class Retired(Exception):
@@ -213,13 +213,6 @@ def _open(path: Path, options: EngineOptions) -> kuzu.Database:
         )
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
         raise translate(RuntimeError(f"opening {path.name}: {error}")) from error
-
-
-def _give_back_memory() -> None:
-    """What a closed engine freed stays with the process otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _size(path: Path) -> int:

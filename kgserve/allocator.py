@@ -1,0 +1,28 @@
+"""The C library's allocator, which most memory of the engine goes through.
+
+glibc makes an arena for every thread that finds the others busy, up to eight a core, and what is freed in one serves no
+other. Measured over minutes of writes to four small stores on two cores: 145 to 280 MB in use, 670 and then 880 MB
+kept with sixteen arenas, 370 to 510 MB with four; imports, injects and traversals took the same time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+ARENAS_PER_CORE = 2
+_ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
+
+
+def bound_arenas() -> None:
+    """Have at most two arenas a core. To be called before there are threads; does nothing where there is no glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, ARENAS_PER_CORE * (os.cpu_count() or 1))
+
+
+def give_back() -> None:
+    """Return what is free to the system: what a closed engine has freed stays with the process otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
