@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -159,13 +160,11 @@ def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
 
 def test_a_scrape_waits_for_no_commit(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "busy", "a"))
-    with pool_of(watched).lease("busy") as store, store.view.commits:
-        begun = inject_later(watched, "busy")
+    with pool_of(watched).lease("busy") as store, store.view.commits, closing(inject_later(watched, "busy")):
+        # The writer may still be leaving the first write: what is in progress tells that the second has come.
+        eventually(lambda: (scrape(client).value("kgserve_requests_in_progress") or 0) >= 2)
         eventually(lambda: store.writing)
-        found = scrape(client)
-        assert found.value("kgserve_store_nodes", store="busy") == 1
-        assert (found.value("kgserve_requests_in_progress") or 0) >= 2
-    begun.close()
+        assert scrape(client).value("kgserve_store_nodes", store="busy") == 1
 
 
 def inject_later(served: Served, store: str) -> Any:
