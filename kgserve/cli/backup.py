@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kgserve.cli.options import load
+from kgserve.cli.options import load, require_data
 from kgserve.cli.remote import check, connect, decode, find, server_options
 from kgserve.cli.terminal import Column, as_size, show_table
-from kgserve.errors import Conflict, NotFound
+from kgserve.errors import NotFound
 from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.model.store_answers import StoreList
 
@@ -99,7 +99,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Ways)
     from kgserve.store.summary import closed_state
 
     _quiet(settings)
-    _require_data(settings)
+    require_data(settings)
     if read_server_file(settings.data_dir) is not None:
         data_dir = str(settings.data_dir)
         with connect(find(None, data_dir)) as client:
@@ -280,8 +280,3 @@ def _quiet(settings: Settings) -> None:
     from kgserve import log
 
     log.configure(settings.log_format, "error")
-
-
-def _require_data(settings: Settings) -> None:
-    if not settings.data_dir.is_dir():
-        raise Conflict(f"there is no data folder {settings.data_dir}")

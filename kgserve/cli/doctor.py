@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kgserve.cli.options import load, settings_options
+from kgserve.cli.options import load, require_data, settings_options
 from kgserve.cli.terminal import Column, show_table
 
 COLUMNS = (Column("Store"), Column("Part"), Column("Result"), Column("Detail"))
@@ -23,8 +23,7 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) ->
     The exit code is 1 if anything is found.
     """
     settings = load(values)
-    if not settings.data_dir.is_dir():
-        raise click.ClickException(f"there is no data folder {settings.data_dir}")
+    require_data(settings)
     from kgserve import log
     from kgserve.ops.doctor import doctor as examine
     from kgserve.store.lock import DataFolderLock

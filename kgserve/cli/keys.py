@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import load, settings_options
+from kgserve.cli.options import load, require_data, settings_options
 from kgserve.cli.terminal import Column, show_table
 
 if TYPE_CHECKING:
@@ -109,10 +109,9 @@ def _folder(data_dir: str | None) -> Path:
 
 
 def _folder_there(data_dir: str | None) -> Path:
-    folder = _folder(data_dir)
-    if not folder.is_dir():
-        raise click.ClickException(f"there is no data folder {folder}")
-    return folder
+    settings = load({"data_dir": data_dir})
+    require_data(settings)
+    return settings.data_dir
 
 
 def _now() -> int:

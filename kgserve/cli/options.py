@@ -54,6 +54,12 @@ def load(values: dict[str, Any]) -> Settings:
     return settings.load(values)
 
 
+def require_data(settings: Settings) -> None:
+    """Raise ClickException when the data folder is not there: a name that was misspelt, most likely."""
+    if not settings.data_dir.is_dir():
+        raise click.ClickException(f"there is no data folder {settings.data_dir}")
+
+
 def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
     return click.option(
         *option_names(field.name),

@@ -196,8 +196,8 @@ def cypher(opened: Opened, store: str, request: CypherRequest) -> answers.Cypher
         # One that writes would go on in the writer's thread; the engine does not hear of it while it plans.
         control.interrupt()
         while answer is not None and not answer.done():
-            control.interrupt()
             wait([answer], INTERRUPT_SECONDS)
+            control.interrupt()
         raise
 
 
