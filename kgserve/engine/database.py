@@ -99,7 +99,7 @@ class Engine:
 
     def bytes(self) -> tuple[int, int]:
         """Size of the file and of its log."""
-        return _size(self.path), _size(wal_path(self.path))
+        return size(self.path), size(wal_path(self.path))
 
     def retire(self) -> None:
         """Take no new readers; close when the last one has left."""
@@ -108,6 +108,15 @@ class Engine:
             idle = self._leases == 0
         if idle:
             self._close()
+
+    def retire_if_idle(self) -> bool:
+        """As `retire`, unless somebody reads; whether it is closed now."""
+        with self._lock:
+            if self._leases:
+                return False
+            self._retired = True
+        self._close()
+        return True
 
     @property
     def closed(self) -> bool:
@@ -215,5 +224,6 @@ def _open(path: Path, options: EngineOptions) -> kuzu.Database:
         raise translate(RuntimeError(f"opening {path.name}: {error}")) from error
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """Bytes of a file; 0 when it is not there."""
     return path.stat().st_size if path.exists() else 0

@@ -112,7 +112,7 @@ async def get_node(request: Request[Any, Any, Any]) -> Response[bytes]:
     store, node_id = path_text(request, "store"), path_text(request, "id")
     past = service.past(wanted.as_of)
     if isinstance(wanted.version, msgspec.UnsetType):
-        return await service.read(ops.get_node, service.pool, store, node_id, past, given(wanted.valid_at))
+        return await service.read(ops.get_node_json, service.pool, store, node_id, past, given(wanted.valid_at))
     if past is not None or wanted.valid_at:
         raise InvalidInput("version: goes with neither as_of nor valid_at")
     return await service.read(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)

@@ -108,4 +108,5 @@ def answer(body: bytes, status: int = 200) -> Response[bytes]:
 
 
 def _encoded(work: Callable[[], Any]) -> bytes:
-    return msgspec.json.encode(work())
+    found = work()
+    return found if isinstance(found, bytes) else msgspec.json.encode(found)

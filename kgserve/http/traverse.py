@@ -35,4 +35,4 @@ async def traverse(request: Request[Any, Any, Any]) -> Response[bytes]:
     store = path_text(request, "store")
     walk = await read_json(request, TraverseRequest)
     service = service_of(request)
-    return await service.read(ops.traverse, service.pool, store, walk, service.historian)
+    return await service.read(ops.traverse_json, service.pool, store, walk, service.historian)

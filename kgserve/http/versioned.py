@@ -203,4 +203,4 @@ async def _edges(request: Request[Any, Any, Any], side: edges.Side) -> Response[
         valid_at=given(wanted.valid_at),
     )
     past = service.past(wanted.as_of)
-    return await service.read(edges.list_edges, service.pool, path_text(request, "store"), listed, past)
+    return await service.read(edges.list_edges_json, service.pool, path_text(request, "store"), listed, past)

@@ -54,7 +54,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     sync_folder(path.parent)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write every byte; `os.write` may stop early."""
     view = memoryview(data)
     while view:

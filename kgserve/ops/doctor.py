@@ -59,7 +59,8 @@ def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -
     yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in _snapshots(layout))
     yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(layout.journal))
     if rebuild:
-        layout.mark_open()
+        layout.forget_views()
+    yield _attempt("rows", lambda: _rows(pool, layout.name))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
 
 
@@ -82,13 +83,24 @@ def _snapshot(path: Path) -> str:
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
 
+def _rows(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.check_rows():
+            raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
+        state = leased.state
+    return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
+
+
 def _engine(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
-        agreed = leased.check().ok
-        state, view = leased.state, leased.view
-    if view.found_damaged:
-        raise JournalDamaged(f"{view.found_damaged}; it was built anew from the journal")
+        engine = leased.engine
+        with engine.reading(timeout=0):
+            pass
+        agreed = leased.check_engine()
+        state = leased.state
+    if engine.found_damaged:
+        raise JournalDamaged(f"{engine.found_damaged}; it was built anew from the journal")
     if not agreed:
         raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
-    how = "built anew from the journal; " if view.rebuilds else ""
+    how = "built anew from the journal; " if engine.rebuilds else ""
     return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

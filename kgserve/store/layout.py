@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from kgserve.decoding import decode_json
-from kgserve.journal.files import write_whole
+from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
 from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text, to_text
 from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
 
 log = structlog.get_logger()
+
+_Mark = TypeVar("_Mark")
 
 SUFFIX = "_memory"
 FORMAT = 1
@@ -62,12 +65,21 @@ class FileMark(msgspec.Struct, frozen=True):
 
 
 class CloseMark(msgspec.Struct, frozen=True):
-    """closed.json: written at a clean close, removed at open. If all of it fits, the files are as they were left."""
+    """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left."""
 
     state: StoreState
     journal: JournalEnd
-    engine: FileMark
-    engine_log: FileMark
+
+
+class EngineMark(msgspec.Struct, frozen=True):
+    """engine.json: written when the engine's file is closed cleanly, removed before it is opened.
+
+    If all of it fits, the files are as they were left, and hold the store at this state.
+    """
+
+    state: StoreState
+    file: FileMark
+    log: FileMark
 
 
 class Layout:
@@ -80,9 +92,11 @@ class Layout:
         self.engine = self.root / "graph.kuzu"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
+        self.rows = self.views / "rows"
         self.scratch = self.root / "scratch"
         self._store_file = self.root / "store.json"
         self._close_mark = self.root / "closed.json"
+        self._engine_mark = self.root / "engine.json"
 
     @property
     def exists(self) -> bool:
@@ -113,6 +127,11 @@ class Layout:
         description = self.description()
         return description.created_at if description else self.root.stat().st_mtime_ns // 1000
 
+    def forget_views(self) -> None:
+        """Have the engine's file and the present rows made anew from the journal when they are next needed."""
+        self.forget_engine_mark()
+        shutil.rmtree(self.rows, ignore_errors=True)
+
     def forget_indexes(self) -> None:
         """Remove the indexes, to be filled anew; embeddings that were computed are kept."""
         for name in ("keyword", "vector", "past-keyword", "past-vector"):
@@ -120,43 +139,66 @@ class Layout:
 
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""
-        try:
-            return decode_json(self._close_mark.read_bytes(), _StoredMark).mark()
-        except (OSError, msgspec.MsgspecError, ValueError):
-            return None
+        found = _read_mark(self._close_mark, _StoredMark)
+        return found and CloseMark(found.state, found.journal)
 
     def mark_closed(self, mark: CloseMark) -> None:
         """Write closed.json."""
-        write_whole(self._close_mark, msgspec.json.encode(_StoredMark.of(mark)))
+        write_whole(self._close_mark, msgspec.json.encode(_StoredMark(*_stored(mark.state), journal=mark.journal)))
 
     def mark_open(self) -> None:
-        """Remove closed.json: from here on only the journal is believed."""
+        """Remove closed.json: from here on the journal is looked through before it is believed."""
         self._close_mark.unlink(missing_ok=True)
 
+    def engine_mark(self) -> EngineMark | None:
+        """How the engine's file was left, if it was closed cleanly."""
+        found = _read_mark(self._engine_mark, _StoredEngineMark)
+        return found and EngineMark(found.state, found.file, found.log)
 
-class _StoredMark(msgspec.Struct, frozen=True):
-    """`CloseMark` as JSON, where a 128-bit digest does not fit a number."""
+    def mark_engine(self, mark: EngineMark) -> None:
+        """Write engine.json."""
+        stored = _StoredEngineMark(*_stored(mark.state), file=mark.file, log=mark.log)
+        write_whole(self._engine_mark, msgspec.json.encode(stored))
+
+    def forget_engine_mark(self) -> None:
+        """Remove engine.json: from here on the engine's file is not to be believed; that is durable when it returns."""
+        if self._engine_mark.exists():
+            self._engine_mark.unlink()
+            sync_folder(self.root)
+
+
+def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
+    try:
+        return decode_json(path.read_bytes(), kind)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return None
+
+
+class _StoredState(msgspec.Struct, frozen=True):
+    """`StoreState` as JSON, where a 128-bit digest does not fit a number."""
 
     sequence: int
     time: int
     digest: str
     nodes: int
     edges: int
+
+    @property
+    def state(self) -> StoreState:
+        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+
+
+class _StoredMark(_StoredState, frozen=True, kw_only=True):
     journal: JournalEnd
-    engine: FileMark
-    engine_log: FileMark
 
-    @classmethod
-    def of(cls, mark: CloseMark) -> _StoredMark:
-        state = mark.state
-        digest = f"{state.digest:032x}"
-        return cls(
-            state.sequence, state.time, digest, state.nodes, state.edges, mark.journal, mark.engine, mark.engine_log
-        )
 
-    def mark(self) -> CloseMark:
-        state = StoreState(self.sequence, self.time, int(self.digest, 16), self.nodes, self.edges)
-        return CloseMark(state, self.journal, self.engine, self.engine_log)
+class _StoredEngineMark(_StoredState, frozen=True, kw_only=True):
+    file: FileMark
+    log: FileMark
+
+
+def _stored(state: StoreState) -> tuple[int, int, str, int, int]:
+    return state.sequence, state.time, to_text(state.digest), state.nodes, state.edges
 
 
 def file_mark(path: Path) -> FileMark:

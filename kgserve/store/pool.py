@@ -24,6 +24,7 @@ from kgserve.settings import Settings
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
 from kgserve.store.store import USUAL, Store
+from kgserve.store.tending import Tender
 
 log = structlog.get_logger()
 
@@ -77,6 +78,7 @@ class StorePool:
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
+        self._tender = Tender(self.open_stores, self._held_open)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self._clear_trash()
@@ -114,6 +116,20 @@ class StorePool:
         wish = Creation(chosen)
         with self.lease(name, create=wish):
             return wish.made
+
+    @contextmanager
+    def _held_open(self, name: str) -> Generator[Store | None]:
+        """The store of a name if it is open; it counts as no use of it."""
+        with self._lock:
+            entry = self._entries.get(name)
+            store = entry.store if entry is not None else None
+            if entry is not None:
+                entry.leases += 1
+        try:
+            yield store
+        finally:
+            if entry is not None:
+                self._leave(name)
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
@@ -175,6 +191,7 @@ class StorePool:
         with self._lock:
             self._closed.set()
             entries = list(self._entries.values())
+        self._tender.stop()
         for entry in entries:
             with entry.gate:
                 if entry.store is not None:
@@ -236,6 +253,7 @@ class StorePool:
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
         store.after_change.append(partial(self.feeds.changed, name))
+        store.after_commit.append(partial(self._tender.committed, store))
         for companion in self.companions:
             companion.opened(store)
         return store

@@ -1,4 +1,4 @@
-"""Making an engine file from the journal alone."""
+"""Making views from the journal alone: an engine file, the present rows, and snapshots, from which both begin."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
 
 log = structlog.get_logger()
@@ -52,7 +54,7 @@ def rebuild(
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
-    if folded.rebased or _unsnapshotted_bytes(layout, journal) >= SNAPSHOT_AFTER_BYTES:
+    if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         snapshot.install(rows, layout.journal, state)
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
@@ -60,6 +62,71 @@ def rebuild(
     seconds = round(time.perf_counter() - started, 3)
     log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=seconds)
     return state
+
+
+def take_snapshot(layout: Layout, journal: Journal) -> StoreState:
+    """Install a snapshot of all that the journal holds; the state that it is of.
+
+    Raises JournalDamaged, and OSError for a full disk.
+    """
+    snapshots = snapshot.list_snapshots(layout.journal)
+    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last:
+        return snapshot.verify(snapshots[0]).state
+    rows = fresh_folder(layout.scratch / "snapshot")
+    try:
+        folded = _fold(layout, journal, rows)
+        if folded.rebased:
+            log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
+        snapshot.install(rows, layout.journal, folded.state)
+    finally:
+        shutil.rmtree(rows, ignore_errors=True)
+    return folded.state
+
+
+def open_rows(layout: Layout, journal: Journal) -> RowsView:
+    """The present rows, at the journal's last commit: as they were left, or made anew from snapshot and journal.
+
+    Raises JournalDamaged when they have seen more than the journal holds, StorageFull.
+    """
+    view = RowsView(layout.rows, layout.name)
+    if view.base_sequence > journal.last:
+        raise JournalDamaged(
+            f"{named(layout.journal)} ends at sequence {journal.last}, and the present rows have seen"
+            f" {view.base_sequence}; run `kgserve doctor --salvage`"
+        )
+    if view.base_sequence + 1 < journal.oldest:
+        renew_rows(view, layout, journal)
+        return view
+    try:
+        view.catch_up(journal.read)
+    except RowsDamaged as error:
+        log.error("rows_damaged", store=layout.name, error=str(error))
+        renew_rows(view, layout, journal)
+    return view
+
+
+def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
+    """Make the present rows anew, from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
+    started = time.perf_counter()
+    for base in _bases(layout, journal):
+        if base is None:
+            view.renew((), (), StoreState(), journal.read)
+            break
+        try:
+            state = snapshot.verify(base).state
+        except JournalDamaged:
+            log.exception("snapshot_unusable", store=layout.name)
+            continue
+        view.renew(snapshot.read_nodes(base), snapshot.read_edges(base), state, journal.read)
+        break
+    else:
+        raise _out_of_reach(layout, journal)
+    seconds = round(time.perf_counter() - started, 3)
+    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds)
+
+
+def _out_of_reach(layout: Layout, journal: Journal) -> JournalDamaged:
+    return JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
 
 
 def fresh_folder(path: Path) -> Path:
@@ -70,7 +137,7 @@ def fresh_folder(path: Path) -> Path:
 
 
 def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
-    failed = JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
+    failed = _out_of_reach(layout, journal)
     for base in _bases(layout, journal):
         try:
             if base is not None:
@@ -89,7 +156,11 @@ def _bases(layout: Layout, journal: Journal) -> Iterable[Path | None]:
     return [*usable, None] if journal.oldest == 1 else usable
 
 
-def _unsnapshotted_bytes(layout: Layout, journal: Journal) -> int:
+def unsnapshotted_bytes(layout: Layout, journal: Journal) -> tuple[int, int]:
+    """How much journal there is that no snapshot has, about, and the size of the newest snapshot's files."""
     snapshots = snapshot.list_snapshots(layout.journal)
-    after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
-    return sum(segment.size for segment in journal.segments if segment.first > after) if after else journal.bytes
+    if not snapshots:
+        return journal.bytes, 0
+    after = snapshot.sequence_of(snapshots[0])
+    size = sum(path.stat().st_size for path in snapshots[0].iterdir())
+    return sum(segment.size for segment in journal.segments if segment.first > after), size

@@ -143,7 +143,7 @@ class PastDriver(Driver):
         self.pool = StorePool(Settings(data_dir=self._data, **self._options))
         self.pool.companions.append(self.historian)
         self.store: Store = self.pool.acquire(NAME, create=True)
-        self._rebuilds = self.store.view.rebuilds
+        self._rebuilds = self.store.engine.rebuilds
 
     def _close(self) -> None:
         super()._close()
