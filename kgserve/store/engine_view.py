@@ -128,7 +128,7 @@ class EngineView:
             self.follow(sequence)
             engine = self._engine or self._open()
             if whole and not engine.whole:
-                engine = self._widen()
+                engine = self._widen("a statement names extras")
             return engine
         finally:
             self.commits.release()
@@ -182,7 +182,7 @@ class EngineView:
         assert engine is not None  # noqa: S101
         try:
             if net.has_extras and not engine.whole:
-                self._renew("a row has extras", whole=True)
+                self._widen("a row has extras")
                 return
             engine.apply(net, state)
         except StorageFull:
@@ -202,11 +202,11 @@ class EngineView:
         self.rebuilds += 1
         self.failed = None
 
-    def _widen(self) -> Engine:
+    def _widen(self, reason: str) -> Engine:
         """An engine that has columns for extras. Raises StorageFull when there is no room for it."""
         require_room(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name)
-        return self._renew("a statement names extras", whole=True)
+        return self._renew(reason, whole=True)
 
     def _renew(self, reason: str, *, whole: bool) -> Engine:
         path = self.next_path()

@@ -23,6 +23,7 @@ from kgserve.store.pool import StorePool
 from tests.cli.running import serving as serving_process
 from tests.http.serving import Served, accepted, exchange, serving
 from tests.mcp.talking import Stateless
+from tests.store.writing import held
 
 TOP = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -160,7 +161,7 @@ def test_a_check_is_shown(client: httpx.Client, watched: Served) -> None:
 
 def test_a_scrape_waits_for_no_commit(client: httpx.Client, watched: Served) -> None:
     accepted(inject(client, "busy", "a"))
-    with pool_of(watched).lease("busy") as store, store.engine.commits, closing(inject_later(watched, "busy")):
+    with pool_of(watched).lease("busy") as store, held(store), closing(inject_later(watched, "busy")):
         # The writer may still be leaving the first write: what is in progress tells that the second has come.
         eventually(lambda: (scrape(client).value("kgserve_requests_in_progress") or 0) >= 2)
         eventually(lambda: store.writing)
