@@ -22,6 +22,11 @@ class Times(msgspec.Struct, frozen=True):
         """The two percentiles, for a table."""
         return f"p50 {self.p50:.1f} p95 {self.p95:.1f} ms"
 
+    @property
+    def fine(self) -> str:
+        """The same with what matters below a millisecond."""
+        return f"p50 {self.p50:.3g} p95 {self.p95:.3g} ms"
+
 
 def times(milliseconds: Sequence[float]) -> Times:
     """Percentiles (nearest rank) of at least one duration."""
@@ -81,6 +86,10 @@ class Report:
         sign, limit = mark
         met = ratio <= limit if sign == "≤" else ratio >= limit
         self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x", met))
+
+    def within(self, what: str, figure: str, value: float, limit: float, baseline: str) -> None:
+        """A figure against a limit that was measured in the same run; `baseline` says how the limit comes about."""
+        self.compare(what, figure, f"{baseline} = {limit:.3g}", value / limit, ("≤", 1.0))
 
     def check(self, what: str, finding: str, ok: bool) -> None:
         """Something that is right or wrong, whatever the machine."""
