@@ -63,7 +63,10 @@ BY_NAME: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(names: list[str]) -> int:
-    """Run the named benches, or all but those that are run by name alone. Exit code 1 when an exact check failed, 2 for an unknown name."""
+    """Run the named benches, or all but those that are run by name alone.
+
+    Exit code 1 when an exact check failed, 2 for an unknown name.
+    """
     if names and names[0] in BY_NAME:
         return BY_NAME[names[0]](names[1:])
     if unknown := set(names) - set(BENCHES):

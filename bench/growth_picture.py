@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from bench.measure import rounded
+
 WIDTH, HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 150, 20, 50
 # Told apart also by those who see no colours: each line ends in its name.
@@ -38,14 +40,23 @@ def svg(rows: Sequence[int], figures: Figures) -> str:
     parts += [f'<text x="{x(count):.1f}" y="{below}" text-anchor="middle">{count:,}</text>' for count in rows]
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">rows in the store</text>')
-    for (kind, values), colour in zip(figures.items(), _COLOURS, strict=False):
+    for values, colour in zip(figures.values(), _COLOURS, strict=False):
         points = [(x(count), y(value)) for count, value in zip(rows, values, strict=True)]
         line = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3" fill="{colour}"/>' for across, down in points]
-        across, down = points[-1]
-        parts.append(f'<text x="{across + 8:.1f}" y="{down + 4:.1f}" fill="{colour}">{kind}</text>')
+    labels = apart([y(values[-1]) for values in figures.values()])
+    for kind, down, colour in zip(figures, labels, _COLOURS, strict=False):
+        parts.append(f'<text x="{x(rows[-1]) + 8:.1f}" y="{down + 4:.1f}" fill="{colour}">{kind}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def apart(places: Sequence[float], least: float = 15.0) -> list[float]:
+    """The same places, from the top moved down where two were nearer than `least`."""
+    moved, above = list(places), -math.inf
+    for number in sorted(range(len(places)), key=lambda number: places[number]):
+        above = moved[number] = max(places[number], above + least)
+    return moved
 
 
 def markdown(rows: Sequence[int], figures: Figures, picture: str) -> str:
@@ -53,7 +64,7 @@ def markdown(rows: Sequence[int], figures: Figures, picture: str) -> str:
     head = ["p50, ms", *(f"{count:,} rows" for count in rows), "last to first"]
     lines = [head, ["---", *("---:" for _ in head[1:])]]
     for kind, values in figures.items():
-        lines.append([kind, *(f"{value:.3g}" for value in values), f"{values[-1] / values[0]:.2f} x"])
+        lines.append([kind, *map(rounded, values), f"{values[-1] / values[0]:.2f} x"])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
         "# Growth\n\nWhat a store costs as it grows, over HTTP, measured by `python -m bench.growth`. Ready: from the"

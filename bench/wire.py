@@ -86,7 +86,7 @@ class Wire:
         tail = parts[0][-5:]
         while tail != b"0\r\n\r\n":
             parts.append(self._receive())
-            tail = (tail + parts[-1])[-5:]
+            tail = (tail + parts[-1][-5:])[-5:]
         return parts
 
     def _receive(self) -> bytes:
