@@ -32,15 +32,15 @@ SIMILAR = 1.25
 def run(ground: Ground) -> Report:
     """Measure; changes the plain data folder: one node is retired, and no longer true."""
     report = Report(f"walks: {ground.name}, over HTTP")
-    chosen = ground.ids(ground.rounds(20, 60) + 1, ground.whole)
+    chosen = ground.ids(ground.rounds(10, 60) + 1, ground.whole)
     starts, retired = chosen[:-1], chosen[-1]
     database, _ = ground.database("walks", ground.whole)
     with Server(ground.plain(), WITHOUT_INDEXES) as server, Wire(server.port) as wire:
         warm_up(wire, [walking(start, 2) for start in starts])
         for depth, limit in WALKS:
             _compare(report, wire, database, starts, (depth, limit))
-        _filters(report, wire, ground, starts)
-        _deepest(report, wire, starts[: ground.rounds(5, 30)])
+        _filters(report, wire, ground, starts[: ground.rounds(5, 60)])
+        _deepest(report, wire, starts[: ground.rounds(3, 30)])
         _retire(report, wire, starts, retired, ground.rounds(2, 5))
     database.close()
     report.notes += [
