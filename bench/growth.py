@@ -19,7 +19,7 @@ from bench.growth_picture import markdown, svg
 from bench.measure import Report, rounded, times
 from bench.prepared import STORE
 from bench.rows.ground import API, SEED, settle, walking, warm_up
-from bench.server import Server
+from bench.server import Server, end_when_told
 from bench.wire import Wire, request
 
 ROWS = (10_000, 100_000, 1_000_000, 5_000_000)
@@ -147,6 +147,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--indexes", action="store_true", help="keep search indexes, with vectors from letters")
     parser.add_argument("--picture", type=Path, help="write an SVG here, and the table as Markdown beside it")
     options = parser.parse_args(arguments)
+    end_when_told()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     repetitions = 40 if options.quick else 300
     settings: dict[str, object] = {"embedding_provider": "hashing", "indexes": options.indexes}

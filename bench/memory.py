@@ -18,7 +18,7 @@ from bench.baseline import read_rows
 from bench.measure import Report
 from bench.prepared import STORE, blocks
 from bench.rows.ground import API, settle
-from bench.server import Client, Server
+from bench.server import Client, Server, end_when_told
 
 HASHING: dict[str, object] = {"embedding_provider": "hashing"}
 LOCAL: dict[str, object] = {"embedding_provider": "local"}
@@ -169,6 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer stores, a part of WordNet, shorter rests")
     options = parser.parse_args(arguments)
+    end_when_told()
     try:
         for name in options.only or PARTS:
             PARTS[name](quick=options.quick).show()

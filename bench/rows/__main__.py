@@ -13,6 +13,7 @@ from bench import wordnet
 from bench.measure import Report
 from bench.rows import hybrid, loading, statements, walks, writes
 from bench.rows.ground import Ground
+from bench.server import end_when_told
 
 PARTS: dict[str, Callable[[Ground], Report]] = {
     "walks": walks.run,
@@ -28,8 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.rows", description=__doc__)
     parser.add_argument("--graph", choices=["wordnet", "dense"], default="wordnet", help="default: %(default)s")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), help="what to measure (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, and writes into a part of the graph")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, and a part of the graph")
     options = parser.parse_args(arguments)
+    end_when_told()
     start, wrong = time.monotonic(), False
     try:
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True) as folder:

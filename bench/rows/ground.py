@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench import graphs, wordnet
-from bench.baseline import Rows, read_rows
+from bench.baseline import read_rows
 from bench.prepared import STORE, blocks
 from bench.server import Client, Server, ServerFailed
 from bench.sqlite import Database
@@ -21,7 +21,7 @@ SEED = 20_060_925
 WITHOUT_INDEXES: dict[str, object] = {"indexes": False}
 # Both indexes follow, and vectors cost next to nothing, so that they have seen all of WordNet within a minute.
 FOLLOWED: dict[str, object] = {"embedding_provider": "hashing", "shutdown_grace": 60}
-QUICK_NODES = 10_000
+QUICK_NODES = {"wordnet": 10_000, "dense": 3_000}
 PATIENCE = 1800.0
 
 Name = Literal["wordnet", "dense"]
@@ -32,46 +32,50 @@ class Ground:
 
     def __init__(self, folder: Path, name: Name, *, quick: bool) -> None:
         self.folder, self.name, self.quick = folder, name, quick
-        self.whole_file = self._whole(name)
-        self.whole = read_rows(self.whole_file)
-        self.file, self.rows = self.whole_file, self.whole
+        self.file = self._whole(name)
+        self.rows = read_rows(self.file)
         if quick:
-            self.rows = graphs.part(self.whole, QUICK_NODES)
+            self.rows = graphs.part(self.rows, QUICK_NODES[name])
             self.file = graphs.write([*self.rows.nodes, *self.rows.edges], folder / "part.ndjson")
 
     def rounds(self, quick: int, full: int) -> int:
         """How often to repeat something."""
         return quick if self.quick else full
 
-    def ids(self, count: int, rows: Rows | None = None) -> list[str]:
+    def ids(self, count: int) -> list[str]:
         """Ids by seed."""
-        return random.Random(SEED).sample([node["id"] for node in (rows or self.rows).nodes], count)
+        return random.Random(SEED).sample([node["id"] for node in self.rows.nodes], count)
 
-    def database(self, name: str, rows: Rows) -> tuple[Database, float]:
+    @property
+    def total(self) -> int:
+        """Nodes and edges."""
+        return len(self.rows.nodes) + len(self.rows.edges)
+
+    def database(self, name: str) -> tuple[Database, float]:
         """A new SQLite file of the rows, and how many rows a second it took them."""
         path = self.folder / f"{name}.sqlite"
         for each in self.folder.glob(f"{path.name}*"):
             each.unlink()
         made = Database(path)
-        return made, (len(rows.nodes) + len(rows.edges)) / made.load(rows)
+        return made, self.total / made.load(self.rows)
 
     def plain(self) -> Path:
-        """A data folder with the whole graph and no indexes; loaded now if no part has done it."""
-        return self._loaded("plain", self.whole_file, WITHOUT_INDEXES)
+        """A data folder with the graph and no indexes; loaded now if no part has done it."""
+        return self._loaded("plain", WITHOUT_INDEXES)
 
     def followed(self) -> Path:
-        """A data folder with the graph, or its part, and indexes that have seen it; loaded if no part has done it."""
-        return self._loaded("followed", self.file, FOLLOWED)
+        """The same with indexes that have seen all of it."""
+        return self._loaded("followed", FOLLOWED)
 
     def copy(self, data: Path, name: str) -> Path:
         """A copy of a data folder that nobody serves."""
         return Path(shutil.copytree(data, self.folder / name))
 
-    def _loaded(self, name: str, file: Path, settings: dict[str, object]) -> Path:
+    def _loaded(self, name: str, settings: dict[str, object]) -> Path:
         data = self.folder / name
         if not data.exists():
             with Server(data, settings) as server, server.client() as client:
-                client.upload(STORE, blocks(file))
+                client.upload(STORE, blocks(self.file))
                 settle(client)
         return data
 

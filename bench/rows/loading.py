@@ -20,8 +20,8 @@ CYPHER_COUNT = "MATCH ()-[r:RELATES_TO]->() RETURN count(*)"
 
 def run(ground: Ground) -> Report:
     """Measure, in data folders of its own."""
-    report = Report(f"loading: {ground.name}, {_total(ground):,} rows, over HTTP")
-    database, bare_rate = ground.database("loaded", ground.rows)
+    report = Report(f"loading: {ground.name}, {ground.total:,} rows, over HTTP")
+    database, bare_rate = ground.database("loaded")
     database.close()
     file, target = str(ground.file), str(ground.folder / "loaded.kuzu")
     engine = baseline.measure("load", exchange_file=file, database=target)["transaction"]
@@ -39,7 +39,7 @@ def run(ground: Ground) -> Report:
 
 
 def _load(report: Report, server: Server, ground: Ground, label: str, bare: tuple[float, float]) -> None:
-    total, (bare_rate, engine) = _total(ground), bare
+    total, (bare_rate, engine) = ground.total, bare
     with server.client() as client, Wire(server.port) as wire:
         first, answer = _upload(client, ground.file)
         _readable(report, wire, ground, label)
@@ -119,7 +119,3 @@ def _rise(report: Report, ground: Ground) -> None:
     report.compare(
         "rate of the last two parts", f"{late:,.0f} rows/s", f"first {rates[0]:,.0f}", late / rates[0], ("≥", 0.8)
     )
-
-
-def _total(ground: Ground) -> int:
-    return len(ground.rows.nodes) + len(ground.rows.edges)

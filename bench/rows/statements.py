@@ -22,7 +22,7 @@ QUIET = 1.0
 
 def run(ground: Ground) -> Report:
     """Measure; works on a copy."""
-    report = Report(f"statements: {ground.name}, {len(ground.rows.nodes):,} nodes, over HTTP")
+    report = Report(f"statements: {ground.name}, {ground.total:,} rows, over HTTP")
     bare = ground.folder / "statements.kuzu"
     baseline.measure("load", exchange_file=str(ground.file), database=str(bare))
     data = ground.copy(ground.followed(), "asked")

@@ -31,10 +31,10 @@ SIMILAR = 1.25
 
 def run(ground: Ground) -> Report:
     """Measure; changes the plain data folder: one node is retired, and no longer true."""
-    report = Report(f"walks: {ground.name}, over HTTP")
-    chosen = ground.ids(ground.rounds(10, 60) + 1, ground.whole)
+    report = Report(f"walks: {ground.name}, {ground.total:,} rows, over HTTP")
+    chosen = ground.ids(ground.rounds(10, 60) + 1)
     starts, retired = chosen[:-1], chosen[-1]
-    database, _ = ground.database("walks", ground.whole)
+    database, _ = ground.database("walks")
     with Server(ground.plain(), WITHOUT_INDEXES) as server, Wire(server.port) as wire:
         warm_up(wire, [walking(start, 2) for start in starts])
         for depth, limit in WALKS:
@@ -92,10 +92,10 @@ def _filters(report: Report, wire: Wire, ground: Ground, starts: Sequence[str]) 
 
 def _most_kinds(ground: Ground) -> list[str]:
     """The most frequent relation types that make up most of the edges, as many as one walk may name."""
-    counts = Counter(edge["relation_type"] for edge in ground.whole.edges)
+    counts = Counter(edge["relation_type"] for edge in ground.rows.edges)
     chosen, covered = list[str](), 0
     for kind, count in counts.most_common(MOST_KINDS):
-        if covered < MOST_EDGES * len(ground.whole.edges):
+        if covered < MOST_EDGES * len(ground.rows.edges):
             chosen.append(kind)
             covered += count
     return chosen

@@ -40,9 +40,9 @@ class Kind(NamedTuple):
 
 def run(ground: Ground) -> Report:
     """Measure; works on copies."""
-    report = Report(f"writes: {ground.name}, {len(ground.rows.nodes):,} nodes, over HTTP")
+    report = Report(f"writes: {ground.name}, {ground.total:,} rows, over HTTP")
     data = ground.copy(ground.followed(), "written")
-    database, _ = ground.database("written", ground.rows)
+    database, _ = ground.database("written")
     with Server(data, FOLLOWED) as server, server.client() as client, Wire(server.port) as wire:
         settle(client)
         before = client.call("GET", f"{API}/stats")["nodes"]
