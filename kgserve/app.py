@@ -28,6 +28,7 @@ from kgserve.access.audit import Audit
 from kgserve.access.door import Admission, Door, check_may_start, way_in
 from kgserve.access.keyring import Keyring
 from kgserve.errors import Conflict, InvalidInput, KgserveError
+from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge
 from kgserve.http.guard import Guard
 from kgserve.http.limits import Connections, Limits
@@ -36,7 +37,7 @@ from kgserve.http.problem import handle
 from kgserve.http.protocol import Protocol
 from kgserve.http.proxies import Proxies
 from kgserve.http.roles import check_role
-from kgserve.http.routes import ROUTES
+from kgserve.http.routes import HANDLERS, ROUTES
 from kgserve.http.service import Service
 from kgserve.http.tls import Certificate
 from kgserve.http.traffic import Traffic
@@ -83,6 +84,7 @@ def create_app(
                 yield
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
+            log.flush()
             for follower in (indexer, historian):
                 if follower is not None:
                     follower.halt()
@@ -101,7 +103,8 @@ def create_app(
     )
     app.state["openapi"] = describe(app)
     guard = Guard(pool.settings.host, traffic.origins, pool.settings.allowed_hosts)
-    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission)
+    shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
+    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
@@ -121,6 +124,7 @@ def serve(settings: Settings) -> int:
         return 1
     if left_behind:
         # Everything is closed but a thread within the embedding model, which an orderly end of the process would abort.
+        log.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

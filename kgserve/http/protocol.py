@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import structlog
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
+from kgserve.http.eager import begin
 from kgserve.http.headers import raw_headers
 from kgserve.http.limits import (
     FRAMING_ALLOWANCE,
@@ -29,6 +32,7 @@ from kgserve.http.limits import (
 from kgserve.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from kgserve.http.limits import Connections
@@ -37,6 +41,32 @@ log = structlog.get_logger()
 
 LATE = "body_late"
 """The key of the scope's state for the error that a request ends with whose body does not come any more."""
+
+
+Whole = Callable[[bytes, bytes, bool], bool]
+WHOLE = "kgserve.whole"
+"""The key of the scope's extensions for a function that sends a whole answer, 200, in one piece.
+
+It takes the head from behind the date, the body, and whether to close the connection then. It answers whether it could:
+not while a client is too slow to read."""
+
+
+def _answer_whole(cycle: RequestResponseCycle, head: bytes, body: bytes, close: bool) -> bool:
+    """As uvicorn's `send` twice, without looking at each header for what is never in ours."""
+    if cycle.flow.write_paused or cycle.response_started:
+        return False
+    if cycle.disconnected:
+        return True
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.keep_alive = cycle.keep_alive and not close
+    lines = [STATUS_LINE[200], *(b"%b: %b\r\n" % line for line in cycle.default_headers), head]
+    cycle.transport.write(b"".join([*lines, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body]))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 class Protocol(HttpToolsProtocol):
@@ -59,6 +89,8 @@ class Protocol(HttpToolsProtocol):
         self._newest: RequestResponseCycle | None = None
         self._objection: KgserveError | None = None
         self._last_word: KgserveError | None = None
+        self._parsing = False
+        self._begun: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """As uvicorn's, if there is room for one more."""
@@ -96,9 +128,11 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(HeadTooLarge.over(self._limits.head))
         elif self._on_wire > FRAMING_ALLOWANCE + FRAMING_FACTOR * self._in_body:
             self._refuse(InvalidInput("the body is sent in pieces that are nearly all framing; send larger chunks"))
+        self._begin()
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        self._parsing = True
         try:
             cast("httptools.HttpRequestParser", self.parser).feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -107,6 +141,27 @@ class Protocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
             self._refuse(self._objection or InvalidInput("this is not a well-formed HTTP request"))
+        finally:
+            self._parsing = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """As uvicorn's. A request that is being parsed begins when that is over, and so much of its body known as came.
+
+        Those that waited in a pipeline begin as tasks: each would otherwise begin within the one before.
+        """
+        if self._parsing:
+            self._begun = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _begin(self) -> None:
+        if self._begun is None:
+            return
+        (cycle, app), self._begun = self._begun, None
+        task = begin(cycle.run_asgi(app), self.loop)
+        if task is not None:
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
 
     def on_message_begin(self) -> None:
         """As uvicorn's."""
@@ -130,7 +185,10 @@ class Protocol(HttpToolsProtocol):
         self._lines += 1
         if self._size > self._limits.head or self._lines > MAX_HEADER_LINES:
             self._object(HeadTooLarge.over(self._limits.head))
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """As uvicorn's, up to the longest queue."""
@@ -138,6 +196,7 @@ class Protocol(HttpToolsProtocol):
             self._object(Limited(f"more than {MAX_PIPELINED} requests wait on this connection for their answers"))
         super().on_headers_complete()
         self._newest = self.cycle
+        self.scope["extensions"] = cast("Any", {WHOLE: partial(_answer_whole, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
