@@ -63,7 +63,7 @@ class Edge:
         shortcuts: Shortcuts,
     ) -> None:
         self._app = app
-        self._shortcuts = shortcuts
+        self.shortcuts = shortcuts
         self._observation = observation
         self._guard = guard
         self._admission = admission
@@ -112,8 +112,8 @@ class Edge:
                 return
             self._let_in(scope)
             _check_path(scope["path"])
-            if found := self._shortcuts.find(scope):
-                await exchange.reply(await self._shortcuts.answered(found, scope, exchange.receive))
+            if found := self.shortcuts.find(scope):
+                await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
             else:
                 await in_task()
                 await self._app(scope, exchange.receive, exchange.send)

@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.access.caller import Caller
+from kgserve.http.eager import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
@@ -101,6 +102,7 @@ class Service:
 
     @staticmethod
     async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
+        await in_task()
         return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))
 
 
