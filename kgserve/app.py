@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 MANY_FILES = 65_536
+SWITCH_SECONDS = 0.0005
 
 
 def create_app(
@@ -163,6 +164,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         publish()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
+    # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
     gc.set_threshold(100_000, 50, 100)
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.

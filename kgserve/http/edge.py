@@ -26,7 +26,8 @@ from kgserve.http.eager import in_task
 from kgserve.http.headers import ready, stamped
 from kgserve.http.observed import REFUSED, Observed, is_stream
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, ClientLeft, code_of, render
-from kgserve.http.protocol import LATE, WHOLE, Whole
+from kgserve.http.protocol import LATE
+from kgserve.http.whole import WHOLE, Whole
 from kgserve.log import request as request_line
 
 if TYPE_CHECKING:

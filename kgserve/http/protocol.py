@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
 from kgserve.http.eager import begin
@@ -30,6 +29,7 @@ from kgserve.http.limits import (
     Progress,
 )
 from kgserve.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
+from kgserve.http.whole import WHOLE, answer_whole
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -41,32 +41,6 @@ log = structlog.get_logger()
 
 LATE = "body_late"
 """The key of the scope's state for the error that a request ends with whose body does not come any more."""
-
-
-Whole = Callable[[bytes, bytes, bool], bool]
-WHOLE = "kgserve.whole"
-"""The key of the scope's extensions for a function that sends a whole answer, 200, in one piece.
-
-It takes the head from behind the date, the body, and whether to close the connection then. It answers whether it could:
-not while a client is too slow to read."""
-
-
-def _answer_whole(cycle: RequestResponseCycle, head: bytes, body: bytes, close: bool) -> bool:
-    """As uvicorn's `send` twice, without looking at each header for what is never in ours."""
-    if cycle.flow.write_paused or cycle.response_started:
-        return False
-    if cycle.disconnected:
-        return True
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    cycle.keep_alive = cycle.keep_alive and not close
-    lines = [STATUS_LINE[200], *(b"%b: %b\r\n" % line for line in cycle.default_headers), head]
-    cycle.transport.write(b"".join([*lines, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body]))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
-    return True
 
 
 class Protocol(HttpToolsProtocol):
@@ -196,7 +170,7 @@ class Protocol(HttpToolsProtocol):
             self._object(Limited(f"more than {MAX_PIPELINED} requests wait on this connection for their answers"))
         super().on_headers_complete()
         self._newest = self.cycle
-        self.scope["extensions"] = cast("Any", {WHOLE: partial(_answer_whole, self.cycle)})
+        self.scope["extensions"] = cast("Any", {WHOLE: partial(answer_whole, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
