@@ -9,6 +9,7 @@ from litestar import Request, Response, delete, get
 
 from kgserve.errors import InvalidInput
 from kgserve.http import examples
+from kgserve.http.direct import Answer, Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import service_of
@@ -104,24 +105,20 @@ async def list_nodes(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await service.read(page, service.pool, path_text(request, "store"), listed, service.past(wanted.as_of))
 
 
-@get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET))
-async def get_node(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET)))
+def get_node(call: Call[None]) -> Answer:
     """The node, and at most 1,000 of its edges in each direction: now, or as it was."""
-    wanted = query(request, NodeQuery)
-    service = service_of(request)
-    store, node_id = path_text(request, "store"), path_text(request, "id")
+    wanted, service = call.query(NodeQuery), call.service
+    store, node_id = call.text("store"), call.text("id")
     past = service.past(wanted.as_of)
     if isinstance(wanted.version, msgspec.UnsetType):
-        return await service.read(ops.get_node_json, service.pool, store, node_id, past, given(wanted.valid_at))
+        return service.reading(ops.get_node_json, service.pool, store, node_id, past, given(wanted.valid_at))
     if past is not None or wanted.valid_at:
         raise InvalidInput("version: goes with neither as_of nor valid_at")
-    return await service.read(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
+    return service.reading(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
 
 
-@delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE))
-async def delete_node(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE)))
+def delete_node(call: Call[None]) -> Answer:
     """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error."""
-    service = service_of(request)
-    return await service.write(
-        delete_ops.delete_node, service.pool, path_text(request, "store"), path_text(request, "id")
-    )
+    return call.service.writing(delete_ops.delete_node, call.service.pool, call.text("store"), call.text("id"))

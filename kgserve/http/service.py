@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.access.caller import Caller
+from kgserve.http.eager import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
@@ -71,15 +72,28 @@ class Service:
 
     async def read(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         """``work``'s Struct as a JSON answer, encoded in the same thread because it may be large."""
-        return answer(await self.call(_encoded, partial(work, *args, **kwargs)))
+        return answer(await self.reading(work, *args, **kwargs))
+
+    async def reading(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """As `read`, as JSON alone."""
+        return await self.call(_encoded, partial(work, *args, **kwargs))
 
     async def write(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
-        """The Struct that ``work``'s Future holds in the end, as a JSON answer.
+        """The Struct that ``work``'s Future holds in the end, as a JSON answer."""
+        return answer(await self.writing(work, *args, **kwargs))
+
+    async def writing(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """As `write`, as JSON alone."""
+        return await self.settled(await self._run(partial(work, *args, **kwargs), self._writes))
+
+    @staticmethod
+    async def settled(future: Future[Any]) -> bytes:
+        """The Struct that a store's writer leaves in ``future``, as JSON; bytes are taken for JSON already.
 
         The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
         """
-        future = await self._run(partial(work, *args, **kwargs), self._writes)
-        return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
+        found = await asyncio.shield(asyncio.wrap_future(future))
+        return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     async def write_through(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         """The Struct of ``work``, which writes and waits for it, as JSON. A caller's leaving does not end it."""
@@ -88,6 +102,7 @@ class Service:
 
     @staticmethod
     async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
+        await in_task()
         return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))
 
 
