@@ -12,6 +12,7 @@ import structlog
 from kgserve.decoding import decode_json
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import JournalEnd
+from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
 
@@ -78,6 +79,7 @@ class Layout:
         self.root = data_dir / f"{name}{SUFFIX}"
         self.journal = self.root / "journal"
         self.engine = self.root / "graph.kuzu"
+        self.history = self.root / "history.sqlite"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
         self.scratch = self.root / "scratch"
@@ -86,8 +88,16 @@ class Layout:
 
     @property
     def exists(self) -> bool:
-        """Whether the store is there: whether it has a journal. A link is none of ours."""
-        return not self.root.is_symlink() and any(self.journal.glob("*.log"))
+        """Whether the store is there: whether it has a journal, or something that only a journal can have led to.
+
+        A link is none of ours.
+        """
+        return not self.root.is_symlink() and (any(self.journal.glob("*.log")) or self._has_outlived_its_journal)
+
+    @property
+    def _has_outlived_its_journal(self) -> bool:
+        snapshots = any(self.journal.glob(f"{SNAPSHOT_PREFIX}*"))
+        return snapshots or self.history.is_file() or self.catalog.is_file()
 
     def describe(self, description: StoreFile) -> StoreFile:
         """Write store.json; it is durable afterwards."""
