@@ -51,6 +51,7 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
 def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
     if salvage:
         yield from _salvage(pool, layout)
+    yield _attempt("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
     if rebuild:
@@ -77,6 +78,17 @@ def _journal(folder: Path) -> Iterator[Finding]:
     snapshots = snapshot.list_snapshots(folder)
     yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
     yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+
+
+def _settings(layout: Layout) -> str:
+    fault, known = layout.settings_fault(), layout.description() is not None
+    policy = layout.described().conflict_policy
+    if fault:
+        mended = (
+            "it was made anew, and nothing is lost" if known else "nothing else tells them: they are the usual ones"
+        )
+        raise JournalDamaged(f"{fault}; {mended}")
+    return f"in the journal and in store.json; conflict policy {policy}"
 
 
 def _snapshot(path: Path) -> str:

@@ -58,7 +58,7 @@ def all_gone(files: Layout) -> None:
 
 
 def content(files: Layout) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in files.journal.glob("*")} if files.journal.exists() else {}
+    return {path.name: path.read_bytes() for path in files.journal.glob("*.log")}
 
 
 @pytest.mark.parametrize("damage", [gone, cut_in_half, all_gone])
