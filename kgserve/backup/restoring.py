@@ -18,12 +18,13 @@ from kgserve.backup.reading import checked_frames, commits, fault_of
 from kgserve.errors import BackupDamaged, InvalidInput
 from kgserve.history.history import History
 from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error, sync_file, sync_folder, write_all, write_whole
+from kgserve.journal.files import storage_error, sync_file, sync_folder, write_all
 from kgserve.journal.frame import Frame, encode_frame
 from kgserve.journal.journal import segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.times import format_time, parse_time
+from kgserve.store.layout import write_description
 
 MAX_DIGITS = 18
 CHANGES_AT_ONCE = 500
@@ -108,7 +109,7 @@ def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
     mark = point.mark
     settings = mark.settings
     kept = msgspec.structs.replace(settings, history_from=min(settings.history_from, point.sequence))
-    write_whole(target / "store.json", msgspec.json.encode(kept))
+    write_description(target, kept)
     if settings.history != "none":
         _history(backup.folder, point, target)
     sync_folder(journal)

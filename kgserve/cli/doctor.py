@@ -15,7 +15,11 @@ COLUMNS = (Column("Store"), Column("Part"), Column("Result"), Column("Detail"))
 @click.command()
 @click.argument("store", required=False)
 @click.option("--rebuild", is_flag=True, help="Build the engine's file anew from snapshot and journal.")
-@click.option("--salvage", is_flag=True, help="Cut a damaged journal at its last whole record; what follows is lost.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Cut a damaged journal at its last whole record; what followed comes back as far as the history has it.",
+)
 @settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
 def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) -> int:
     """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.

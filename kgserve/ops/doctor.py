@@ -10,11 +10,11 @@ import msgspec
 from kgserve.errors import JournalDamaged, KgserveError, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
-from kgserve.journal.salvage import salvage as salvage_journal
 from kgserve.journal.salvage import segment_fault
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
+from kgserve.store.salvage import salvage as salvage_store
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: bool) -> Iterator[StoreReport]:
-    """Check one store or all. ``rebuild`` makes the engine's file anew first, ``salvage`` first cuts a damaged journal.
+    """Check one store or all. ``rebuild`` first makes the engine's file anew, ``salvage`` mends a damaged journal.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
     """
@@ -50,18 +50,22 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
 
 def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
     if salvage:
-        done = list(salvage_journal(layout.journal))
-        yield from (Finding("salvage", ok=True, detail=each) for each in done)
-        layout.mark_open()
-        if done:
-            # Indexes may have seen commits that are gone, and the numbers of those will be used again.
-            layout.forget_indexes()
-    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in _snapshots(layout))
-    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(layout.journal))
+        yield from _salvage(pool, layout)
+    yield _attempt("settings", lambda: _settings(layout))
+    if layout.journal.is_dir():
+        yield from _journal(layout.journal)
     if rebuild:
         layout.forget_views()
     yield _attempt("rows", lambda: _rows(pool, layout.name))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
+
+
+def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
+    try:
+        for done in salvage_store(layout, pool.settings):
+            yield Finding("salvage", ok=True, detail=done)
+    except (KgserveError, OSError) as error:
+        yield Finding("salvage", ok=False, detail=str(error))
 
 
 def _attempt(part: str, look: Callable[[], str]) -> Finding:
@@ -71,8 +75,21 @@ def _attempt(part: str, look: Callable[[], str]) -> Finding:
         return Finding(part, ok=False, detail=str(error))
 
 
-def _snapshots(layout: Layout) -> list[Path]:
-    return snapshot.list_snapshots(layout.journal)
+def _journal(folder: Path) -> Iterator[Finding]:
+    snapshots = snapshot.list_snapshots(folder)
+    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
+    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+
+
+def _settings(layout: Layout) -> str:
+    fault, known = layout.settings_fault(), layout.description() is not None
+    policy = layout.described().conflict_policy
+    if fault:
+        mended = (
+            "it was made anew, and nothing is lost" if known else "nothing else tells them: they are the usual ones"
+        )
+        raise JournalDamaged(f"{fault}; {mended}")
+    return f"in the journal and in store.json; conflict policy {policy}"
 
 
 def _snapshot(path: Path) -> str:

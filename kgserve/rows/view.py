@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ import structlog
 from kgserve.journal.files import storage_error, sync_folder
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.rows.base import Base
+from kgserve.rows.base import Base, read_directory
 from kgserve.rows.delta import Delta
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import build, fold, write_empty
@@ -227,7 +227,7 @@ class RowsView:
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
 
     def _open(self) -> _Epoch:
-        for path in self._newest_first():
+        for path in _newest_first(self.folder):
             try:
                 base = Base(path)
             except RowsDamaged as error:
@@ -243,9 +243,18 @@ class RowsView:
         base = Base(path)
         return _new_epoch(base)
 
-    def _newest_first(self) -> list[Path]:
-        found = [path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.partition("-")[0].isdecimal()]
-        return sorted(found, key=lambda path: tuple(map(int, path.stem.split("-"))), reverse=True)
+
+def newest_base(folder: Path) -> int:
+    """The commit that the newest whole base in a folder was made at; 0 when there is none. Nothing is changed."""
+    for path in _newest_first(folder):
+        with suppress(RowsDamaged, OSError):
+            return read_directory(path).sequence
+    return 0
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob(f"*{SUFFIX}") if path.stem.partition("-")[0].isdecimal()]
+    return sorted(found, key=lambda path: tuple(map(int, path.stem.split("-"))), reverse=True)
 
 
 def _new_epoch(base: Base) -> _Epoch:

@@ -12,6 +12,8 @@ import structlog
 from kgserve.decoding import decode_json
 from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
+from kgserve.journal.settings_records import read_records, write_record
+from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
@@ -21,11 +23,13 @@ log = structlog.get_logger()
 _Mark = TypeVar("_Mark")
 
 SUFFIX = "_memory"
+JOURNAL = "journal"
+STORE_FILE = "store.json"
 FORMAT = 1
 
 
 class StoreFile(msgspec.Struct, frozen=True):
-    """store.json: what the store is, and its settings. Replaced as a whole.
+    """What a store is, and its settings: a record of its journal, and store.json, which is a view of the newest one.
 
     ``history_from`` is the sequence at which its history was last turned on again; nothing from before is kept.
     """
@@ -88,39 +92,71 @@ class Layout:
     def __init__(self, data_dir: Path, name: str) -> None:
         self.name = name
         self.root = data_dir / f"{name}{SUFFIX}"
-        self.journal = self.root / "journal"
+        self.journal = self.root / JOURNAL
         self.engine = self.root / "graph.kuzu"
+        self.history = self.root / "history.sqlite"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
         self.rows = self.views / "rows"
         self.scratch = self.root / "scratch"
-        self._store_file = self.root / "store.json"
+        self._store_file = self.root / STORE_FILE
         self._close_mark = self.root / "closed.json"
         self._engine_mark = self.root / "engine.json"
 
     @property
     def exists(self) -> bool:
-        """Whether the store is there: whether it has a journal. A link is none of ours."""
-        return not self.root.is_symlink() and any(self.journal.glob("*.log"))
+        """Whether the store is there: whether it has a journal, or something that only a journal can have led to.
+
+        A link is none of ours.
+        """
+        return not self.root.is_symlink() and (any(self.journal.glob("*.log")) or self._has_outlived_its_journal)
+
+    @property
+    def _has_outlived_its_journal(self) -> bool:
+        snapshots = any(self.journal.glob(f"{SNAPSHOT_PREFIX}*"))
+        return snapshots or self.history.is_file() or self.catalog.is_file()
 
     def describe(self, description: StoreFile) -> StoreFile:
-        """Write store.json; it is durable afterwards."""
-        write_whole(self._store_file, msgspec.json.encode(description))
+        """Put down what the store is; durable afterwards. Raises OSError, and then the store is what it was."""
+        write_description(self.root, description)
         return description
 
     def description(self) -> StoreFile | None:
-        """What store.json says, if it can be read."""
-        try:
-            return decode_json(self._store_file.read_bytes(), StoreFile)
-        except FileNotFoundError:
-            return None
-        except (msgspec.MsgspecError, UnicodeDecodeError, IsADirectoryError, PermissionError) as error:
-            log.warning("store_file_damaged", path=str(self._store_file), error=str(error))
-            return None
+        """What the store is, if that can be read: what the newest record in its journal says, or else store.json."""
+        records = (_decoded(content) for content in read_records(self.journal))
+        # A record that is damaged is as new as store.json, or newer; the one before it is older.
+        return next((found for found in (next(records, None), self._in_file(), *records) if found is not None), None)
 
     def described(self) -> StoreFile:
-        """What store.json says; a new one with the usual settings if it cannot be read."""
-        return self.description() or self.describe(StoreFile(FORMAT, self.created_at()))
+        """As `description`; with the usual settings when nothing can be read. What does not say the same is mended."""
+        fault, found = self.settings_fault(), self.description()
+        if fault:
+            log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
+        description = found or StoreFile(FORMAT, self.created_at())
+        if self._in_file() != description or self._in_journal() != description:
+            log.info("settings_written_anew", store=self.name)
+            try:
+                self.describe(description)
+            except OSError as error:
+                log.warning("settings_not_mended", store=self.name, error=str(error))
+        return description
+
+    def settings_fault(self) -> str | None:
+        """What is damaged of the two places where the settings are, in words; one place is enough to mend the other."""
+        if next(read_records(self.journal), b"") is None:
+            return "the newest record of the settings in the journal is damaged"
+        if self._in_file() is None:
+            return "store.json is damaged" if self._store_file.exists() else "store.json is missing"
+        return None
+
+    def _in_journal(self) -> StoreFile | None:
+        return _decoded(next(read_records(self.journal), None))
+
+    def _in_file(self) -> StoreFile | None:
+        try:
+            return _decoded(self._store_file.read_bytes())
+        except OSError:
+            return None
 
     def created_at(self) -> int:
         """When the store was made, in microseconds; as old as its folder if nothing else is known."""
@@ -165,6 +201,28 @@ class Layout:
         if self._engine_mark.exists():
             self._engine_mark.unlink()
             sync_folder(self.root)
+
+
+def write_description(root: Path, description: StoreFile) -> None:
+    """Put down what the store in a folder is: in its journal, then in store.json.
+
+    Raises OSError only for the first, after which it holds: what has become of store.json is seen when the store opens.
+    """
+    content = msgspec.json.encode(description)
+    (root / JOURNAL).mkdir(exist_ok=True)
+    write_record(root / JOURNAL, content)
+    try:
+        write_whole(root / STORE_FILE, content)
+    except OSError as error:
+        log.warning("store_file_not_written", path=str(root / STORE_FILE), error=str(error))
+
+
+def _decoded(content: bytes | None) -> StoreFile | None:
+    try:
+        return None if content is None else decode_json(content, StoreFile)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("settings_unreadable", error=str(error))
+        return None
 
 
 def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:

@@ -42,14 +42,14 @@ def rebuild(
     level = logging.WARNING if journal.last and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     rows = fresh_folder(layout.scratch / "rebuild")
-    folded = _fold(layout, journal, rows)
+    folded = fold_journal(layout, journal, rows)
     try:
         build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
         # An edge that the engine had lost was not named when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
-        folded = _fold(layout, journal, rows, drop_loose=True)
+        folded = fold_journal(layout, journal, rows, drop_loose=True)
         build(path, rows, folded.state, options, whole=whole)
     state = folded.state
     if folded.rebased:
@@ -74,7 +74,7 @@ def take_snapshot(layout: Layout, journal: Journal) -> StoreState:
         return snapshot.verify(snapshots[0]).state
     rows = fresh_folder(layout.scratch / "snapshot")
     try:
-        folded = _fold(layout, journal, rows)
+        folded = fold_journal(layout, journal, rows)
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
         snapshot.install(rows, layout.journal, folded.state)
@@ -136,7 +136,8 @@ def fresh_folder(path: Path) -> Path:
     return path
 
 
-def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
+def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
+    """Write all rows as of the journal's end to a folder. Raises JournalDamaged when it cannot lead there."""
     failed = _out_of_reach(layout, journal)
     for base in _bases(layout, journal):
         try:

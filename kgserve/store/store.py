@@ -40,6 +40,7 @@ from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.lists import Lists
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows
 from kgserve.store.room import require_room_to_write
+from kgserve.store.witnesses import witnesses
 from kgserve.store.writer import Write, Writer, prepared
 
 log = structlog.get_logger()
@@ -359,11 +360,11 @@ class Store:
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_snapshots(layout.journal) if layout.journal.is_dir() else []
     after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
     mark = layout.close_mark()
     trusted = mark.journal if mark else None
-    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted)
+    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 
 def _engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:
