@@ -19,6 +19,7 @@ from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
 from kgserve.model.rows import EdgeExtras, NodeExtras
 from kgserve.model.times import format_time
 from kgserve.ops.validity import Held, valid_moment
+from kgserve.permissions import private_folder
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
@@ -112,7 +113,7 @@ def export(pool: StorePool, store: str, valid_at: str | None = None) -> ExportSt
 
 def _dump(store: Store) -> tuple[Path, StoreState]:
     try:
-        store.layout.scratch.mkdir(exist_ok=True)
+        private_folder(store.layout.scratch)
         return _dump_into(store, store.layout.scratch)
     except (OSError, StorageFull):
         # What is on a full disk can be read on: the system's folder for such files may be on another.

@@ -33,6 +33,7 @@ from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import NodeRow
 from kgserve.model.rules import Rules
 from kgserve.model.store_settings import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView
@@ -121,7 +122,7 @@ class Store:
         observation: Observation | None = None,
     ) -> Store:
         """Make a new, empty store with the ``chosen`` settings and open it."""
-        layout.root.mkdir(parents=True, exist_ok=True)
+        private_folder(layout.root)
         # Before the journal, which makes it a store: there is no moment at which it has other settings.
         layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
