@@ -24,6 +24,7 @@ from kgserve.journal.journal import segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.times import format_time, parse_time
+from kgserve.permissions import private_folder
 from kgserve.store.layout import write_description
 
 MAX_DIGITS = 18
@@ -99,7 +100,7 @@ def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
 
 def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
     journal = target / "journal"
-    journal.mkdir(parents=True)
+    private_folder(journal)
     states = [StoreState(), *_snapshot(backup.folder, point, journal), *_segments(backup.folder, point, journal)]
     if not any(journal.glob("*.log")):
         segment_path(journal, point.sequence + 1).touch()
@@ -136,7 +137,7 @@ def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
     for segment, parts in groupby(pieces, key=attrgetter("segment")):
         newest: Frame | None = None
         path = segment_path(journal, segment)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             for piece in parts:
                 newest = _append(folder, piece, descriptor, point.sequence) or newest

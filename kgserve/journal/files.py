@@ -41,7 +41,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file in one step: written aside, synced, renamed."""
     aside = path.with_name(path.name + ".new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -230,7 +230,7 @@ def _is_damage(segment: Segment, error: FrameError) -> bool:
 
 def _new_segment(folder: Path, first: int) -> Segment:
     path = segment_path(folder, first)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     with contextlib.suppress(FileNotFoundError):
         sync_folder(folder)
     return Segment(first, path, path.stat().st_size)

@@ -11,10 +11,14 @@ from kgserve.errors import JournalDamaged, KgserveError, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
 from kgserve.journal.salvage import segment_fault
+from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.salvage import salvage as salvage_store
+
+DATA_FOLDER = "data folder"
+"""What reports call the folder itself; no store can have the name."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -31,6 +35,22 @@ class StoreReport(msgspec.Struct, frozen=True):
     store: str
     ok: bool
     findings: list[Finding]
+
+
+def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
+    """What other users could reach in the data folder, if there was anything; ``mended`` was closed to them just now.
+
+    Files within a closed folder are out of their reach whatever their modes are, and are closed here without ado.
+    """
+    within = close_data_folder(settings.data_dir, whole=True)
+    if within.still_open:
+        first, number = within.still_open[0], len(within.still_open)
+        detail = f"other users may reach it: {first} and {number - 1} more have modes that cannot be changed"
+    elif mended.closed:
+        detail = f"other users could reach it; closed {mended.closed} files and folders to them"
+    else:
+        return
+    yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
 
 
 def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: bool) -> Iterator[StoreReport]:

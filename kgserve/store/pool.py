@@ -20,6 +20,7 @@ from kgserve.journal.files import storage_error, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.names import check_store_name
 from kgserve.model.store_settings import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
@@ -69,7 +70,7 @@ class StorePool:
         self.settings = settings
         self.observation = Observation(settings)
         self.data_dir = _usable(settings.data_dir.resolve())
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(self.data_dir)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._creating = threading.Lock()
@@ -265,7 +266,7 @@ class StorePool:
             raise NotFound(f"there is no store {layout.name!r}")
         with self._creating:
             self._refuse_twin(layout.name)
-            layout.root.mkdir(exist_ok=True)
+            private_folder(layout.root)
         wish = create if isinstance(create, Creation) else Creation()
         feed = self.feeds.of(layout.name)
         store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)

@@ -29,6 +29,7 @@ from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rules import Rules
 from kgserve.model.store_settings import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
@@ -115,7 +116,7 @@ class Store:
         observation: Observation | None = None,
     ) -> Store:
         """Make a new, empty store with the ``chosen`` settings and open it."""
-        layout.root.mkdir(parents=True, exist_ok=True)
+        private_folder(layout.root)
         # Before the journal, which makes it a store: there is no moment at which it has other settings.
         layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()

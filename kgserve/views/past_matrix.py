@@ -34,7 +34,7 @@ class VectorFile:
     def write(self, first: int, vectors: Vectors) -> None:
         """Put rows at a place and behind it, whatever was there. Raises OSError when there is no room for them."""
         end = first + len(vectors)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             # Written, not put into the mapping: a full disk is an error here, and would end the process there.
             os.lseek(descriptor, first * self._row_bytes, os.SEEK_SET)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from litestar import Litestar
 
+from kgserve.mcp.server import MAX_SESSIONS
 from tests.cli.running import PATIENCE, Running, serving
 from tests.http.serving import Served, exchange, problem
 from tests.mcp.talking import BOTH, Session, Stateless
@@ -83,6 +84,20 @@ def test_a_session_that_ends_is_forgotten(served: Served) -> None:
         while kept and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not kept
+
+
+def test_sessions_that_nobody_uses_lock_nobody_out(bare: httpx.Client) -> None:
+    used, idle = Session(bare), Session(bare)
+    used.begin()
+    idle.begin()
+    with bare.stream("GET", "/mcp", headers=used.headers | {"accept": "text/event-stream"}):
+        assert {Session(bare).opening.status_code for _ in range(MAX_SESSIONS)} == {200}
+        gone = idle.post("tools/list", {})
+        assert (gone.status_code, gone.json()["error"]["message"]) == (404, "Session not found")
+        assert used.post("tools/list", {}).status_code == 200
+        again = Session(bare)
+        again.begin()
+        assert not again.call("list_stores", {})["isError"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b'"\xff"', b"null"])

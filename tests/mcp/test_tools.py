@@ -8,6 +8,7 @@ import httpx
 import pytest
 from mcp import Client
 
+from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
 
@@ -46,7 +47,7 @@ EXPECTED = {
 }
 
 
-NOT_IDEMPOTENT = {"put_node", "put_subgraph"}
+NOT_IDEMPOTENT = {"put_node", "put_subgraph", "drop_store"}
 
 
 def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
         return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in talk(server.url, mode, listed)}
-    assert set(tools) == set(EXPECTED)
+    assert set(tools) == set(EXPECTED) == IDEMPOTENT | set(WHERE_TO_LOOK)
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
