@@ -9,6 +9,7 @@ from bench import (
     backup,
     cypher,
     events,
+    floor,
     history,
     indexing,
     ingest,
@@ -33,12 +34,17 @@ def _events(_work: Workspace) -> Report:
     return events.run()
 
 
+def _floor(_work: Workspace) -> Report:
+    return floor.run()
+
+
 BENCHES: dict[str, Bench] = {
     "ingest": ingest.run,
     "traverse": traverse.run,
     "inject": inject.run,
     "indexing": indexing.run,
     "events": _events,
+    "floor": _floor,
     "cypher": cypher.run,
     "mcp": mcp.run,
     "history": history.run,
