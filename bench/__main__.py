@@ -14,6 +14,7 @@ from bench import (
     cypher,
     events,
     growth,
+    http_floor,
     history,
     indexing,
     ingest,
@@ -40,12 +41,17 @@ def _events(_work: Workspace) -> Report:
     return events.run()
 
 
+def _floor(_work: Workspace) -> Report:
+    return http_floor.run()
+
+
 BENCHES: dict[str, Bench] = {
     "ingest": ingest.run,
     "traverse": traverse.run,
     "inject": inject.run,
     "indexing": indexing.run,
     "events": _events,
+    "floor": _floor,
     "cypher": cypher.run,
     "mcp": mcp.run,
     "history": history.run,
