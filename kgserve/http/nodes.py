@@ -14,7 +14,7 @@ from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import service_of
 from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer
-from kgserve.model.requests import AS_OF, KEPT_AT, MAX_ID_BYTES, VALID_AT
+from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, VALID_AT, AsOfText
 from kgserve.model.schema import ListedPage
 from kgserve.ops import delete as delete_ops
 from kgserve.ops import history as history_ops
@@ -42,14 +42,14 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         int, msgspec.Meta(ge=0, le=ops.MAX_OFFSET, description="Nodes to pass over; with the first page only")
     ] = 0
     compact: Annotated[bool, msgspec.Meta(description="Nodes without content, attributes and who wrote what")] = False
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of one node; ``version`` goes with none of the others."""
 
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
     version: (
         Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")]

@@ -14,7 +14,7 @@ from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import service_of
 from kgserve.model.answers import DeleteEdgeAnswer
-from kgserve.model.requests import AS_OF, KEPT_AT, MAX_ID_BYTES
+from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, AsOfText
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,
@@ -42,7 +42,7 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = []
     limit: Annotated[int, msgspec.Meta(ge=1, le=edges.MAX_PAGE, description="Most edges on the page")] = 100
     offset: Annotated[int, msgspec.Meta(ge=0, le=edges.MAX_OFFSET, description="Edges to pass over")] = 0
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -20,7 +20,7 @@ from kgserve.views.lookback import Lookback
 class Moment(msgspec.Struct, frozen=True):
     """When a searcher wants to look, as `Past` and RFC 3339 have it, and who remembers."""
 
-    as_of: str | None
+    as_of: int | str | None
     valid_at: str | None
     historian: Historian | None
 

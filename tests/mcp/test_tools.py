@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
+from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
 
@@ -80,6 +81,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
             assert all("anyOf" not in field for field in definition["properties"].values()), tool.name
     depth = walk["properties"]["depth"]
     assert (depth["default"], depth["minimum"], depth["maximum"]) == (2, 1, 10)
+    assert walk["properties"]["max_nodes"]["default"] == MAX_TRAVERSED_NODES
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
     assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
 
