@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import tempfile
 import time
@@ -38,7 +37,7 @@ def tell(what: str) -> None:
     before, _ = _held()
     give_back()
     after, anonymous = _held()
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(Path("/proc/self/task").iterdir()))
     print(f"{what:44} {before:7.1f} → {after:7.1f} MiB, anonymous {anonymous:7.1f}, {threads} threads", flush=True)
 
 
