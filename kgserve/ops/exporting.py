@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.errors import StorageFull
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
@@ -123,7 +123,7 @@ def _dump_into(store: Store, place: Path) -> tuple[Path, StoreState]:
     folder = Path(tempfile.mkdtemp(prefix="export-", dir=place))
     try:
         with store.reading(timeout=0) as session:
-            return folder, read.dump(session, folder)
+            return folder, dumping.dump(session, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.engine import database, read
+from kgserve.engine import database, dumping
 from kgserve.engine.database import Engine
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
@@ -157,7 +157,7 @@ class Compactor:
         rows = fresh_folder(view.layout.scratch / "compaction")
         try:
             with view.reading(timeout=0) as session:
-                state = read.dump(session, rows)
+                state = dumping.dump(session, rows)
             if snapshot.measure(rows) == (state.digest, state.nodes, state.edges):
                 snapshot.seal(rows, state)
                 with view.commits:
@@ -172,7 +172,7 @@ class Compactor:
         rows = fresh_folder(self._view.layout.scratch / "verify")
         try:
             with engine.reader(timeout=0) as session:
-                state = read.dump(session, rows)
+                state = dumping.dump(session, rows)
             if snapshot.measure(rows) != (state.digest, state.nodes, state.edges):
                 raise EngineFailed("the new engine file does not hold the rows of its snapshot")
         finally:

@@ -17,7 +17,7 @@ import structlog
 
 from kgserve.catalog import catalog as catalogs
 from kgserve.catalog.catalog import Catalog
-from kgserve.engine import read
+from kgserve.engine import dumping, read
 from kgserve.engine.database import EngineOptions
 from kgserve.engine.session import Session
 from kgserve.errors import Conflict, InvalidInput, KgserveError, StorageFull, Unavailable
@@ -213,7 +213,7 @@ class Store:
         rows = fresh_folder(self.layout.scratch / "check")
         try:
             with self.reading(timeout=0) as session:
-                state = read.dump(session, rows)
+                state = dumping.dump(session, rows)
             ok = snapshot.measure(rows) == (state.digest, state.nodes, state.edges)
         finally:
             shutil.rmtree(rows, ignore_errors=True)
@@ -346,7 +346,7 @@ class Store:
         rows = fresh_folder(self.layout.scratch / "catalog")
         try:
             with self.reading(timeout=0) as session:
-                state = read.dump_nodes(session, rows)
+                state = dumping.dump_nodes(session, rows)
                 relations = read.relation_type_counts(session)
             self._catalog.rebuild(snapshot.read_nodes(rows), relations, state.sequence)
         finally:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.engine.session import Session
 from kgserve.journal import snapshot
 from kgserve.journal.tail import Tail
@@ -212,7 +212,7 @@ class Follower(View):
 
     def _dump(self, session: Session, rows: Path) -> StoreState:
         """Write what is needed of all rows to a folder, from one snapshot; the state they are of."""
-        return read.dump_nodes(session, rows)
+        return dumping.dump_nodes(session, rows)
 
 
 class IndexFollower(Follower):

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.engine.session import Session
 from kgserve.errors import Conflict, Unavailable
 from kgserve.history.history import FOREVER, History, tells_damage
@@ -215,7 +215,7 @@ class HistoryFollower(Follower):
         return found
 
     def _dump(self, session: Session, rows: Path) -> StoreState:
-        return read.dump(session, rows)
+        return dumping.dump(session, rows)
 
     def _take_all(self, rows: Path, state: StoreState) -> None:
         nodes, edges = snapshot.read_nodes(rows), snapshot.read_edges(rows)
