@@ -1,7 +1,8 @@
 """What is around a use case: short requests over one raw connection, one after another, with access lines.
 
-`python -m bench.http_floor`. In turns, so that whatever else the machine does falls on all alike; the baseline is the same
-client with a protocol that parses and answers always the same. The shortest of each is what a quiet machine would show.
+`python -m bench.http_floor`. In turns, so that whatever else the machine does falls on all alike; the baseline is the
+same client with a protocol that parses and answers always the same. The shortest of each is what a quiet machine
+would show.
 """
 
 from __future__ import annotations

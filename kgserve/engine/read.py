@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
-from typing import LiteralString, cast
 
 import msgspec
-import pyarrow.parquet as pq
 
 from kgserve.engine import projection
 from kgserve.engine.columns import edge_row, edge_rows, ids_table, keys_table, node_row, node_rows
 from kgserve.engine.session import Session
-from kgserve.errors import InvalidInput
 from kgserve.model.change import StoreState
-from kgserve.model.columns import NODE_FIELDS
 from kgserve.model.digest import from_text
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
@@ -151,53 +146,3 @@ def whole_view(session: Session, node_id: str) -> NodeView | None:
     starting, ending = outgoing(session, node_id), incoming(session, node_id)
     session.run("COMMIT")
     return NodeView(node_row(found[0]), starting, ending, truncated=False) if found else None
-
-
-_ALL_NODES = projection.nodes("MATCH (e:Entity) RETURN")
-_ALL_EDGES = projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-
-
-def dump(session: Session, folder: Path) -> StoreState:
-    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
-    session.run("BEGIN TRANSACTION READ ONLY")
-    found = state(session)
-    session.run(_copy(f"COPY ({_ALL_NODES.text(session)})", folder / "nodes.parquet"))
-    session.run(_copy(f"COPY ({_ALL_EDGES.text(session)})", folder / "edges.parquet"))
-    session.run("COMMIT")
-    return found
-
-
-def dump_nodes(session: Session, folder: Path) -> StoreState:
-    """Write all nodes to nodes.parquet in a folder; the state they are of."""
-    session.run("BEGIN TRANSACTION READ ONLY")
-    found = state(session)
-    session.run(_copy(f"COPY ({_ALL_NODES.text(session)})", folder / "nodes.parquet"))
-    session.run("COMMIT")
-    return found
-
-
-def load(session: Session, folder: Path, state: StoreState) -> None:
-    """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Never for a file in service."""
-    only_fields = session.whole and not are_whole(folder)
-    # Copying nothing still costs 2 MB of file.
-    if state.nodes:
-        fields = f"({projection.NODE_FIELDS.replace('e.', '')})" if only_fields else ""
-        session.run(_copy(f"COPY Entity{fields}", folder / "nodes.parquet", "FROM"))
-    if state.edges:
-        fields = f"({projection.EDGE_FIELDS.replace('k.', '')})" if only_fields else ""
-        session.run(_copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
-
-
-def are_whole(folder: Path) -> bool:
-    """Whether a folder of rows has columns for extras."""
-    return len(pq.read_schema(folder / "nodes.parquet")) > NODE_FIELDS
-
-
-def _copy(statement: str, file: Path, direction: str = "TO") -> LiteralString:
-    """COPY takes no parameter for its file, so the path becomes part of the text."""
-    path = str(file)
-    if not path.isprintable() or "'" in path or "\\" in path:
-        raise InvalidInput(
-            f"{path}: the engine cannot read or write a path with quotes, backslashes or control characters"
-        )
-    return cast("LiteralString", f"{statement} {direction} '{path}'")

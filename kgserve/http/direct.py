@@ -11,7 +11,7 @@ store's writer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -22,7 +22,7 @@ from kgserve.http.eager import in_task
 from kgserve.http.operation import KEY, Operation
 from kgserve.http.parameters import decoded, query_of
 from kgserve.http.roles import check_may
-from kgserve.http.service import answer, service_of
+from kgserve.http.service import Answer, answer, service_of
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 Q = TypeVar("Q", bound=msgspec.Struct)
 
-Answer = bytes | Awaitable[bytes]
 WORK = "direct"
 """The key of a handler's ``opt`` for the function that does its work."""
 _PARAMETER = None

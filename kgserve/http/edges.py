@@ -5,8 +5,9 @@ from __future__ import annotations
 from litestar import delete
 
 from kgserve.http import examples
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import WRITE, Body, Operation, described
+from kgserve.http.service import Answer
 from kgserve.model.answers import DeleteEdgeAnswer
 from kgserve.model.requests import EdgeKeyRequest
 from kgserve.ops import delete as ops
@@ -28,4 +29,5 @@ def delete_edge(call: Call[EdgeKeyRequest]) -> Answer:
 
     Deleting an edge that does not exist is not an error.
     """
-    return call.service.writing(ops.delete_edge, call.service.pool, call.text("store"), call.body)
+    store, key = call.text("store"), call.body
+    return call.service.write_soon(1, lambda pool: ops.delete_edge(pool, store, key))

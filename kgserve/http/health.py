@@ -9,9 +9,9 @@ from litestar import Request, Response, get
 
 from kgserve import __version__
 from kgserve.http import examples
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import ALWAYS, Body, Operation, described
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.service import Health, Ready
 from kgserve.ops import health as ops
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from litestar import post
 
 from kgserve.http import examples
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import WRITE, Body, Operation, described
+from kgserve.http.service import Answer
 from kgserve.model.answers import InjectAnswer
 from kgserve.model.requests import InjectRequest
 from kgserve.ops import inject as ops
@@ -30,4 +31,6 @@ def inject(call: Call[InjectRequest]) -> Answer:
     one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
     a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
     """
-    return call.service.writing(ops.inject, call.service.pool, call.text("store"), call.body)
+    store, batch = call.text("store"), call.body
+    rows = len(batch.nodes or ()) + len(batch.edges or ())
+    return call.service.write_soon(rows, lambda pool: ops.inject(pool, store, batch))

@@ -9,10 +9,10 @@ from litestar import Request, Response, delete, get
 
 from kgserve.errors import InvalidInput
 from kgserve.http import examples
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer
 from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, VALID_AT, AsOfText
 from kgserve.model.schema import ListedPage
@@ -112,7 +112,10 @@ def get_node(call: Call[None]) -> Answer:
     store, node_id = call.text("store"), call.text("id")
     past = service.past(wanted.as_of)
     if isinstance(wanted.version, msgspec.UnsetType):
-        return service.reading(ops.get_node_json, service.pool, store, node_id, past, given(wanted.valid_at))
+        moment = given(wanted.valid_at)
+        if past is not None:
+            return service.reading(ops.get_node_json, service.pool, store, node_id, past, moment)
+        return service.read_soon(lambda pool, most: ops.get_node_json(pool, store, node_id, None, moment, most))
     if past is not None or wanted.valid_at:
         raise InvalidInput("version: goes with neither as_of nor valid_at")
     return service.reading(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
@@ -121,4 +124,5 @@ def get_node(call: Call[None]) -> Answer:
 @direct(delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE)))
 def delete_node(call: Call[None]) -> Answer:
     """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error."""
-    return call.service.writing(delete_ops.delete_node, call.service.pool, call.text("store"), call.text("id"))
+    store, node_id = call.text("store"), call.text("id")
+    return call.service.write_soon(1, lambda pool: delete_ops.delete_node(pool, store, node_id))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -17,7 +19,9 @@ from kgserve.http.eager import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
-from kgserve.store.scoped import seen_by
+from kgserve.rows.walk import TooLong
+from kgserve.store.pool import NotOpen
+from kgserve.store.scoped import OpenStores, seen_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +38,11 @@ CALL_THREADS = 16
 WRITE_THREADS = 16
 TRANSFER_THREADS = 4
 JSON = "application/json"
+SHORT_ROWS = 2_000
+"""Edges that a walk may meet on the event loop, which it then holds for about a millisecond."""
+SHORT_WRITE = 50
+
+Answer = bytes | Awaitable[bytes]
 
 
 class Service:
@@ -85,6 +94,23 @@ class Service:
     async def writing(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> bytes:
         """As `write`, as JSON alone."""
         return await self.settled(await self._run(partial(work, *args, **kwargs), self._writes))
+
+    def read_soon(self, work: Callable[[StorePool, int | None], bytes]) -> Answer:
+        """What ``work`` answers: at once if the store is open and no more than some thousand rows are met.
+
+        Otherwise in a thread. It is given the pool to take the store from, and the most rows that it may meet; it
+        raises TooLong when those do not do.
+        """
+        with suppress(NotOpen, TooLong):
+            return work(OpenStores(self.pool), SHORT_ROWS)
+        return self.reading(work, self.pool, None)
+
+    def write_soon(self, rows: int, work: Callable[[StorePool], Future[Any]]) -> Awaitable[bytes]:
+        """As `writing`, with a write of few ``rows`` into an open store being checked and queued at once."""
+        if rows <= SHORT_WRITE:
+            with suppress(NotOpen):
+                return self.settled(work(OpenStores(self.pool)))
+        return self.writing(work, self.pool)
 
     @staticmethod
     async def settled(future: Future[Any]) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from litestar import post
 
 from kgserve.http import examples
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, Body, Operation, described
+from kgserve.http.service import Answer
 from kgserve.model.answers import TraverseAnswer
 from kgserve.model.requests import TraverseRequest
 from kgserve.ops import traverse as ops
@@ -29,4 +30,7 @@ def traverse(call: Call[TraverseRequest]) -> Answer:
     With them come all edges between the nodes returned. A start that does not exist gives empty arrays.
     """
     service = call.service
-    return service.reading(ops.traverse_json, service.pool, call.text("store"), call.body, service.historian)
+    store, wanted = call.text("store"), call.body
+    if wanted.as_of is not None:
+        return service.reading(ops.traverse_json, service.pool, store, wanted, service.historian)
+    return service.read_soon(lambda pool, most: ops.traverse_json(pool, store, wanted, None, most))

@@ -9,10 +9,10 @@ from litestar import Request, Response, delete, get, post
 
 from kgserve.http import examples
 from kgserve.http.body import read_json, read_json_if_any
-from kgserve.http.direct import Answer, Call, direct
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.answers import DeleteEdgeAnswer
 from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, AsOfText
 from kgserve.model.versioned import (
@@ -126,7 +126,8 @@ def put_one_node(call: Call[PutNodeRequest]) -> Answer:
     `conflict_policy` decides: with `lww` the new version counts; with `manual` both are kept, and the answer is 409
     with the node as written and its `conflicts`. A put based on any of the heads, or on none, settles it.
     """
-    return call.service.writing(put_node, call.service.pool, call.text("store"), call.body)
+    store, node = call.text("store"), call.body
+    return call.service.write_soon(1, lambda pool: put_node(pool, store, node))
 
 
 @post("/api/memory/{store:str}/subgraph", status_code=200, opt=described(_PUT_SUBGRAPH))
@@ -185,7 +186,8 @@ async def get_edge(request: Request[Any, Any, Any]) -> Response[bytes]:
 def delete_edge_by_id(call: Call[None]) -> Answer:
     """Deleting an edge that does not exist is not an error."""
     key = edges.key_of(call.text("id"))
-    return call.service.writing(delete_ops.delete_edge, call.service.pool, call.text("store"), key)
+    store = call.text("store")
+    return call.service.write_soon(1, lambda pool: delete_ops.delete_edge(pool, store, key))
 
 
 async def _edges(request: Request[Any, Any, Any], side: edges.Side) -> Response[bytes]:

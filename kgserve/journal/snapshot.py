@@ -157,10 +157,12 @@ def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
-    # Of columns: what the engine says of whole groups of rows is wrong.
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    size = sum(group.column(at).total_uncompressed_size for group in groups for at in range(group.num_columns))
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * metadata.num_rows // max(size, 1)))
+    # By the largest rows of any row group. Of columns: what the engine says of whole groups is wrong.
+    at_a_time = BATCH_ROWS
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
+        at_a_time = min(at_a_time, BATCH_BYTES * group.num_rows // max(size, 1))
+    return max(1, at_a_time)
 
 
 def measure(folder: Path) -> tuple[int, int, int]:

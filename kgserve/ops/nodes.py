@@ -20,6 +20,7 @@ from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import MAX_SHOWN, valid_moment, when_asked, world_moment
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.walk import TooLong
 from kgserve.store.lists import CatalogDamaged
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
@@ -38,25 +39,30 @@ def get_node(
 
 
 def get_node_json(
-    pool: StorePool, store: str, node_id: str, past: Past | None = None, valid_at: str | None = None
+    pool: StorePool,
+    store: str,
+    node_id: str,
+    past: Past | None = None,
+    valid_at: str | None = None,
+    allowed: int | None = None,
 ) -> bytes:
     """A `NodeAnswer` as JSON: a node and its edges, at most 1,000 in each direction.
 
     With ``valid_at`` (RFC 3339) only what was true in the world then: the node, its edges, their other ends. Raises
-    NotFound, and what `Past.of` raises.
+    NotFound, TooLong for one that has more than ``allowed`` edges, and what `Past.of` raises.
     """
     moment = valid_moment(valid_at)
     faults = Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
     with pool.lease(store) as leased:
-        found = _present(leased, node_id, moment) if past is None else _past(leased, past, node_id, moment)
+        found = _present(leased, node_id, moment, allowed) if past is None else _past(leased, past, node_id, moment)
     if found is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}{when_asked(past, valid_at)}")
     return found
 
 
-def _present(leased: Store, node_id: str, moment: int | None) -> bytes | None:
+def _present(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
     with leased.reading() as rows:
         number = rows.number(node_id)
         numbers = np.array([number])
@@ -66,6 +72,8 @@ def _present(leased: Store, node_id: str, moment: int | None) -> bytes | None:
         truncated = False
         for outgoing in (True, False):
             edges = rows.around(numbers, outgoing=outgoing)
+            if allowed is not None and len(edges) > allowed:
+                raise TooLong
             edges = edges if moment is None else rows.holding(edges, moment)
             truncated = truncated or len(edges) > MAX_SHOWN
             lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))

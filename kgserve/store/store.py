@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.engine.database import EngineOptions
 from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.journal import snapshot
@@ -227,7 +227,7 @@ class Store:
         folder = fresh_folder(self.layout.scratch / "check")
         try:
             with self.engine.reading(timeout=0, asked=False) as session:
-                state = read.dump(session, folder)
+                state = dumping.dump(session, folder)
             ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine import database, read
+from kgserve.engine import database, dumping, read
 from kgserve.engine.database import Engine, EngineOptions, Retired
 from kgserve.engine.failures import translate
 from kgserve.engine.session import Session
@@ -44,7 +44,7 @@ def measured(engine: Engine, folder: Path) -> tuple[int, int, int]:
     dumped = folder / "dumped"
     dumped.mkdir(exist_ok=True)
     with engine.reader(timeout=0) as session:
-        read.dump(session, dumped)
+        dumping.dump(session, dumped)
     return snapshot.measure(dumped)
 
 

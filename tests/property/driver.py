@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from kgserve.engine import projection, read
+from kgserve.engine import dumping, projection, read
 from kgserve.engine.columns import edge_rows, ids_table, node_rows
 from kgserve.engine.session import Session
 from kgserve.errors import InvalidInput, NotFound
@@ -291,7 +291,7 @@ class Driver:
         folder.mkdir(exist_ok=True)
         while not stop.is_set():
             with self.store.engine.reading(timeout=0) as session:
-                state = read.dump(session, folder)
+                state = dumping.dump(session, folder)
             assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges), "a reader saw half a write"
 
     # Files
