@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kgserve.allocator import give_back
 from kgserve.engine.database import EngineOptions, build, remove
 from kgserve.errors import EngineFailed, JournalDamaged
 from kgserve.journal import snapshot
@@ -76,10 +77,13 @@ def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = Fa
             if base is not None:
                 snapshot.verify(base)
             changes = journal.read(snapshot.sequence_of(base) if base else 0)
-            return fold(base, changes, rows, drop_loose=drop_loose)
+            folded = fold(base, changes, rows, drop_loose=drop_loose)
         except JournalDamaged as error:
             log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
             failed = error
+        else:
+            give_back()
+            return folded
     raise failed
 
 
