@@ -21,6 +21,8 @@ from kgserve.model.columns import NODE_FIELDS
 
 GROUP_ROWS = 1 << 17
 """Rows of a node group of the engine."""
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
 _SPREAD = "spread.parquet"
 # What a row group may have: the engine reads up to 2,048 rows of one at a time.
 _BLOCK_BYTES = 8 << 20
@@ -75,7 +77,7 @@ def _load_nodes(session: Session, folder: Path, statement: str, group_bytes: int
 def _spread(rows: Path, target: Path, group_bytes: int) -> bool:
     """Write rows with rows without a key between them where a group would get too much; False where none would."""
     spread = False
-    with pq.ParquetFile(rows) as parquet:
+    with pq.ParquetFile(rows, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
         if sum(size for _rows, size in _groups(parquet.metadata)) <= group_bytes // 2:
             return False
         with pq.ParquetWriter(target, parquet.schema_arrow, compression="none", use_dictionary=False) as writer:

@@ -191,6 +191,7 @@ def build(path: Path, rows: Path, state: StoreState, options: EngineOptions, *, 
         session.close()
     finally:
         database.close()
+        give_back()
     if counts != (state.nodes, state.edges, state.edges):
         raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
 

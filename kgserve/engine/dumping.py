@@ -13,12 +13,15 @@ from typing import LiteralString, cast
 
 import pyarrow.parquet as pq
 
+from kgserve.allocator import give_back
 from kgserve.engine import projection
 from kgserve.engine.copying import copy
 from kgserve.engine.read import state
 from kgserve.engine.session import Session
 from kgserve.model.change import StoreState
 
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
 _BLOCK_ROWS = 2_000
 _ROW_BYTES = 128
 _STEPS = 4096
@@ -89,7 +92,8 @@ def _join(parts: list[Path], target: Path) -> None:
     """Put files of rows together, and remove them."""
     with pq.ParquetWriter(target, pq.read_schema(parts[0])) as writer:
         for part in parts:
-            with pq.ParquetFile(part) as parquet:
+            with pq.ParquetFile(part, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
                 for batch in parquet.iter_batches(_BLOCK_ROWS):
                     writer.write_batch(batch)
             part.unlink()
+    give_back()

@@ -29,6 +29,8 @@ EDGES = "edges.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH_ROWS = 10_000
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
 BATCH_BYTES = 16 << 20
 """Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
@@ -151,7 +153,7 @@ def table(file: Path, fields: list[str]) -> pa.Table:
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """The same as Arrow batches, times as integers of microseconds."""
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
 

@@ -37,6 +37,7 @@ class Spill(Generic[Row]):
         folder.mkdir()
         self._folder = folder
         self._decode = msgpack_decoder(kind | bytes).decode
+        self._decode_key = msgpack_decoder(str | EdgeKey).decode
         self._buffers = [bytearray() for _ in range(PARTS)]
         self._buffered = 0
 
@@ -88,7 +89,7 @@ class Spill(Generic[Row]):
         for record in self._read(path):
             records += 1
             if isinstance(record, bytes):
-                left.pop(_plain(msgspec.msgpack.decode(record)), None)
+                left.pop(self._decode_key(record), None)
             else:
                 left[_key(record)] = record
         rows = sorted(left.values(), key=_sequence)
@@ -113,10 +114,6 @@ def _next(file: BinaryIO) -> bytes:
 
 def _key(row: NodeRow | EdgeRow) -> str | EdgeKey:
     return row.id if isinstance(row, NodeRow) else row.key
-
-
-def _plain(key: Any) -> str | EdgeKey:
-    return key if isinstance(key, str) else (key[0], key[1], key[2])
 
 
 def _sequence(row: NodeRow | EdgeRow) -> int:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from kgserve.decoding import decode_json
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text
+from kgserve.model.rows import EdgeKey
 from kgserve.rows.encoding import DATED, ORDINAL, RowsDamaged
 
 MAGIC = b"KGROWS01"
@@ -207,6 +208,14 @@ class Base:
             at += 1
         return at
 
+    def place(self, key: EdgeKey) -> int:
+        """Where an edge that is not there would be among all."""
+        source, target = self.number(key[0]), self.number(key[1])
+        if source < 0:
+            return self.out_starts[self.position(key[0])]
+        is_target = target >= 0
+        return self.edge_position(source, target if is_target else self.position(key[1]), key[2], is_target=is_target)
+
     def code(self, relation: str) -> int:
         """The code of a relation type; -1 when no edge has it."""
         return self._codes.get(relation, -1)
@@ -236,11 +245,6 @@ class Base:
     def edge_ends(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Sources and targets of edges."""
         return self.source[numbers].astype(np.int64), self.target[numbers].astype(np.int64)
-
-    def degree(self, number: int) -> int:
-        """How many edges a node has, in both directions."""
-        out = self.out_starts[number + 1] - self.out_starts[number]
-        return out + self.in_starts[number + 1] - self.in_starts[number]
 
     # Time in the world
 

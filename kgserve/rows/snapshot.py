@@ -275,7 +275,7 @@ class Rows:
     def page_of_edges(
         self, found: Gathered, kinds: Collection[str], start: int, limit: int
     ) -> tuple[list[bytes], bool]:
-        """Some edges of one node as JSON, by ordinal, those without one last, then by age; whether there are more.
+        """Some edges of one node as JSON, by ordinal, those without one last, then by age and key; whether there are more.
 
         All of them are looked at, as columns.
         """
@@ -284,16 +284,24 @@ class Rows:
             codes = [self.base.code(kind) for kind in kinds]
             own = own[np.isin(self.base.relation[own], codes)]
         changed = [each for each in found.changed if not kinds or cast("EdgeRow", each[1].row).relation_type in kinds]
+        changed.sort(key=lambda each: cast("EdgeRow", each[1].row).key)
         rows = [cast("EdgeRow", version.row) for _, version in changed]
         ordinals = np.concatenate((self.base.ordinals(own), [_ordinal(row) for row in rows]))
         created = np.concatenate((self.base.created[own], [created_at(row) for row in rows]))
         total = len(ordinals)
-        places = first_places((ordinals, created), start + limit)[start:]
+        order = np.concatenate(
+            (2 * own + 1, [self._place(number, row) for (number, _), row in zip(changed, rows, strict=True)])
+        )
+        places = first_places((ordinals, created, order), start + limit)[start:]
         texts = [
             self.base.edge(int(own[at])) if at < len(own) else edge_data(changed[at - len(own)][1])
             for at in places.tolist()
         ]
         return texts, start + limit < total
+
+    def _place(self, number: int, row: EdgeRow) -> int:
+        """Where an edge stands among those of the base, whose places are odd."""
+        return 2 * number + 1 if number < self.base.edges else 2 * self.base.place(row.key)
 
     # All rows, and lists
 

@@ -313,9 +313,9 @@ class EngineView:
         files = list(self.layout.root.glob("graph*"))
         for path in files:
             path.unlink()
-        state = rebuild(self.layout, self.journal, self.options, self.layout.engine, reason)
-        if files or self.found_damaged:
-            self.rebuilds += 1
+        again = bool(files) or self.found_damaged is not None
+        state = rebuild(self.layout, self.journal, self.options, self.layout.engine, reason if again else "")
+        self.rebuilds += again
         self._engine, self.state = Engine(self.layout.engine, self.options), state
         return self._engine
 

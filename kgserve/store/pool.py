@@ -193,7 +193,9 @@ class StorePool:
     def open_stores(self) -> dict[str, Store]:
         """The stores that are open now."""
         with self._lock:
-            return {name: entry.store for name, entry in self._entries.items() if entry.store is not None}
+            # Each is looked at once: it may be opened or closed meanwhile.
+            found = ((name, entry.store) for name, entry in self._entries.items())
+            return {name: store for name, store in found if store is not None}
 
     def layout(self, name: str) -> Layout:
         """Where a store's files are."""

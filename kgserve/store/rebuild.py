@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kgserve.allocator import give_back
 from kgserve.engine.database import EngineOptions, build, remove
 from kgserve.errors import EngineFailed, JournalDamaged
 from kgserve.journal import snapshot
@@ -33,13 +34,13 @@ def rebuild(
 ) -> StoreState:
     """Build an engine file at ``path`` from the newest snapshot that is whole and the journal after it.
 
-    With ``whole`` it has columns for extras even if no row has any yet, and there is nothing to worry about.
+    With ``whole`` it has columns for extras even if no row has any yet. Without a ``reason`` it is the first one.
 
     Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full.
     """
     started = time.perf_counter()
-    # The first engine file of a new store is made in the same way, and nobody needs to hear of it.
-    level = logging.WARNING if journal.last and not whole else logging.DEBUG
+    # The first engine file of a store is made in the same way, and nobody needs to hear of it.
+    level = logging.WARNING if reason and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     rows = fresh_folder(layout.scratch / "rebuild")
     folded = fold_journal(layout, journal, rows)
@@ -144,10 +145,13 @@ def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bo
             if base is not None:
                 snapshot.verify(base)
             changes = journal.read(snapshot.sequence_of(base) if base else 0)
-            return fold(base, changes, rows, drop_loose=drop_loose)
+            folded = fold(base, changes, rows, drop_loose=drop_loose)
         except JournalDamaged as error:
             log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
             failed = error
+        else:
+            give_back()
+            return folded
     raise failed
 
 

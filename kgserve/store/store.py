@@ -248,7 +248,7 @@ class Store:
         end = self.journal.end
         self.journal.close()
         self.layout.mark_closed(CloseMark(self.state, end))
-        log.info("store_closed", store=self.name, sequence=self.state.sequence)
+        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     # In the writing thread
 
