@@ -275,9 +275,9 @@ class Rows:
     def page_of_edges(
         self, found: Gathered, kinds: Collection[str], start: int, limit: int
     ) -> tuple[list[bytes], bool]:
-        """Some edges of one node as JSON, by ordinal, those without one last, then by age and key; whether there are more.
+        """Some edges of one node as JSON, and whether there are more; all of them are looked at, as columns.
 
-        All of them are looked at, as columns.
+        They come by ordinal, those without one last, then by age and key.
         """
         own = found.base
         if kinds:
@@ -292,10 +292,10 @@ class Rows:
         order = np.concatenate(
             (2 * own + 1, [self._place(number, row) for (number, _), row in zip(changed, rows, strict=True)])
         )
-        places = first_places((ordinals, created, order), start + limit)[start:]
+        first = first_places((ordinals, created, order), start + limit)[start:]
         texts = [
             self.base.edge(int(own[at])) if at < len(own) else edge_data(changed[at - len(own)][1])
-            for at in places.tolist()
+            for at in first.tolist()
         ]
         return texts, start + limit < total
 

@@ -130,6 +130,10 @@ class EngineView:
             if whole and not engine.whole:
                 engine = self._widen("a statement names extras")
             return engine
+        except EngineFailed as error:
+            # A full disk does that, among others. The next statement tries again.
+            log.exception("engine_not_built", store=self.layout.name)
+            raise Unavailable(f"the engine's file cannot be made now: {error}", retry_after=10) from error
         finally:
             self.commits.release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -45,17 +46,17 @@ class Tender:
         while not self._stopping:
             self._news.wait(PAUSE_SECONDS)
             self._news.clear()
-            for name in self._names():
-                if not self._stopping:
+            try:
+                for name in self._names():
                     self._tend(name)
+            except Exception:
+                # Whatever it is, the thread must go on.
+                log.exception("not_tended")
 
     def _tend(self, name: str) -> None:
         try:
             with self._held(name) as store:
-                if store is not None:
+                if store is not None and not self._stopping:
                     store.tend()
-        except KgserveError as error:
+        except (KgserveError, OSError, sqlite3.Error) as error:
             log.warning("not_tended", store=name, error=str(error))
-        except Exception:
-            # Whatever it is, the others must not go without.
-            log.exception("not_tended", store=name)
