@@ -18,6 +18,7 @@ from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import valid_moment, when_asked
+from kgserve.rows.edge_page import page_of_edges
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
@@ -89,7 +90,7 @@ def _present(leased: Store, wanted: EdgesOfNode, moment: int | None) -> bytes | 
             return None
         edges = rows.around(numbers, outgoing=wanted.side == "outgoing")
         edges = edges if moment is None else rows.holding(edges, moment)
-        page, more = rows.page_of_edges(edges, wanted.kinds, wanted.offset, wanted.limit)
+        page, more = page_of_edges(rows, edges, wanted.kinds, wanted.offset, wanted.limit)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
     return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
 

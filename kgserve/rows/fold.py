@@ -12,33 +12,19 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import numpy as np
 import xxhash
 
-from kgserve.journal.files import sync_folder, write_all
+from kgserve.journal.files import sync_folder
 from kgserve.model.change import StoreState
-from kgserve.model.digest import to_text
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import parse_time
-from kgserve.rows.base import (
-    ALIGNMENT,
-    BLOCK,
-    COLUMNS,
-    FIRST,
-    LAST,
-    MAGIC,
-    NOWHERE,
-    Base,
-    Directory,
-    Numbers,
-    Section,
-)
+from kgserve.rows.base import COLUMNS, FIRST, LAST, NOWHERE, Base, Numbers
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
+from kgserve.rows.file import RowsFile
 
-_BUFFERED = 4 << 20
 SLICE_ROWS = 500_000
 SLICE_BYTES = 256 << 20
 """Rows that are put together at once when a base is made of all of them."""
@@ -75,7 +61,7 @@ def fold(base: Base, changes: Changes, state: StoreState, path: Path) -> None:
     aside = path.with_name(path.name + ".new")
     try:
         with aside.open("wb", buffering=0) as file:
-            writer = _Writer(file)
+            writer = RowsFile(file)
             nodes, edges = _Fold(base, changes, writer).run()
             writer.finish(StoreState(state.sequence, state.time, state.digest, nodes, edges))
             os.fsync(file.fileno())
@@ -90,7 +76,7 @@ def fold(base: Base, changes: Changes, state: StoreState, path: Path) -> None:
 def write_empty(path: Path) -> None:
     """Write a base without rows, as of before the first commit. Raises OSError."""
     with path.open("wb", buffering=0) as file:
-        writer = _Writer(file)
+        writer = RowsFile(file)
         for name in COLUMNS:
             writer.column(name, np.zeros(1 if name.endswith("_at") else 0))
         for name in ("ids", "nodes", "edges", "names"):
@@ -129,84 +115,6 @@ def _slices(rows: Iterable[NodeRow] | Iterable[EdgeRow]) -> Iterator[list[NodeRo
             found, size = [], 0
     if found:
         yield found
-
-
-class _Writer:
-    """Writes sections, with a sum for each block of what goes by."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._pending = bytearray()
-        self._offset = 0
-        self._hash = xxhash.xxh3_64()
-        self._hashed = 0
-        self._sums: list[int] = []
-        self._sections: dict[str, Section] = {}
-        self.write(MAGIC)
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._offset += len(data)
-        if len(data) > _BUFFERED:
-            self._flush()
-            self._out(memoryview(data))
-            return
-        self._pending += data
-        if len(self._pending) > _BUFFERED:
-            self._flush()
-
-    def column(self, name: str, values: Numbers) -> None:
-        with self.text(name):
-            self.write(np.ascontiguousarray(values, COLUMNS[name]).data.cast("B"))
-
-    def text(self, name: str) -> _Section:
-        """A section; what is written within it is in it."""
-        self.write(bytes(-self._offset % ALIGNMENT))
-        return _Section(self, name)
-
-    def finish(self, state: StoreState) -> None:
-        self._flush()
-        if self._hashed:
-            self._sums.append(self._hash.intdigest())
-        sums = np.array(self._sums, "<u8").tobytes()
-        self._sections["sums"] = Section(self._offset, len(sums))
-        directory = msgspec.json.encode(
-            Directory(state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, self._sections)
-        )
-        tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
-        write_all(self._file.fileno(), sums + directory + tail + MAGIC)
-
-    def enter(self) -> int:
-        return self._offset
-
-    def leave(self, name: str, start: int) -> None:
-        self._sections[name] = Section(start, self._offset - start)
-
-    def _flush(self) -> None:
-        pending, self._pending = self._pending, bytearray()
-        self._out(memoryview(pending))
-
-    def _out(self, data: memoryview) -> None:
-        write_all(self._file.fileno(), data)
-        while data:
-            part = data[: BLOCK - self._hashed]
-            self._hash.update(part)
-            self._hashed += len(part)
-            if self._hashed == BLOCK:
-                self._sums.append(self._hash.intdigest())
-                self._hash.reset()
-                self._hashed = 0
-            data = data[len(part) :]
-
-
-class _Section:
-    def __init__(self, writer: _Writer, name: str) -> None:
-        self._writer, self._name, self._start = writer, name, writer.enter()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.leave(self._name, self._start)
 
 
 class _Splice:
@@ -253,7 +161,7 @@ class _Splice:
 class _Fold:
     """One fold: nodes first, for edges are told by the numbers of their ends."""
 
-    def __init__(self, base: Base, changes: Changes, writer: _Writer) -> None:
+    def __init__(self, base: Base, changes: Changes, writer: RowsFile) -> None:
         self._base = base
         self._changes = changes
         self._writer = writer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import cast
 
 import msgspec
@@ -12,15 +12,16 @@ import numpy as np
 
 from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.rows.base import LAST, Base, Numbers
+from kgserve.rows.base import Base, Numbers
 from kgserve.rows.delta import Delta, Version, edge_data, node_data
 from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, with_staleness
-from kgserve.rows.fold import Changes, EdgePut, NodePut, created_at
+from kgserve.rows.fold import Changes, EdgePut, NodePut
 
 FEW = 40
 """Up to so many texts are read one by one."""
 SLICE_ROWS = 4096
-"""Rows that are read at once when all are."""
+SLICE_BYTES = 8 << 20
+"""Rows that are read at once when all are, and about the most bytes of their texts."""
 
 
 class Gathered(msgspec.Struct):
@@ -270,39 +271,6 @@ class Rows:
         missing = own[~np.isin(own, edges)]
         return np.concatenate((edges, missing)) if len(missing) else edges
 
-    # Pages of the edges of one node
-
-    def page_of_edges(
-        self, found: Gathered, kinds: Collection[str], start: int, limit: int
-    ) -> tuple[list[bytes], bool]:
-        """Some edges of one node as JSON, and whether there are more; all of them are looked at, as columns.
-
-        They come by ordinal, those without one last, then by age and key.
-        """
-        own = found.base
-        if kinds:
-            codes = [self.base.code(kind) for kind in kinds]
-            own = own[np.isin(self.base.relation[own], codes)]
-        changed = [each for each in found.changed if not kinds or cast("EdgeRow", each[1].row).relation_type in kinds]
-        changed.sort(key=lambda each: cast("EdgeRow", each[1].row).key)
-        rows = [cast("EdgeRow", version.row) for _, version in changed]
-        ordinals = np.concatenate((self.base.ordinals(own), [_ordinal(row) for row in rows]))
-        created = np.concatenate((self.base.created[own], [created_at(row) for row in rows]))
-        total = len(ordinals)
-        order = np.concatenate(
-            (2 * own + 1, [self._place(number, row) for (number, _), row in zip(changed, rows, strict=True)])
-        )
-        first = first_places((ordinals, created, order), start + limit)[start:]
-        texts = [
-            self.base.edge(int(own[at])) if at < len(own) else edge_data(changed[at - len(own)][1])
-            for at in first.tolist()
-        ]
-        return texts, start + limit < total
-
-    def _place(self, number: int, row: EdgeRow) -> int:
-        """Where an edge stands among those of the base, whose places are odd."""
-        return 2 * number + 1 if number < self.base.edges else 2 * self.base.place(row.key)
-
     # All rows, and lists
 
     def ids_behind(self, after: str) -> Iterator[str]:
@@ -323,21 +291,27 @@ class Rows:
     def node_slices(self) -> Iterator[Numbers]:
         """All nodes, some thousands at a time: those of the base first, in the order of their ids."""
         count = self.base.nodes
-        for start in range(0, count, SLICE_ROWS):
-            numbers = np.arange(start, min(start + SLICE_ROWS, count))
-            touched = np.flatnonzero(self.delta.touched_nodes[start : start + SLICE_ROWS]).tolist()
-            yield np.delete(numbers, [at for at in touched if not self.is_there(start + at)])
-        end = count + len(self.delta.node_ids)
-        for start in range(count, end, SLICE_ROWS):
-            there = [number for number in range(start, min(start + SLICE_ROWS, end)) if self.is_there(number)]
-            yield np.array(there, np.int64)
+        for start, end in slices(self.base.node_at):
+            touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
+            yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
+        there: list[int] = []
+        size = 0
+        for number in range(count, count + len(self.delta.node_ids)):
+            row = self.node_row(number)
+            if row is not None:
+                there.append(number)
+                size += len(row.content) + len(row.attributes)
+            if len(there) >= SLICE_ROWS or size >= SLICE_BYTES:
+                yield np.array(there, np.int64)
+                there, size = [], 0
+        yield np.array(there, np.int64)
 
     def edge_slices(self) -> Iterator[Gathered]:
         """All edges, some thousands at a time: those of the base first, in the order of their keys."""
         count, edges = self.base.edges, self.delta.edges
-        for start in range(0, count, SLICE_ROWS):
-            numbers = np.arange(start, min(start + SLICE_ROWS, count))
-            touched = np.flatnonzero(self.delta.touched_edges[start : start + SLICE_ROWS]).tolist()
+        for start, stop in slices(self.base.edge_at):
+            numbers = np.arange(start, stop)
+            touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
             versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}
             changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
             yield Gathered(np.delete(numbers, list(versions)), changed)
@@ -398,26 +372,14 @@ class Rows:
         return found
 
 
-def first_places(keys: Sequence[Numbers], count: int) -> Numbers:
-    """The first ``count`` places by some keys, the most important first, then by place; only those are sorted."""
-    rest = np.arange(len(keys[0]))
-    chosen: list[Numbers] = []
-    missing = min(count, len(rest))
-    for key in keys:
-        if missing == 0 or missing == len(rest):
-            break
-        values = key[rest]
-        last = np.partition(values, missing - 1)[missing - 1]
-        chosen.append(rest[values < last])
-        rest = rest[values == last]
-        missing -= len(chosen[-1])
-    found = np.sort(np.concatenate((*chosen, rest[:missing])))
-    return found[np.lexsort([key[found] for key in reversed(keys)])]
-
-
-def _ordinal(row: EdgeRow) -> int:
-    ordinal = row.extras.ordinal if row.extras is not None else None
-    return LAST if ordinal is None else ordinal
+def slices(places: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of items whose texts begin at ``places``, the last of which is where the last one ends."""
+    start, count = 0, len(places) - 1
+    while start < count:
+        size = np.searchsorted(places, places[start] + np.uint64(SLICE_BYTES))
+        end = min(start + SLICE_ROWS, count, max(int(size), start + 1))
+        yield start, end
+        start = end
 
 
 _NO_EDGES = np.empty(0, np.int64)

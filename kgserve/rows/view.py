@@ -89,6 +89,11 @@ class RowsView:
         return self._epoch.base.size
 
     @property
+    def is_read(self) -> bool:
+        """Whether somebody holds a snapshot of the base in service."""
+        return bool(self._epoch.readers)
+
+    @property
     def changed(self) -> int:
         """Versions of rows that are kept beside the base."""
         return self._epoch.delta.versions
@@ -143,6 +148,8 @@ class RowsView:
 
         Raises StorageFull or Unavailable with the old one in service, RowsDamaged when that is not whole.
         """
+        if not self._epoch.delta.sequence > self.base_sequence:
+            return
         with self._lock:
             self._folding = deque()
         try:

@@ -38,7 +38,7 @@ from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.property.graph import Graph, Outcome, Refused, extras_of
-from tests.store.writing import ask, held
+from tests.store.writing import ask, held, until
 
 NAME = "s"
 PATIENCE = 120
@@ -175,7 +175,8 @@ class Driver:
         for error in (*compacting.errors, *reading.errors):
             raise error
         assert self.store.compactor.done > done, "the compaction failed"
-        assert len(list(self._layout().root.glob("graph*.kuzu"))) == 1
+        ask(self.store)
+        until(lambda: len(list(self._layout().root.glob("graph*.kuzu"))) == 1)
         self.compare()
 
     def check(self) -> None:
