@@ -12,7 +12,7 @@ import kuzu
 import msgspec
 
 from kgserve.allocator import give_back
-from kgserve.engine import bulk, read, schema
+from kgserve.engine import bulk, dumping, schema
 from kgserve.engine.apply import apply, kept_versions, record
 from kgserve.engine.failures import translate
 from kgserve.engine.session import Session
@@ -75,7 +75,7 @@ class Engine:
     @property
     def state(self) -> StoreState:
         """The state of its last commit. For the writing thread only."""
-        return read.state(self.writer)
+        return dumping.state(self.writer)
 
     @property
     def whole(self) -> bool:

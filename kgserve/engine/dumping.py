@@ -1,4 +1,4 @@
-"""Writing all rows to Parquet files, in a page cache of any size.
+"""Reading what an engine holds: its state, and all rows to Parquet files, in a page cache of any size.
 
 The engine gathers 131,072 rows in its page cache before it writes any of them. So nodes are written in slices by their
 sequence, each about an eighth of the cache, and put together afterwards. The engine leaves out groups of rows whose
@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from kgserve.allocator import give_back
 from kgserve.engine import projection
 from kgserve.engine.copying import copy
-from kgserve.engine.read import state
 from kgserve.engine.session import Session
 from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text
 
 # Otherwise whole columns of a row group are read at once.
 _READ_BYTES = 1 << 20
@@ -29,11 +29,23 @@ _NODES = projection.nodes("MATCH (e:Entity) RETURN")
 _EDGES = projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
 _WITHOUT = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
 _LAST = "MATCH (e:Entity) RETURN max(e.sequence)"
+_STATE = """
+MATCH (c:StoreCommit) RETURN c.sequence, c.time, c.digest, c.nodes, c.edges ORDER BY c.sequence DESC LIMIT 1
+"""
 _SIZES = """
 MATCH (e:Entity) WHERE e.sequence IS NOT NULL
 WITH e.sequence / $step AS part, count(*) AS many, sum(size(e.content) + size(e.attributes)) AS bytes
 RETURN part, many, bytes ORDER BY part
 """
+
+
+def state(session: Session) -> StoreState:
+    """The state of the last commit in the engine. Looks at every commit since the file was made."""
+    rows = session.rows(_STATE)
+    if not rows:
+        return StoreState()
+    sequence, time, digest, nodes, edges = rows[0]
+    return StoreState(sequence, time, from_text(digest), nodes, edges)
 
 
 def dump(session: Session, folder: Path) -> StoreState:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 
-_KEEP_SIZE = 1
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -59,25 +57,6 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def reserve(path: Path, size: int) -> None:
-    """Have the file system set room aside behind the end of a file, whose size stays. Raises OSError when it has none.
-
-    Where that cannot be done, nothing happens.
-    """
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if fallocate is None or not path.exists():
-        return
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        end = os.fstat(descriptor).st_size
-        failed = fallocate(descriptor, _KEEP_SIZE, ctypes.c_long(end), ctypes.c_long(size))
-        number = ctypes.get_errno()
-    finally:
-        os.close(descriptor)
-    if failed and number in _FULL:
-        raise OSError(number, os.strerror(number))
 
 
 def storage_error(error: OSError, doing: str) -> KgserveError:

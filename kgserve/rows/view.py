@@ -89,11 +89,6 @@ class RowsView:
         return self._epoch.base.size
 
     @property
-    def is_read(self) -> bool:
-        """Whether somebody holds a snapshot of the base in service."""
-        return bool(self._epoch.readers)
-
-    @property
     def changed(self) -> int:
         """Versions of rows that are kept beside the base."""
         return self._epoch.delta.versions

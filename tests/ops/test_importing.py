@@ -134,4 +134,4 @@ def test_exports_leave_nothing_behind(pool: StorePool) -> None:
     stream.close()
     stream.close()
     with pool.lease("s") as store:
-        assert not store.rows.is_read
+        assert not store.rows._epoch.readers

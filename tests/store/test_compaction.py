@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.journal import snapshot
 from kgserve.settings import MEBIBYTE
 from kgserve.store.store import Store
@@ -73,17 +73,17 @@ def test_readers_are_not_disturbed_by_the_swap(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*(f"n{i}" for i in range(300))))
         with store.engine.reading() as session:
-            before = read.state(session)
+            before = dumping.state(session)
             session.run("BEGIN TRANSACTION READ ONLY")
             outgrow(store)
             store.compactor.run()
             write(store, batch("later"))
-            assert read.state(session) == before
+            assert dumping.state(session) == before
             assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[300]]
             session.run("COMMIT")
         until(lambda: len(list(store.layout.root.glob("graph*.kuzu"))) == 1)
         with store.engine.reading() as session:
-            assert read.state(session) == store.state
+            assert dumping.state(session) == store.state
 
 
 def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
