@@ -138,10 +138,11 @@ class Delta:
             number = self._add_edge(key)
         before = self.edges.get(number)
         self.edges[number] = Version(at, row, _kept(before, floor) if before else None)
-        if before is None and number < self.base.edges:
-            # Found among the changes before it is no longer found in the base.
+        if before is None:
+            # Known before it is found, and found among the changes before it is no longer found in the base.
             self._note(number, *self.ends(number))
-            self.touched_edges[number] = True
+            if number < self.base.edges:
+                self.touched_edges[number] = True
         self.versions += 1
         if row is not None:
             self.bytes += len(row.attributes)
@@ -153,7 +154,6 @@ class Delta:
         self.sources.append(source)
         self.targets.append(target)
         self.edge_numbers[key] = number
-        self._note(number, source, target)
         return number
 
     def _note(self, number: int, source: int, target: int) -> None:

@@ -66,6 +66,7 @@ class RowsView:
         self._epoch = self._open()
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
+        self._applying: Sequence[ChangeSet] = ()
         self.folds = 0
 
     @property
@@ -102,20 +103,17 @@ class RowsView:
     def reading(self) -> Generator[Rows]:
         """The rows of the last commit, for as long as the block runs."""
         with self._lock:
-            epoch, state = self._epoch, self._state
-            epoch.readers[state.sequence] += 1
+            epoch, state = self._registered()
         try:
             yield Rows(epoch.base, epoch.delta, state)
         finally:
-            with self._lock:
-                epoch.readers[state.sequence] -= 1
-                if not epoch.readers[state.sequence]:
-                    del epoch.readers[state.sequence]
+            self._let_go(epoch, state)
 
     def apply(self, changes: Sequence[ChangeSet]) -> None:
         """Take in commits, and show them to readers all at once."""
         with self._lock:
-            # A base that takes over from here on has these changes, too.
+            # A base that is begun, or takes over, from here on has these changes, too.
+            self._applying = changes
             epoch = self._epoch
             floor = min(epoch.readers, default=self._state.sequence)
             if self._folding is not None:
@@ -123,7 +121,7 @@ class RowsView:
         for change in changes:
             epoch.delta.apply(change, floor)
         with self._lock:
-            self._state = changes[-1].state
+            self._state, self._applying = changes[-1].state, ()
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
         """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
@@ -146,12 +144,13 @@ class RowsView:
         if not self._epoch.delta.sequence > self.base_sequence:
             return
         with self._lock:
-            self._folding = deque()
+            # At one moment: what comes after these rows, and that alone, is put into the new base's changes.
+            epoch, state = self._registered()
+            self._folding = deque(self._applying)
         try:
-            with self.reading() as rows:
-                base = self._folded(rows)
-            self._put_in_service(base)
+            self._put_in_service(self._folded(Rows(epoch.base, epoch.delta, state)))
         finally:
+            self._let_go(epoch, state)
             with self._lock:
                 self._folding = None
 
@@ -209,6 +208,17 @@ class RowsView:
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"
 
+    def _registered(self) -> tuple[_Epoch, StoreState]:
+        """The base in service and the last commit, which is kept for a reader from here on; for who has the lock."""
+        self._epoch.readers[self._state.sequence] += 1
+        return self._epoch, self._state
+
+    def _let_go(self, epoch: _Epoch, state: StoreState) -> None:
+        with self._lock:
+            epoch.readers[state.sequence] -= 1
+            if not epoch.readers[state.sequence]:
+                del epoch.readers[state.sequence]
+
     def _put_in_service(self, base: Base) -> None:
         """Put a base in service, with the changes that have come since it was begun."""
         epoch = _new_epoch(base)
@@ -220,7 +230,8 @@ class RowsView:
                     break
                 taken = [pending.popleft() for _ in range(len(pending))]
             for change in taken:
-                epoch.delta.apply(change, change.sequence)
+                # Readers of any of them may come once it is in service.
+                epoch.delta.apply(change, base.state.sequence)
         old.base.path.unlink(missing_ok=True)
 
     def _is_full(self, delta: Delta, times: int = 1) -> bool:
