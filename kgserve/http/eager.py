@@ -36,10 +36,12 @@ async def in_task() -> None:
 def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
     """``work`` from where it waits for ``awaited``; for nothing when it only wanted to be in a task."""
     try:
+        if awaited is None:
+            awaited = work.send(None)
         while True:
             try:
-                if awaited is not None:
-                    yield awaited
+                # None is a turn of the loop, which others may need before the work can go on.
+                yield awaited
             except BaseException as error:  # noqa: BLE001 - the work's business
                 awaited = work.throw(error)
             else:
