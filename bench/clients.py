@@ -1,16 +1,21 @@
-"""Many clients at once, in a process of their own: `python -m bench.clients PORT CONNECTIONS SECONDS` prints JSON."""
+"""Many clients at once, in a process of their own: `python -m bench.clients PORT CONNECTIONS SECONDS [FILE]`.
+
+It prints JSON. FILE is the exchange file of what the store holds; WordNet when it is left out.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
-from bench import wordnet
+from bench import baseline, graphs, wordnet
 from bench.batches import PATH, new_batch
 from bench.server import Client
 
@@ -28,9 +33,10 @@ class Together(msgspec.Struct):
         return len(self.milliseconds) / self.seconds
 
 
-def measure(port: int, connections: int, seconds: float) -> Together:
-    """Let so many clients inject for so long."""
-    command = [sys.executable, "-m", "bench.clients", str(port), str(connections), str(seconds)]
+def measure(port: int, connections: int, seconds: float, exchange_file: Path | None = None) -> Together:
+    """Let so many clients inject for so long into a store that holds WordNet, or else `exchange_file`."""
+    held = [] if exchange_file is None else [str(exchange_file)]
+    command = [sys.executable, "-m", "bench.clients", str(port), str(connections), str(seconds), *held]
     done = subprocess.run(command, capture_output=True, check=True)
     return msgspec.json.decode(done.stdout, type=Together)
 
@@ -58,10 +64,9 @@ class _Worker(threading.Thread):
                     self.failed += 1
 
 
-def _together(port: int, connections: int, seconds: float) -> Together:
-    graph = wordnet.read(wordnet.folder())
+def _together(graph: wordnet.Graph, port: int, connections: int, seconds: float) -> Together:
     start = threading.Event()
-    workers = [_Worker(port, f"c{connections}-{n}", graph, start, seconds) for n in range(connections)]
+    workers = [_Worker(port, f"c{connections}-{n}-{os.getpid()}", graph, start, seconds) for n in range(connections)]
     for worker in workers:
         worker.start()
     began = time.perf_counter()
@@ -73,5 +78,9 @@ def _together(port: int, connections: int, seconds: float) -> Together:
 
 
 if __name__ == "__main__":
-    result = _together(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    if len(sys.argv) > 4:
+        held = graphs.as_graph(baseline.read_rows(Path(sys.argv[4])))
+    else:
+        held = wordnet.read(wordnet.folder())
+    result = _together(held, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
     sys.stdout.buffer.write(msgspec.json.encode(result))

@@ -1,10 +1,14 @@
-"""Engine files deleted, truncated and altered under a stopped server: the next start must have everything."""
+"""Files of the engine and of the present rows deleted, truncated and altered under a stopped server.
+
+The next start must have everything.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,13 @@ from typing import Any
 import msgspec
 
 from bench.ledger import Ledger
-from bench.server import Server, doctor
+from bench.server import Client, Server, doctor
 from bench.tally import Tally, export_when_open
 from bench.writers import Writers
 
 STORE = "damaged"
 SETTINGS = {"compact_wal_mb": 1}
-FILES = ("graph.kuzu", "graph.kuzu.wal")
+FILES = ("graph.kuzu", "graph.kuzu.wal", "views/rows/*.rows")
 
 Damage = Callable[[Path, random.Random], None]
 
@@ -62,9 +66,9 @@ def _rounds(data: Path, kind: Damage, file: str, choice: random.Random, repetiti
     tally = Tally(f"{kind.__name__} {file}")
     for number in range(repetitions):
         tally.rounds += 1
-        before = _write(data, f"{kind.__name__}-{file}-{number}", tally, compacted=file == FILES[0])
-        path = data / f"{STORE}_memory" / file
-        if not path.exists() or not path.stat().st_size:
+        before = _write(data, f"{kind.__name__}-{FILES.index(file)}-{number}", tally)
+        path = next((data / f"{STORE}_memory").glob(file), None)
+        if path is None or not path.stat().st_size:
             continue
         kind(path, choice)
         tally.reached += 1
@@ -80,7 +84,7 @@ def _silent(data: Path, choice: random.Random, repetitions: int) -> Tally:
     noticed = 0
     for number in range(repetitions):
         tally.rounds += 1
-        before = _write(data, f"silent-{number}", tally, compacted=True)
+        before = _write(data, f"silent-{number}", tally)
         path = data / f"{STORE}_memory" / FILES[0]
         if not path.exists():
             continue
@@ -97,25 +101,35 @@ def _silent(data: Path, choice: random.Random, repetitions: int) -> Tally:
     return tally
 
 
-def _write(data: Path, name: str, tally: Tally, *, compacted: bool) -> dict[Any, Any]:
+def _write(data: Path, name: str, tally: Tally) -> dict[Any, Any]:
     """Let clients write for a while, stop cleanly, and return the content."""
     ledger = Ledger(STORE)
-    with Server(data, SETTINGS) as server:
+    with Server(data, SETTINGS) as server, server.client() as client:
         since = server.mark()
         with Writers(server.port, ledger, name, size=2_000) as writers:
+            while not ledger.acknowledged:
+                time.sleep(0.01)
+            _counted(client)
             server.wait_event("compaction_started", since, 0.7)
             writers.pause()
-            if compacted:
-                server.wait_event("compaction_done", since, 5.0)
         tally.violations += writers.unexpected
         tally.acknowledged += ledger.acknowledged
-        with server.client() as client:
-            return _rows(export_when_open(client, STORE))
+        return _everything(client)
 
 
 def _content(data: Path) -> dict[Any, Any]:
     with Server(data, SETTINGS) as server, server.client() as client:
-        return _rows(export_when_open(client, STORE))
+        return _everything(client)
+
+
+def _everything(client: Client) -> dict[Any, Any]:
+    """All rows, and how many nodes the engine says there are."""
+    return {**_rows(export_when_open(client, STORE)), "nodes in the engine": _counted(client)}
+
+
+def _counted(client: Client) -> int:
+    query = {"query": "MATCH (n:Entity) RETURN count(n)"}
+    return client.call("POST", f"/api/memory/{STORE}/cypher", query)["rows"][0][0]
 
 
 def _rows(exported: list[dict[str, Any]]) -> dict[Any, Any]:

@@ -22,12 +22,22 @@ class Times(msgspec.Struct, frozen=True):
         """The two percentiles, for a table."""
         return f"p50 {self.p50:.1f} p95 {self.p95:.1f} ms"
 
+    @property
+    def fine(self) -> str:
+        """The same with what matters below a millisecond."""
+        return f"p50 {rounded(self.p50)} p95 {rounded(self.p95)} ms"
+
 
 def times(milliseconds: Sequence[float]) -> Times:
     """Percentiles (nearest rank) of at least one duration."""
     ordered = sorted(milliseconds)
     at95 = min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))
     return Times(statistics.median(ordered), ordered[at95], ordered[-1], len(ordered))
+
+
+def rounded(value: float) -> str:
+    """Three figures that count, or whole numbers from a hundred on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def clock(call: Callable[[], Any]) -> float:
@@ -81,6 +91,10 @@ class Report:
         sign, limit = mark
         met = ratio <= limit if sign == "≤" else ratio >= limit
         self.lines.append(Line(what, figure, baseline, f"{ratio:.2f} x", f"{sign} {limit:g} x", met))
+
+    def within(self, what: str, figure: str, value: float, limit: float, baseline: str) -> None:
+        """A figure against a limit that was measured in the same run; `baseline` says how the limit comes about."""
+        self.compare(what, figure, f"{baseline} = {rounded(limit)}", value / limit, ("≤", 1.0))
 
     def check(self, what: str, finding: str, ok: bool) -> None:
         """Something that is right or wrong, whatever the machine."""

@@ -234,6 +234,11 @@ class Server:
                 self._news.notify_all()
 
 
+def end_when_told() -> None:
+    """Let SIGTERM unwind this process, so that the servers it has started end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def _launch(data: Path, settings: Mapping[str, object]) -> subprocess.Popen[str]:
     environment = dict(os.environ) | {f"KGSERVE_{name.upper()}": str(value) for name, value in settings.items()}
     place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 ARENAS_PER_CORE = 2
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
@@ -22,7 +23,13 @@ def bound_arenas() -> None:
 
 
 def give_back() -> None:
-    """Return what is free to the system: what a closed engine has freed stays with the process otherwise."""
+    """Return what is free to the system: what a closed engine has freed stays with the process otherwise.
+
+    So does what Arrow, which has an allocator of its own, has freed.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

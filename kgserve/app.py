@@ -28,6 +28,7 @@ from kgserve.access.audit import Audit
 from kgserve.access.door import Admission, Door, check_may_start, way_in
 from kgserve.access.keyring import Keyring
 from kgserve.errors import Conflict, InvalidInput, KgserveError
+from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge
 from kgserve.http.guard import Guard
 from kgserve.http.limits import Connections, Limits
@@ -36,7 +37,7 @@ from kgserve.http.problem import handle
 from kgserve.http.protocol import Protocol
 from kgserve.http.proxies import Proxies
 from kgserve.http.roles import check_role
-from kgserve.http.routes import ROUTES
+from kgserve.http.routes import HANDLERS, ROUTES
 from kgserve.http.service import Service
 from kgserve.http.tls import Certificate
 from kgserve.http.traffic import Traffic
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 MANY_FILES = 65_536
+SWITCH_SECONDS = 0.0005
 
 
 def create_app(
@@ -83,6 +85,7 @@ def create_app(
                 yield
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
+            log.flush()
             for follower in (indexer, historian):
                 if follower is not None:
                     follower.halt()
@@ -101,7 +104,8 @@ def create_app(
     )
     app.state["openapi"] = describe(app)
     guard = Guard(pool.settings.host, traffic.origins, pool.settings.allowed_hosts)
-    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission)
+    shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
+    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
@@ -121,6 +125,7 @@ def serve(settings: Settings) -> int:
         return 1
     if left_behind:
         # Everything is closed but a thread within the embedding model, which an orderly end of the process would abort.
+        log.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -159,6 +164,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         publish()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
+    # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
     # Rows are counted objects without cycles: the default thresholds look through 50,000 of them again and again.
     gc.set_threshold(100_000, 50, 100)
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.

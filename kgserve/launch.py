@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from kgserve.permissions import private_folder
 from kgserve.server_file import holder, read_server_file, trust
 
 LAUNCH_LOCK = "launch.lock"
@@ -214,7 +215,7 @@ def _port_is_taken() -> bool:
 def _alone(data_dir: Path, deadline: float) -> Generator[None]:
     """Hold the launch lock. Raises LaunchFailed when the folder cannot be used or another start takes too long."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(data_dir)
         descriptor = os.open(data_dir / LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed(

@@ -38,7 +38,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def sees(self, store: str) -> bool:
         """Whether a store of this name is, or would be, one of the caller's."""
-        return any(
+        return self.sees_all or any(
             store.startswith(pattern[:-1]) if pattern.endswith("*") else store == pattern for pattern in self.stores
         )
 

@@ -9,11 +9,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
+
 from kgserve.backup import manifest as manifests
 from kgserve.backup.manifest import FORMAT, MANIFEST, STORES, Manifest, StoreNames
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, NotFound
 from kgserve.journal.files import storage_error, sync_folder
 from kgserve.model.names import check_store_name
+from kgserve.permissions import close_folder, private_folder
+
+log = structlog.get_logger()
 
 LOCK = "backup.lock"
 FOLDER = "stores"
@@ -75,7 +80,7 @@ class BackupFolder:
         """Make the folder, and keep others from writing to it. Raises Conflict when somebody does, InvalidInput."""
         try:
             self._require_ours()
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise storage_error(error, f"making {self.path}") from error
@@ -149,12 +154,21 @@ class BackupFolder:
     def _make(self) -> None:
         """Only under the lock: of two first backups the later one must not empty the list of the other."""
         try:
-            (self.path / FOLDER).mkdir(exist_ok=True)
+            private_folder(self.path / FOLDER)
+            self._close_to_others()
             if not (self.path / STORES).exists():
                 manifests.write(self.path / STORES, StoreNames(FORMAT))
                 sync_folder(self.path.parent)
         except OSError as error:
             raise storage_error(error, f"making {self.path}") from error
+
+    def _close_to_others(self) -> None:
+        """What was written here before was open to every user of the machine."""
+        mended = close_folder(self.path)
+        if mended.closed:
+            log.warning("backups_closed_to_others", path=str(self.path), were_open=mended.closed)
+        for path in mended.still_open:
+            log.warning("open_to_others", path=str(path), reason="its mode cannot be changed")
 
 
 def _lock(descriptor: int, how: int, refusal: str) -> None:

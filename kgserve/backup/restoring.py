@@ -18,12 +18,14 @@ from kgserve.backup.reading import checked_frames, commits, fault_of
 from kgserve.errors import BackupDamaged, InvalidInput
 from kgserve.history.history import History
 from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error, sync_file, sync_folder, write_all, write_whole
+from kgserve.journal.files import storage_error, sync_file, sync_folder, write_all
 from kgserve.journal.frame import Frame, encode_frame
 from kgserve.journal.journal import segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.times import format_time, parse_time
+from kgserve.permissions import private_folder
+from kgserve.store.layout import write_description
 
 MAX_DIGITS = 18
 CHANGES_AT_ONCE = 500
@@ -98,7 +100,7 @@ def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
 
 def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
     journal = target / "journal"
-    journal.mkdir(parents=True)
+    private_folder(journal)
     states = [StoreState(), *_snapshot(backup.folder, point, journal), *_segments(backup.folder, point, journal)]
     if not any(journal.glob("*.log")):
         segment_path(journal, point.sequence + 1).touch()
@@ -108,7 +110,7 @@ def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
     mark = point.mark
     settings = mark.settings
     kept = msgspec.structs.replace(settings, history_from=min(settings.history_from, point.sequence))
-    write_whole(target / "store.json", msgspec.json.encode(kept))
+    write_description(target, kept)
     if settings.history != "none":
         _history(backup.folder, point, target)
     sync_folder(journal)
@@ -135,7 +137,7 @@ def _segments(folder: Path, point: Point, journal: Path) -> Iterator[StoreState]
     for segment, parts in groupby(pieces, key=attrgetter("segment")):
         newest: Frame | None = None
         path = segment_path(journal, segment)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             for piece in parts:
                 newest = _append(folder, piece, descriptor, point.sequence) or newest

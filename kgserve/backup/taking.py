@@ -20,6 +20,7 @@ from kgserve.journal.files import storage_error, sync_folder
 from kgserve.journal.journal import Segment
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.permissions import private_folder
 from kgserve.store.layout import Layout, StoreFile
 
 log = structlog.get_logger()
@@ -71,7 +72,7 @@ class Taker:
     def _take(self, *, full: bool, keep: int | None) -> Taken:
         before = self._backup.read()
         self._backup.clear_leftovers(before)
-        self._backup.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._backup.folder)
         try:
             base, reason = self._next_base(before, full=full)
         except BaseException:

@@ -8,6 +8,8 @@ import re
 from enum import Enum, auto
 from typing import Any, NamedTuple, cast
 
+from kgserve.idempotent import IDEMPOTENT
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 NO_SERVER = -32000
@@ -16,10 +18,11 @@ INITIALIZE = "initialize"
 INITIALIZED = "notifications/initialized"
 CANCELLED = "notifications/cancelled"
 LISTEN = "subscriptions/listen"
+CALL = "tools/call"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-_NAME_KEYS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_NAME_KEYS = {CALL: "name", "prompts/get": "name", "resources/read": "uri"}
 _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
 
@@ -49,6 +52,17 @@ class Message(NamedTuple):
     method: str
     params: dict[str, Any]
     version: str | None
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that it calls, if it calls one."""
+        name = self.params.get("name")
+        return name if self.method == CALL and isinstance(name, str) else None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be sent again when it may have been carried out."""
+        return self.method != CALL or self.tool in IDEMPOTENT
 
     @property
     def routing(self) -> dict[str, str]:

@@ -27,11 +27,12 @@ from kgserve.bridge.output import Output, say
 from kgserve.bridge.servers import Servers
 from kgserve.bridge.session import Handshake, Refused, Session, headers
 from kgserve.bridge.wire import BROKEN, Call, Wire, explanation
+from kgserve.idempotent import WHERE_TO_LOOK
 from kgserve.launch import LaunchFailed, Server
 
 ATTEMPTS = 3
-"""Times that a request is sent before its failure is reported. Repeating is safe: kgserve's writes are upserts and
-deletes, which done twice are done once."""
+"""Times that a request is sent before its failure is reported; one that may have been carried out is sent again only
+if done twice is done once."""
 
 RETRY_DELAY = 0.3
 """Seconds before the second repetition; the first one is made at once."""
@@ -42,6 +43,18 @@ LISTEN_DELAY = 1.0
 
 class NotDone(Exception):
     """The server has not carried a request out, for a reason that passes: it is stopping, or another one by now."""
+
+
+class OutcomeUnknown(Exception):
+    """A request may have been carried out, and would be another time if it was sent again."""
+
+    def __init__(self, message: Message, server: Server) -> None:
+        look = WHERE_TO_LOOK.get(message.tool or "", "the tools that read show what is there")
+        super().__init__(
+            f"the connection to the server at {server.url} broke before {message.tool or 'the tool'} was answered, so "
+            "it is unknown whether it was carried out. It was not sent again, for it would then be done twice. "
+            f"Before you call it again, look: {look}"
+        )
 
 
 class Relay:
@@ -95,7 +108,7 @@ class Relay:
         """Have a request answered, by the server or with the reason why it cannot be."""
         try:
             self._try_to_answer(flight)
-        except (LaunchFailed, Refused) as error:
+        except (LaunchFailed, OutcomeUnknown, Refused) as error:
             self._report(flight, str(error))
         except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
             self._report(flight, f"a defect in the bridge: {type(error).__name__}: {error}")
@@ -123,11 +136,14 @@ class Relay:
                 return
 
     def _exchange(self, flight: Flight, server: Server) -> None:
-        """Send a request and write its answer, and what comes before it. Raises NotDone, Refused or BROKEN."""
+        """Send a request and write its answer, and what comes before it.
+
+        Raises NotDone, Refused or BROKEN, after which it may be sent again, and OutcomeUnknown, after which it may not.
+        """
         message = flight.message
         handshake = message.version is None and message.method != INITIALIZE
         session = self._handshake.session(server) if handshake else None
-        call = Call(self._wire, server)
+        call = Call(self._wire, server, fresh=not message.repeatable)
         flight.boards(call)
         try:
             call.send("POST", self._headers(server, session) | message.routing, message.line)
@@ -135,6 +151,11 @@ class Relay:
             if message.method == INITIALIZE:
                 self._handshake.adopt(server, message.line, call, answer)
             self._output.write(answer)
+        except BROKEN as error:
+            if call.sent and not message.repeatable:
+                self._servers.lost(server)
+                raise OutcomeUnknown(message, server) from error
+            raise
         finally:
             call.finish()
 

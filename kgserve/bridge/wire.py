@@ -28,11 +28,14 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Call:
-    """One request to the server, and its answer."""
+    """One request to the server, and its answer. ``sent``: the server may have got some of it."""
 
-    def __init__(self, wire: Wire, server: Server) -> None:
+    def __init__(self, wire: Wire, server: Server, *, fresh: bool = False) -> None:
+        """``fresh``: over a connection of its own, which no server is about to close for having been idle."""
+        self.sent = False
         self._wire = wire
         self._server = server
+        self._fresh = fresh
         self._connection: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._aborted = False
@@ -42,11 +45,12 @@ class Call:
         self, method: str, headers: dict[str, str], body: bytes | None = None, timeout: float | None = None
     ) -> None:
         """Send the request and read the head of the answer, each step within ``timeout``. Raises one of BROKEN."""
-        self._connection = self._wire.connection(self._server)
+        self._connection = self._wire.connection(self._server, fresh=self._fresh)
         self._socket = self._connection.sock
         if self._socket is None or self._aborted:
             raise ConnectionAbortedError
         self._socket.settimeout(timeout)
+        self.sent = True
         # A server that refuses a body for its size answers and closes before it has read it.
         with suppress(BrokenPipeError, ConnectionResetError):
             self._connection.request(method, self._wire.path(self._server), body=body, headers=headers)
@@ -112,9 +116,9 @@ class Wire:
         """The path of the MCP endpoint."""
         return f"{urlsplit(server.url).path.rstrip('/')}/mcp"
 
-    def connection(self, server: Server) -> http.client.HTTPConnection:
+    def connection(self, server: Server, *, fresh: bool = False) -> http.client.HTTPConnection:
         """An open connection. Raises OSError."""
-        while self._idle:
+        while self._idle and not fresh:
             with suppress(IndexError):
                 owner, kept = self._idle.pop()
                 if owner == server and _is_quiet(kept):

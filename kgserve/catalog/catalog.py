@@ -1,9 +1,7 @@
 """The catalog: nodes in the order of their ids, and counts by type and tag, in SQLite, so that listing never scans.
 
-It holds whole rows: twenty of them cost 0.2 ms here and 2 to 3 ms as look-ups in the engine.
-
-A view like any other: it carries the sequence that it has seen, is fed after every commit, and is built anew whenever
-it does not fit. It is not synced to disk for that reason, and every row has a checksum.
+A view like any other: it carries the sequence that it has seen, is brought up to date before it is asked, and is built
+anew whenever it does not fit. It is not synced to disk for that reason. What it names is compared with the row.
 """
 
 from __future__ import annotations
@@ -11,24 +9,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import xxhash
 
 from kgserve.catalog import extras, tallies
 from kgserve.catalog import statements as sql
 from kgserve.catalog.listing import list_ids
-from kgserve.decoding import msgpack_decoder
 from kgserve.model.change import NetChange
 from kgserve.model.listing import Listed, NodeFilter, Place
 from kgserve.model.rows import NodeRow
 from kgserve.model.schema import (
-    MAX_EXAMPLE,
     MAX_EXAMPLES,
     MAX_KINDS,
     MAX_PREFIXES,
@@ -40,10 +34,9 @@ from kgserve.model.schema import (
 )
 
 _ROWS_AT_ONCE = 5_000
-_MAX_EXAMPLE_BYTES = 1 << 16
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgpack_decoder(NodeRow).decode
+TextOf = Callable[[str], str]
+"""A short text of a node."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
@@ -76,7 +69,8 @@ class Catalog:
     def sequence(self) -> int:
         """The last commit that it has seen; -1 when it has seen nothing or failed."""
         try:
-            return self._read(sql.SEQUENCE, {})[0][0]
+            with self._reading:
+                return self._reader.execute(sql.SEQUENCE).fetchone()[0]
         except sqlite3.DatabaseError:
             return -1
 
@@ -110,28 +104,10 @@ class Catalog:
             transaction.executemany(sql.TALLY_ADD, counted + tallies.of_tags(tags))
             transaction.execute(sql.RESET, (sequence,))
 
-    def page(self, type_: str | None, after: str | None, limit: int, skip: int = 0) -> list[NodeRow]:
-        """The next nodes in the order of their ids, of one type or of all. Raises sqlite3.Error for a damaged file."""
-        values = {"type": type_, "after": after or "", "limit": limit, "skip": skip}
-        found = self._read(sql.PAGE if type_ is None else sql.PAGE_TYPE, values)
-        return [_intact(row, checksum) for row, checksum in found]
-
-    def listed(self, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
-        """A page of the nodes that fit, in the order of their ids. Raises sqlite3.Error for a damaged file."""
-        if wanted.tags or wanted.valid_at is not None or len(wanted.types) > 1:
-            with self._at_once() as reader:
-                ids, next_ = list_ids(reader, wanted, place, limit)
-                found = [_fitting(reader.execute(sql.ROW, (node_id,)).fetchone(), wanted) for node_id in ids]
-            return Listed(found, next_)
-        (type_,) = wanted.types or (None,)
-        rows = self.page(type_, place.after, limit + 1, place.skip)
-        return Listed(rows[:limit], Place(rows[limit - 1].id) if len(rows) > limit else None)
-
-    def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes among ``ids`` that exist, by id. Raises sqlite3.Error when the file is damaged."""
-        with self._reading:
-            found = [self._reader.execute(sql.ROW, (node_id,)).fetchone() for node_id in ids]
-        return {node_id: _intact(*row) for node_id, row in zip(ids, found, strict=True) if row is not None}
+    def listed(self, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
+        """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""
+        with self._at_once() as reader:
+            return list_ids(reader, wanted, place, limit)
 
     def types(self, limit: int) -> dict[str, int]:
         """The most frequent node types with their counts."""
@@ -146,15 +122,17 @@ class Catalog:
         with self._at_once() as reader:
             return [TagFreq(tag=tag, count=count) for tag, count in tallies.most_tags(reader, start, limit)]
 
-    def vocabulary(self) -> Vocabulary:
-        """What types and tags there are. Raises sqlite3.Error for a damaged file."""
+    def vocabulary(self, text_of: TextOf) -> Vocabulary:
+        """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
             kinds = tallies.most(reader, tallies.TYPES, MAX_KINDS)
             prefixes = tallies.most(reader, tallies.PREFIXES, MAX_PREFIXES)
             tags = tallies.most(reader, tallies.TAGS, MAX_TAGS_LISTED)
             return Vocabulary(
                 nodes=reader.execute(sql.NODES).fetchone()[0],
-                kinds=[KindFreq(kind=kind, count=count, examples=_examples(reader, kind)) for kind, count in kinds],
+                kinds=[
+                    KindFreq(kind=kind, count=count, examples=_examples(reader, kind, text_of)) for kind, count in kinds
+                ],
                 tag_prefixes=[
                     TagPrefixFreq(prefix=prefix, count=count, values=_values(reader, prefix))
                     for prefix, count in prefixes
@@ -192,10 +170,6 @@ class Catalog:
             finally:
                 self._reader.rollback()
 
-    def _read(self, query: str, values: dict[str, str | int | None]) -> list[tuple[Any, Any]]:
-        with self._reading:
-            return self._reader.execute(query, values).fetchall()
-
 
 def remove(path: Path) -> None:
     """Delete the file and what SQLite keeps beside it."""
@@ -217,27 +191,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _stored(row: NodeRow) -> tuple[str, str, bytes, int]:
-    content = _encode(row)
-    return row.id, row.type, content, _checksum(content)
-
-
-def _intact(content: bytes, checksum: int) -> NodeRow:
-    if _checksum(content) != checksum:
-        raise sqlite3.DatabaseError("a row does not fit its checksum")
-    return _decode(content)
-
-
-def _fitting(found: tuple[bytes, int] | None, wanted: NodeFilter) -> NodeRow:
-    row = None if found is None else _intact(*found)
-    if row is None or not wanted.matches(row):
-        raise sqlite3.DatabaseError("an index names a row that it should not")
-    return row
-
-
-def _checksum(content: bytes) -> int:
-    # SQLite's integers are signed.
-    return xxhash.xxh3_64_intdigest(content) >> 1
+def _stored(row: NodeRow) -> tuple[str, str]:
+    return row.id, row.type
 
 
 def _type_changes(connection: sqlite3.Connection, net: NetChange) -> Counter[str]:
@@ -253,16 +208,7 @@ def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
     return [value for value, _ in tallies.most(reader, tallies.values_of(prefix), MAX_VALUES)]
 
 
-def _examples(reader: sqlite3.Connection, type_: str) -> list[str]:
-    """Short texts of the first nodes of a type; long rows are passed over, because reading them takes long."""
-    values = {"type": type_, "bytes": _MAX_EXAMPLE_BYTES, "limit": MAX_EXAMPLES}
-    found = reader.execute(sql.EXAMPLES, values).fetchall()
-    texts = (_short(_intact(row, checksum)) for row, checksum in found if row is not None)
-    return [text for text in texts if text]
-
-
-def _short(row: NodeRow) -> str:
-    text = (row.extras.summary if row.extras else "") or row.content
-    # Four times, for the blanks that go.
-    words = " ".join(text[: 4 * MAX_EXAMPLE].split())
-    return words if len(words) <= MAX_EXAMPLE else words[: MAX_EXAMPLE - 1].rstrip() + "…"
+def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:
+    """Short texts of the first nodes of a type."""
+    found = reader.execute(sql.EXAMPLES, {"type": type_, "limit": MAX_EXAMPLES}).fetchall()
+    return [text for (node_id,) in found if (text := text_of(node_id))]

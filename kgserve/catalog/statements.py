@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kgserve.model.listing import NodeFilter
 
-FORMAT = 3
+FORMAT = 4
 # Readers go on while a large write is taken in.
 SETUP = """
 PRAGMA journal_mode = WAL;
@@ -13,7 +13,7 @@ PRAGMA synchronous = OFF;
 """
 # "tagged" and "valid" have rows for those nodes alone that have tags, or a bound in the world's time.
 SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, type TEXT NOT NULL, row BLOB NOT NULL, hash INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS node (id TEXT PRIMARY KEY, type TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_type ON node (type, id);
 CREATE TABLE IF NOT EXISTS tagged (tag TEXT, id TEXT, PRIMARY KEY (tag, id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tagged_node ON tagged (id, tag);
@@ -31,15 +31,10 @@ NODES = "SELECT nodes FROM cursor"
 MOVE = "UPDATE cursor SET sequence = ?, nodes = nodes + ?"
 RESET = "UPDATE cursor SET sequence = ?, nodes = (SELECT count(*) FROM node)"
 
-ROW = "SELECT row, hash FROM node WHERE id = ?"
-PAGE = "SELECT row, hash FROM node WHERE id > :after ORDER BY id LIMIT :limit OFFSET :skip"
-PAGE_TYPE = "SELECT row, hash FROM node WHERE type = :type AND id > :after ORDER BY id LIMIT :limit OFFSET :skip"
-EXAMPLES = """
-SELECT CASE WHEN length(row) <= :bytes THEN row END, hash FROM node WHERE type = :type ORDER BY id LIMIT :limit
-"""
+EXAMPLES = "SELECT id FROM node WHERE type = :type ORDER BY id LIMIT :limit"
 TYPE_OF = "SELECT type FROM node WHERE id = ?"
-ADD = "INSERT INTO node VALUES (?, ?, ?, ?)"
-PUT = f"{ADD} ON CONFLICT (id) DO UPDATE SET type = excluded.type, row = excluded.row, hash = excluded.hash"
+ADD = "INSERT INTO node VALUES (?, ?)"
+PUT = f"{ADD} ON CONFLICT (id) DO UPDATE SET type = excluded.type"
 DROP = "DELETE FROM node WHERE id = ?"
 
 TAGS_OF = "SELECT tag FROM tagged WHERE id = ?"

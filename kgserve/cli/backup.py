@@ -16,6 +16,7 @@ from kgserve.cli.terminal import Column, as_size, show_table
 from kgserve.errors import NotFound
 from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.model.store_answers import StoreList
+from kgserve.permissions import private_files
 
 if TYPE_CHECKING:
     import httpx
@@ -56,6 +57,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print the resul
 @click.option("--keep", type=click.IntRange(1), help="Keep this many bases, the newest.  [default: all]")
 @_as_json
 @server_options
+@private_files()
 def backup(
     stores: tuple[str, ...],
     folder: str,
@@ -146,6 +148,7 @@ def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
 )
 @_as_json
 @server_options
+@private_files()
 def restore(
     folder: str,
     *,

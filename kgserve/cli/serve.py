@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from kgserve.cli.options import load, settings_options
+from kgserve.permissions import private_files
 
 
 @click.command()
 @settings_options()
+@private_files()
 def serve(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
     settings = load(values)

@@ -17,6 +17,7 @@ from kgserve.cli.pipes import lines_of
 from kgserve.cli.remote import server_options
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer
+from kgserve.permissions import private_files
 
 if TYPE_CHECKING:
     from kgserve.formats.csv_pair import Sink
@@ -41,6 +42,7 @@ STREAMED = frozenset({"ndjson", "graphml", "memory-server"})
 )
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
+@private_files()
 def import_(
     store: str,
     files: tuple[str, ...],

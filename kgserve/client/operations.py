@@ -27,6 +27,7 @@ from kgserve.model.answers import (
     SearchAnswer,
 )
 from kgserve.model.requests import (
+    MAX_TRAVERSED_NODES,
     BatchSearchRequest,
     ContextRequest,
     CypherRequest,
@@ -76,7 +77,7 @@ class Paged(msgspec.Struct, frozen=True):
     store: str
     type: str | None
     page_size: int
-    as_of: str | None = None
+    as_of: int | str | None = None
     tags: list[str] = []
     valid_at: str | None = None
 
@@ -144,8 +145,8 @@ def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
     direction: Direction = "outgoing",
     relation_types: list[str] | None = None,
     min_weight: float | None = None,
-    max_nodes: int = 1000,
-    as_of: str | None = None,
+    max_nodes: int = MAX_TRAVERSED_NODES,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[Traversal]:
     """Walk from a node, breadth first, ``depth`` hops. A start that does not exist gives nothing.
@@ -167,7 +168,7 @@ def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
 
 
 def node(
-    store: str, node_id: str, *, as_of: str | None = None, valid_at: str | None = None, version: int | None = None
+    store: str, node_id: str, *, as_of: int | str | None = None, valid_at: str | None = None, version: int | None = None
 ) -> Call[NodeAnswer]:
     """One node with its edges, at most 1,000 in each direction, now or as it was; a version comes without edges.
 
@@ -181,7 +182,7 @@ def nodes(
     *,
     type: str | None = None,  # noqa: A002 - the field's name
     page_size: int = 1000,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     tags: Iterable[str] = (),
     valid_at: str | None = None,
 ) -> Paged:
@@ -212,7 +213,7 @@ def search(  # noqa: PLR0913 - the fields of SearchRequest
     syntax: bool = False,
     tags: list[str] | None = None,
     fresh_only: bool = False,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[SearchAnswer]:
     """Find nodes by words, by meaning and by what they are related to, best first.
@@ -249,7 +250,7 @@ def search_batch(
     *,
     limit: int = 20,
     at_least: int | None = None,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[BatchSearchAnswer]:
     """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
@@ -267,7 +268,7 @@ def context(  # noqa: PLR0913 - the fields of ContextRequest
     limit: int = 50,
     types: list[str] | None = None,
     at_least: int | None = None,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[ContextAnswer]:
     """Text about a question for a language model, within a budget of tokens, with ids to cite."""
@@ -339,7 +340,7 @@ def import_(store: str, source: Source) -> Call[ImportAnswer]:
     return IMPORT.call({"store": store}, body=Upload(source), wait=None)
 
 
-def export(store: str, *, as_of: str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
+def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
     """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
     query = {"as_of": as_of, "valid_at": valid_at}
     return Streamed(EXPORT.call({"store": store}, query, headers={"Accept": NDJSON}, wait=None), export_decoder)

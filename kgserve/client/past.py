@@ -33,7 +33,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> Call[ChangesPage]
     return CHANGES.call({"store": store}, {"since": since, "limit": limit})
 
 
-def restore(store: str, as_of: str, into: str) -> Call[RestoreAnswer]:
+def restore(store: str, as_of: int | str, into: str) -> Call[RestoreAnswer]:
     """Make a new store of what the store was. Raises Conflict when it exists, Gone when that is no longer known."""
     body = RestoreRequest(as_of=as_of, into=into)
     return RESTORE.call({"store": store}, body=body, wait=None, idempotent=False)

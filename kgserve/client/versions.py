@@ -83,7 +83,7 @@ def outgoing(
     kinds: Iterable[str] = (),
     limit: int = 100,
     offset: int = 0,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[EdgeList]:
     """The edges that start at a node, by ordinal and then by age, of some relation types or of all."""
@@ -98,7 +98,7 @@ def incoming(
     kinds: Iterable[str] = (),
     limit: int = 100,
     offset: int = 0,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[EdgeList]:
     """The edges that end at a node, in the same way."""

@@ -1,23 +1,12 @@
-"""Rows to Arrow tables and back. Column names are short, for they enter the scope of the query that scans them."""
+"""Rows to Arrow tables. Column names are short, for they enter the scope of the query that scans them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from itertools import starmap
-from typing import Any
 
 import pyarrow as pa
 
-from kgserve.model.columns import (
-    EDGE_EXTRAS,
-    EDGE_FIELDS,
-    NODE_EXTRAS,
-    edge_extras,
-    edge_tuples,
-    node_extras,
-    node_tuples,
-)
 from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 
 _TIME = pa.timestamp("us")
@@ -109,37 +98,3 @@ def keys_table(keys: Collection[EdgeKey]) -> pa.Table:
     """Columns ``f o r``: the keys of edges."""
     columns = zip(*keys, strict=True)
     return pa.table({name: pa.array(column, pa.string()) for name, column in zip("for", columns, strict=True)})
-
-
-def node_row(values: list[Any]) -> NodeRow:
-    """A node from the values of one result row: the fields in order, then all extras or who wrote them: nobody."""
-    node_id, node_type, content, attributes, version, sequence, created, updated, *more = values
-    extras = node_extras([_plain(value) for value in more]) if len(more) == len(NODE_EXTRAS) else None
-    times = microseconds(created), microseconds(updated)
-    return NodeRow(node_id, node_type, content, attributes, version, sequence, *times, extras)
-
-
-def edge_row(values: list[Any]) -> EdgeRow:
-    """An edge from the values of one result row, as `node_row` takes them."""
-    more = values[EDGE_FIELDS:]
-    if len(more) != len(EDGE_EXTRAS):
-        return EdgeRow(*values[:EDGE_FIELDS])
-    return EdgeRow(*values[:EDGE_FIELDS], extras=edge_extras([_plain(value) for value in more]))
-
-
-def node_rows(table: pa.Table) -> Iterator[NodeRow]:
-    """Nodes from an Arrow table whose columns are as `node_row` takes them."""
-    return starmap(NodeRow, node_tuples([_values(column) for column in table.columns]))
-
-
-def edge_rows(table: pa.Table) -> Iterator[EdgeRow]:
-    """Edges from an Arrow table whose columns are as `edge_row` takes them."""
-    return starmap(EdgeRow, edge_tuples([_values(column) for column in table.columns]))
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-
-
-def _plain(value: Any) -> Any:
-    return microseconds(value) if isinstance(value, datetime) else value

@@ -12,7 +12,7 @@ import kuzu
 import msgspec
 
 from kgserve.allocator import give_back
-from kgserve.engine import read, schema
+from kgserve.engine import bulk, dumping, schema
 from kgserve.engine.apply import apply, kept_versions, record
 from kgserve.engine.failures import translate
 from kgserve.engine.session import Session
@@ -23,6 +23,11 @@ from kgserve.model.change import NetChange, StoreState
 WAL_SUFFIX = ".wal"
 # Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
 _MAX_FILE_BYTES = 1 << 36
+# Of the page cache, what the rows of one slice of a dump may take: it needs several times that.
+_SHARE = 8
+# Page cache for building, and what the rows of a node group may take: growing needs it three times over.
+_BUILDING_BYTES = 384 << 20
+_GROUP_BYTES = 64 << 20
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -70,7 +75,7 @@ class Engine:
     @property
     def state(self) -> StoreState:
         """The state of its last commit. For the writing thread only."""
-        return read.state(self.writer)
+        return dumping.state(self.writer)
 
     @property
     def whole(self) -> bool:
@@ -99,7 +104,7 @@ class Engine:
 
     def bytes(self) -> tuple[int, int]:
         """Size of the file and of its log."""
-        return _size(self.path), _size(wal_path(self.path))
+        return size(self.path), size(wal_path(self.path))
 
     def retire(self) -> None:
         """Take no new readers; close when the last one has left."""
@@ -108,6 +113,15 @@ class Engine:
             idle = self._leases == 0
         if idle:
             self._close()
+
+    def retire_if_idle(self) -> bool:
+        """As `retire`, unless somebody reads; whether it is closed now."""
+        with self._lock:
+            if self._leases:
+                return False
+            self._retired = True
+        self._close()
+        return True
 
     @property
     def closed(self) -> bool:
@@ -125,10 +139,15 @@ class Engine:
                 raise Retired
             self._leases += 1
         try:
-            return session or Session(self._database, self._options.store, self._options.slow, whole=self.whole)
+            return session or self._session()
         except BaseException:
             self._return(None)
             raise
+
+    def _session(self) -> Session:
+        session = Session(self._database, self._options.store, self._options.slow, whole=self.whole)
+        session.slice_bytes = self._options.cache_bytes // _SHARE
+        return session
 
     def _return(self, session: Session | None) -> None:
         self._readers.put(session)
@@ -155,21 +174,24 @@ class Retired(Exception):
 def build(path: Path, rows: Path, state: StoreState, options: EngineOptions, *, whole: bool = False) -> None:
     """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet.
 
-    It has columns for extras if the rows have, or with ``whole`` in any case.
+    It has columns for extras if the rows have, or with ``whole`` in any case. However many nodes there are, they take
+    384 MiB of page cache; edges have to be in it all at once, so it is larger by what they need.
     """
-    database = _open(path, options)
+    cache_bytes = _BUILDING_BYTES + bulk.edge_memory(rows)
+    database = _open(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = Session(database, whole=whole or read.are_whole(rows))
+        session = Session(database, whole=whole or bulk.are_whole(rows))
         if not state.nodes:
             # A checkpoint gives every table its pages: 2 MB for a store that holds nothing yet.
             session.run("CALL force_checkpoint_on_close=false")
         schema.create(session)
-        read.load(session, rows, state)
+        bulk.load(session, rows, state, _GROUP_BYTES)
         record(session, state)
         counts = tuple(session.rows(query)[0][0] for query in _COUNTS)
         session.close()
     finally:
         database.close()
+        give_back()
     if counts != (state.nodes, state.edges, state.edges):
         raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
 
@@ -215,5 +237,6 @@ def _open(path: Path, options: EngineOptions) -> kuzu.Database:
         raise translate(RuntimeError(f"opening {path.name}: {error}")) from error
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """Bytes of a file; 0 when it is not there."""
     return path.stat().st_size if path.exists() else 0

@@ -6,11 +6,9 @@ the building of a file two thirds of what they take without. So a file has them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import msgspec
-import pyarrow as pa
 
 from kgserve.engine.session import Session
 
@@ -28,10 +26,6 @@ class Query(msgspec.Struct, frozen=True):
     fields: LiteralString
     whole: LiteralString
 
-    def limited(self, ending: LiteralString) -> Query:
-        """The same with something at the end."""
-        return Query(self.fields + ending, self.whole + ending)
-
     def text(self, session: Session) -> LiteralString:
         """The one that suits a session's file."""
         return self.whole if session.whole else self.fields
@@ -45,13 +39,3 @@ def nodes(before: LiteralString, after: LiteralString = "") -> Query:
 def edges(before: LiteralString, after: LiteralString = "") -> Query:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends, ``after`` follows the row."""
     return Query(f"{before} {EDGE_FIELDS}{after}", f"{before} {WHOLE_EDGE}{after}")
-
-
-def rows(session: Session, query: Query, parameters: Mapping[str, Any]) -> list[list[Any]]:
-    """The rows of a query."""
-    return session.rows(query.text(session), parameters)
-
-
-def arrow(session: Session, query: Query, parameters: Mapping[str, Any]) -> pa.Table:
-    """The rows of a query as one Arrow table."""
-    return session.arrow(query.text(session), parameters)

@@ -28,7 +28,7 @@ _ = importlib.util
 class Session:
     """Runs statements whose text is a literal and whose values are parameters.
 
-    ``whole``: the file has columns for extras.
+    ``whole``: the file has columns for extras. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Session:
         self._slow = slow
         self._prepared: dict[str, kuzu.PreparedStatement] = {}
         self.whole = whole
+        self.slice_bytes = 64 << 20
 
     def limit(self, seconds: float) -> None:
         """Give every following statement a time limit; 0 takes it away."""

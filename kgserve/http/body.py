@@ -10,13 +10,21 @@ from litestar import Request
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, TooLarge, Unsupported
+from kgserve.http.headers import header
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
 from kgserve.model.faults import place_of
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from litestar.types import Receive
+
+    from kgserve.http.headers import Header
+    from kgserve.http.service import Service
+
+    Headers = Iterable[Header]
 
 T = TypeVar("T", bound=msgspec.Struct)
 AnyRequest = Request[Any, Any, Any]
@@ -30,29 +38,35 @@ _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+jso
 
 async def read_json(request: AnyRequest, into: type[T]) -> T:
     """The body as ``into``. Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived."""
-    _check_headers(request, _is_json)
-    return await _decoded(request, await _body(request), into)
+    return await json_of(request.scope["headers"], request.receive, service_of(request), into)
+
+
+async def json_of(headers: Headers, receive: Receive, service: Service, into: type[T]) -> T:
+    """As `read_json`, of a request that the router has not seen."""
+    _check_headers(headers, _is_json)
+    return await _decoded(service, await _body(headers, receive, service), into)
 
 
 async def read_json_if_any(request: AnyRequest, into: type[T]) -> T | None:
     """As `read_json`; None when there is no body, whatever its headers say of it."""
-    body = await _body(request)
+    headers, service = request.scope["headers"], service_of(request)
+    body = await _body(headers, request.receive, service)
     if not body:
         return None
-    _check_headers(request, _is_json)
-    return await _decoded(request, body, into)
+    _check_headers(headers, _is_json)
+    return await _decoded(service, body, into)
 
 
 def ndjson_chunks(request: AnyRequest) -> AsyncIterator[bytes]:
     """The body piece by piece, of any length. Raises Unsupported at once, ClientLeft when it breaks off."""
-    _check_headers(request, NDJSON.__contains__)
-    return _chunks(request)
+    _check_headers(request.scope["headers"], NDJSON.__contains__)
+    return _chunks(request.receive)
 
 
 def chunks_of(request: AnyRequest, media: frozenset[str]) -> AsyncIterator[bytes]:
     """As `ndjson_chunks`, of a body of one of these media types."""
-    _check_headers(request, media.__contains__)
-    return _chunks(request)
+    _check_headers(request.scope["headers"], media.__contains__)
+    return _chunks(request.receive)
 
 
 def decode(body: bytes, into: type[T]) -> T:
@@ -72,12 +86,12 @@ def decode(body: bytes, into: type[T]) -> T:
         raise InvalidInput("the body is nested too deeply") from None
 
 
-def _check_headers(request: AnyRequest, fits: Any) -> None:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
+    encoding = header(headers, b"content-encoding").strip().lower()
     if encoding not in {"", "identity"}:
         raise Unsupported(f"content-encoding {encoding[:40]} is not taken; send the body as it is")
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media and not fits(media) and not (media == FORM and not _from_browser(request)):
+    media = header(headers, b"content-type").partition(";")[0].strip().lower()
+    if media and not fits(media) and not (media == FORM and not _from_browser(headers)):
         raise Unsupported(f"content-type {media[:80]} is not taken here")
 
 
@@ -85,28 +99,19 @@ def _is_json(media: str) -> bool:
     return _JSON.fullmatch(media) is not None
 
 
-def _from_browser(request: AnyRequest) -> bool:
+def _from_browser(headers: Headers) -> bool:
     """Whether a page may have sent it: a form needs no preflight, and browsers mark what pages send."""
-    return "origin" in request.headers or "sec-fetch-site" in request.headers
+    return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
 
 
-async def _body(request: AnyRequest) -> bytes:
-    return await _whole(request, service_of(request).settings.max_body_mb * MEBIBYTE)
-
-
-async def _decoded(request: AnyRequest, body: bytes, into: type[T]) -> T:
-    if len(body) <= INLINE_BYTES:
-        return decode(body, into)
-    return await service_of(request).call(decode, body, into)
-
-
-async def _whole(request: AnyRequest, limit: int) -> bytes:
-    announced = request.headers.get("content-length", "")
+async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
+    limit = service.settings.max_body_mb * MEBIBYTE
+    announced = header(headers, b"content-length")
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in _chunks(request):
+    async for part in _chunks(receive):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -114,14 +119,18 @@ async def _whole(request: AnyRequest, limit: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+async def _decoded(service: Service, body: bytes, into: type[T]) -> T:
+    return decode(body, into) if len(body) <= INLINE_BYTES else await service.call(decode, body, into)
+
+
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"the body is over {limit // MEBIBYTE} MiB; send smaller batches, or use import")
 
 
-async def _chunks(request: AnyRequest) -> AsyncIterator[bytes]:
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     more = True
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         if part := message.get("body", b""):

@@ -8,32 +8,36 @@ they tidied up, a client that forgot an id would reach the resource above it.
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-import secrets
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 import structlog
 from litestar.enums import ScopeType
 
-from kgserve.access.caller import NOBODY
+from kgserve.access.caller import NOBODY, Hidden
 from kgserve.access.door import WrongKey
 from kgserve.access.key import masked
 from kgserve.access.visit import Visit
 from kgserve.errors import NotFound, Unauthenticated, Unavailable
-from kgserve.http.headers import stamped
+from kgserve.http.eager import in_task
+from kgserve.http.headers import ready, stamped
 from kgserve.http.observed import REFUSED, Observed, is_stream
-from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, code_of, render
+from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, ClientLeft, code_of, render
 from kgserve.http.protocol import LATE
+from kgserve.http.whole import WHOLE, Whole
+from kgserve.log import request as request_line
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import ReceiveMessage
 
     from kgserve.access.door import Admission
+    from kgserve.http.direct import Shortcuts
     from kgserve.http.guard import Guard
     from kgserve.http.headers import Header
     from kgserve.http.traffic import Traffic
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_ids = random.Random().getrandbits  # noqa: S311 - ids tell requests apart and keep nothing secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _LOGGED_PATH = 300
 REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
@@ -50,14 +55,23 @@ class Edge:
     """Wraps ``app``; every HTTP request passes through it first and every answer last."""
 
     def __init__(
-        self, app: ASGIApp, guard: Guard, observation: Observation, traffic: Traffic, admission: Admission
+        self,
+        app: ASGIApp,
+        guard: Guard,
+        observation: Observation,
+        traffic: Traffic,
+        admission: Admission,
+        shortcuts: Shortcuts,
     ) -> None:
         self._app = app
+        self.shortcuts = shortcuts
         self._observation = observation
         self._guard = guard
         self._admission = admission
         self._traffic = traffic
-        self._running: set[asyncio.Task[Any]] = set()
+        self.running = 0
+        """Requests that are being worked on, open streams among them."""
+        self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry; anything but HTTP goes through untouched."""
@@ -66,38 +80,30 @@ class Edge:
             return
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = Exchange(scope, receive, send)
-        scope["state"] = {**scope.get("state", {}), "request_id": exchange.request_id, "caller": NOBODY}
-        address = scope["state"]["address"] = self._traffic.address(scope)
+        address = self._traffic.address(scope)
         act = f"{scope['method']} {scope['path']}"
-        visit = scope["state"]["visit"] = Visit(self._admission, exchange.request_id, act, address)
-        exchange.visit = visit
+        visit = exchange.visit = Visit(self._admission, exchange.request_id, act, address)
+        state = {"request_id": exchange.request_id, "caller": NOBODY, "address": address, "visit": visit}
+        scope["state"] = scope.get("state", {}) | state
         exchange.extra = self._traffic.origins.headers(scope["headers"])
-        with (
-            structlog.contextvars.bound_contextvars(request_id=exchange.request_id),
-            self._counted(),
-            Observed(self._observation, scope, exchange),
-        ):
-            await self._answer(scope, exchange)
-            visit.ended(exchange.status)
-
-    @property
-    def running(self) -> int:
-        """Requests that are being worked on, open streams among them."""
-        return len(self._running)
+        self.running += 1
+        bound = structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        try:
+            with Observed(self._observation, scope, exchange):
+                await self._answer(scope, exchange)
+                visit.ended(exchange.status)
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
 
     async def settled(self, patience: float) -> None:
         """Waits until no request is being worked on, at most ``patience`` seconds; those cut off close their things."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=patience)
-
-    @contextmanager
-    def _counted(self) -> Generator[None]:
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._running.add(task)
-        try:
-            yield
-        finally:
-            self._running.discard(task)
+        self._idle.clear()
+        if self.running:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), patience)
 
     async def _answer(self, scope: HTTPScope, exchange: Exchange) -> None:
         try:
@@ -107,11 +113,19 @@ class Edge:
                 return
             self._let_in(scope)
             _check_path(scope["path"])
-            await self._app(scope, exchange.receive, exchange.send)
+            if found := self.shortcuts.find(scope):
+                await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
+            else:
+                await in_task()
+                await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:  # the grace time of a stop is over
             if exchange.status is None:
                 await exchange.refuse(Unavailable("the server is stopping"))
+        except ClientLeft:
+            exchange.status = exchange.status or CLIENT_LEFT
         except Exception as error:
+            if isinstance(error, Hidden):
+                scope["state"]["visit"].hidden = error.store
             if exchange.status is None:
                 await exchange.refuse(error)
             elif not exchange.refused:
@@ -158,7 +172,7 @@ class Exchange:
         headers = dict(scope["headers"])
         self._unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         given = headers.get(b"x-request-id", b"")
-        self.request_id = given.decode("ascii") if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
+        self.request_id = given.decode("ascii") if _GIVEN_ID.fullmatch(given) else f"{_ids(64):016x}"
         self.status: int | None = None
 
     async def receive(self) -> ReceiveMessage:
@@ -204,6 +218,19 @@ class Exchange:
             return False
         return not visit.stands
 
+    async def reply(self, body: bytes) -> None:
+        """Answer with JSON: at once where the server can, or piece by piece."""
+        whole = cast("Whole | None", (self._scope.get("extensions") or {}).get(WHOLE))
+        if whole is not None:
+            secure = self._scope["scheme"] == "https"
+            head = ready(len(body), self.extra, self.request_id, secure=secure)
+            if whole(head, body, self._unread):
+                self.status, self.sent, self._complete = 200, len(body), True
+                return
+        fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self.send({"type": "http.response.start", "status": 200, "headers": fields})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
     async def nod(self, headers: Iterable[Header]) -> None:
         """Answer without a body."""
         await self.send({"type": "http.response.start", "status": 204, "headers": list(headers)})
@@ -231,14 +258,9 @@ class Exchange:
 
     def log(self) -> None:
         """The access line."""
-        log.info(
-            "request",
-            method=self._scope["method"],
-            path=masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii")),
-            status=self.outcome,
-            ms=round(self.seconds * 1000, 2),
-            bytes=self.sent,
-        )
+        path = masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"))
+        ms = round(self.seconds * 1000, 2)
+        request_line(self.request_id, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
 _CLOSE = (b"connection", b"close")

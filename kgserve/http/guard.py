@@ -7,7 +7,9 @@ Sites that were listed are let in; `cors` tells their browsers so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kgserve.errors import Forbidden, InvalidInput
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+_USUAL_LENGTH = 255
+_PLAIN = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
 
 
 class Guard:
@@ -43,15 +48,37 @@ class Guard:
                 origins.append(value)
         if len(hosts) != 1 or not hosts[0]:
             raise InvalidInput("exactly one Host header is needed")
-        host = _authority(f"//{hosts[0].decode('latin-1')}")
-        if self._names is not None and (host is None or host.hostname not in self._names):
+        host = _asked(hosts[0])
+        if self._names is not None and host.name not in self._names:
             raise Misdirected(
                 "this server answers for localhost, and for what --allowed-hosts names; the Host header names neither"
             )
+        if not host.plain:
+            raise InvalidInput("Invalid host header")
         for origin in origins:
             page = origin.decode("latin-1")
-            if page not in self._origins and (host is None or not _same(page, host)):
+            if page not in self._origins and (host.parts is None or not _same(page, host.parts)):
                 raise Forbidden("pages of other sites may not use this server")
+
+
+class _Host(NamedTuple):
+    """A Host header: what it names, if it is well formed, and whether it is made of signs that may be in one."""
+
+    parts: SplitResult | None
+    name: str | None
+    plain: bool
+
+    @classmethod
+    def of(cls, header: bytes) -> _Host:
+        parts = _authority(f"//{header.decode('latin-1')}")
+        return cls(parts, parts.hostname if parts else None, _PLAIN.fullmatch(header) is not None)
+
+
+_usual = lru_cache(maxsize=256)(_Host.of)
+
+
+def _asked(header: bytes) -> _Host:
+    return _usual(header) if len(header) <= _USUAL_LENGTH else _Host.of(header)
 
 
 def _authority(text: str) -> SplitResult | None:

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Header = tuple[bytes, bytes]
 
@@ -28,6 +28,30 @@ def stamped(headers: Sequence[Header], *, secure: bool) -> list[Header]:
     names = {name for name, _ in headers}
     missing = [header for header in UNLESS_GIVEN if header[0] not in names]
     return [*headers, *ALWAYS, *missing, _SECURE] if secure else [*headers, *ALWAYS, *missing]
+
+
+def ready(length: int, extra: Iterable[Header], request_id: str, *, secure: bool) -> bytes:
+    """The head of an answer of so many bytes of JSON, all that `stamped` would add included, from behind its date."""
+    named = b"".join([b"%b: %b\r\n" % header for header in extra])
+    return b"content-type: application/json\r\ncontent-length: %d\r\n%bx-request-id: %b\r\n%b" % (
+        length,
+        named,
+        request_id.encode(),
+        _STAMPS[secure],
+    )
+
+
+_STAMPS = {
+    secure: b"".join(b"%b: %b\r\n" % header for header in stamped((), secure=secure)) for secure in (False, True)
+}
+
+
+def header(headers: Iterable[Header], wanted: bytes) -> str:
+    """The value of the first header of this name; nothing when there is none."""
+    for name, value in headers:
+        if name == wanted:
+            return value.decode("latin-1")
+    return ""
 
 
 def raw_headers(status: int, headers: Mapping[str, str], *, secure: bool) -> bytes:

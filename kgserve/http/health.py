@@ -9,8 +9,9 @@ from litestar import Request, Response, get
 
 from kgserve import __version__
 from kgserve.http import examples
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import ALWAYS, Body, Operation, described
-from kgserve.http.service import answer, service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.service import Health, Ready
 from kgserve.ops import health as ops
 
@@ -32,10 +33,10 @@ _READY = Operation(
 _ALIVE = msgspec.json.encode(Health(version=__version__))
 
 
-@get("/health", opt=described(_HEALTH))
-async def health() -> Response[bytes]:
+@direct(get("/health", opt=described(_HEALTH)))
+def health(_call: Call[None]) -> Answer:
     """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
-    return answer(_ALIVE)
+    return _ALIVE
 
 
 @get("/ready", opt=described(_READY))

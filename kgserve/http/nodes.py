@@ -9,11 +9,12 @@ from litestar import Request, Response, delete, get
 
 from kgserve.errors import InvalidInput
 from kgserve.http import examples
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer
-from kgserve.model.requests import AS_OF, KEPT_AT, MAX_ID_BYTES, VALID_AT
+from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, VALID_AT, AsOfText
 from kgserve.model.schema import ListedPage
 from kgserve.ops import delete as delete_ops
 from kgserve.ops import history as history_ops
@@ -41,14 +42,14 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         int, msgspec.Meta(ge=0, le=ops.MAX_OFFSET, description="Nodes to pass over; with the first page only")
     ] = 0
     compact: Annotated[bool, msgspec.Meta(description="Nodes without content, attributes and who wrote what")] = False
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of one node; ``version`` goes with none of the others."""
 
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
     version: (
         Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")]
@@ -104,24 +105,24 @@ async def list_nodes(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await service.read(page, service.pool, path_text(request, "store"), listed, service.past(wanted.as_of))
 
 
-@get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET))
-async def get_node(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(get("/api/memory/{store:str}/nodes/{id:str}", opt=described(_GET)))
+def get_node(call: Call[None]) -> Answer:
     """The node, and at most 1,000 of its edges in each direction: now, or as it was."""
-    wanted = query(request, NodeQuery)
-    service = service_of(request)
-    store, node_id = path_text(request, "store"), path_text(request, "id")
+    wanted, service = call.query(NodeQuery), call.service
+    store, node_id = call.text("store"), call.text("id")
     past = service.past(wanted.as_of)
     if isinstance(wanted.version, msgspec.UnsetType):
-        return await service.read(ops.get_node, service.pool, store, node_id, past, given(wanted.valid_at))
+        moment = given(wanted.valid_at)
+        if past is not None:
+            return service.reading(ops.get_node_json, service.pool, store, node_id, past, moment)
+        return service.read_soon(lambda pool, most: ops.get_node_json(pool, store, node_id, None, moment, most))
     if past is not None or wanted.valid_at:
         raise InvalidInput("version: goes with neither as_of nor valid_at")
-    return await service.read(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
+    return service.reading(history_ops.node_version, service.pool, service.historian, store, node_id, wanted.version)
 
 
-@delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE))
-async def delete_node(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(delete("/api/memory/{store:str}/nodes/{id:str}", status_code=200, opt=described(_DELETE)))
+def delete_node(call: Call[None]) -> Answer:
     """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error."""
-    service = service_of(request)
-    return await service.write(
-        delete_ops.delete_node, service.pool, path_text(request, "store"), path_text(request, "id")
-    )
+    store, node_id = call.text("store"), call.text("id")
+    return call.service.write_soon(1, lambda pool: delete_ops.delete_node(pool, store, node_id))

@@ -21,8 +21,13 @@ V = TypeVar("V")
 
 def path_text(request: Request[Any, Any, Any], name: str) -> str:
     """The path parameter ``name``, percent-decoded once. Routing saw it still encoded, so it may hold slashes."""
+    return decoded(request.path_params[name], name)
+
+
+def decoded(segment: str, name: str) -> str:
+    """A segment of a path, percent-decoded once."""
     try:
-        return unquote(request.path_params[name], errors="strict")
+        return unquote(segment, errors="strict")
     except UnicodeDecodeError:
         fault = FieldError(name, "percent-encoded bytes that are not UTF-8")
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
@@ -34,13 +39,18 @@ NONE: frozenset[str] = frozenset()
 def query(
     request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] = NONE, repeated: frozenset[str] = NONE
 ) -> T:
+    """As `query_of`."""
+    return query_of(request.scope["query_string"], into, lists, repeated)
+
+
+def query_of(text: bytes, into: type[T], lists: frozenset[str] = NONE, repeated: frozenset[str] = NONE) -> T:
     """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
 
     Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
     value each time.
     """
     try:
-        pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         raise InvalidInput("the query is not percent-encoded UTF-8") from None
     except ValueError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
@@ -16,6 +17,7 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, Limited, TimedOut, Unavailable
+from kgserve.http.eager import begin
 from kgserve.http.headers import raw_headers
 from kgserve.http.limits import (
     FRAMING_ALLOWANCE,
@@ -27,8 +29,10 @@ from kgserve.http.limits import (
     Progress,
 )
 from kgserve.http.problem import MEDIA_TYPE, HeadTooLarge, UrlTooLong, render
+from kgserve.http.whole import WHOLE, answer_whole
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from kgserve.http.limits import Connections
@@ -59,6 +63,8 @@ class Protocol(HttpToolsProtocol):
         self._newest: RequestResponseCycle | None = None
         self._objection: KgserveError | None = None
         self._last_word: KgserveError | None = None
+        self._parsing = False
+        self._begun: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """As uvicorn's, if there is room for one more."""
@@ -96,9 +102,11 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(HeadTooLarge.over(self._limits.head))
         elif self._on_wire > FRAMING_ALLOWANCE + FRAMING_FACTOR * self._in_body:
             self._refuse(InvalidInput("the body is sent in pieces that are nearly all framing; send larger chunks"))
+        self._begin()
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        self._parsing = True
         try:
             cast("httptools.HttpRequestParser", self.parser).feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -107,6 +115,27 @@ class Protocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
             self._refuse(self._objection or InvalidInput("this is not a well-formed HTTP request"))
+        finally:
+            self._parsing = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """As uvicorn's. A request that is being parsed begins when that is over, and so much of its body known as came.
+
+        Those that waited in a pipeline begin as tasks: each would otherwise begin within the one before.
+        """
+        if self._parsing:
+            self._begun = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _begin(self) -> None:
+        if self._begun is None:
+            return
+        (cycle, app), self._begun = self._begun, None
+        task = begin(cycle.run_asgi(app), self.loop)
+        if task is not None:
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
 
     def on_message_begin(self) -> None:
         """As uvicorn's."""
@@ -130,7 +159,10 @@ class Protocol(HttpToolsProtocol):
         self._lines += 1
         if self._size > self._limits.head or self._lines > MAX_HEADER_LINES:
             self._object(HeadTooLarge.over(self._limits.head))
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """As uvicorn's, up to the longest queue."""
@@ -138,6 +170,7 @@ class Protocol(HttpToolsProtocol):
             self._object(Limited(f"more than {MAX_PIPELINED} requests wait on this connection for their answers"))
         super().on_headers_complete()
         self._newest = self.cycle
+        self.scope["extensions"] = cast("Any", {WHOLE: partial(answer_whole, self.cycle)})
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0

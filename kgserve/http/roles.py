@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from kgserve.access.caller import Caller
     from kgserve.access.visit import Visit
 
 
 async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Litestar's guard of the application. Raises Forbidden, and NotFound for a store that is not the caller's."""
-    state = connection.scope["state"]
-    caller, visit = cast("Caller", state["caller"]), cast("Visit", state["visit"])
-    operation = cast("Operation | None", handler.opt.get(KEY))
-    given = connection.path_params.get("store")
+    visit = cast("Visit", connection.scope["state"]["visit"])
+    check_may(visit, cast("Operation | None", handler.opt.get(KEY)), connection.path_params.get("store"))
+
+
+def check_may(visit: Visit, operation: Operation | None, given: str | None) -> None:
+    """Let the caller do it, to the store whose name the path holds as it was ``given``. Raises as `check_role`."""
+    caller = visit.caller
     if given is not None:
         visit.store = unquote(given)
     if operation is not None:

@@ -25,7 +25,7 @@ from kgserve.http import (
     versioned,
 )
 
-_HANDLERS: tuple[HTTPRouteHandler, ...] = (
+HANDLERS: tuple[HTTPRouteHandler, ...] = (
     inject.inject,
     nodes.delete_node,
     edges.delete_edge,
@@ -78,7 +78,7 @@ _HANDLERS: tuple[HTTPRouteHandler, ...] = (
 
 def _options(path: str) -> HTTPRouteHandler:
     """OPTIONS of one path. Litestar's own names the methods of the first handler of a path only."""
-    methods = {method for handler in _HANDLERS if path in handler.paths for method in handler.http_methods}
+    methods = {method for handler in HANDLERS if path in handler.paths for method in handler.http_methods}
     allow = ", ".join(sorted(methods | {"OPTIONS"}))
 
     async def options() -> Response[None]:
@@ -88,4 +88,4 @@ def _options(path: str) -> HTTPRouteHandler:
 
 
 # Those for OPTIONS come first: Litestar adds its own to a path that has none when another handler arrives.
-ROUTES = (*(_options(path) for path in sorted({path for handler in _HANDLERS for path in handler.paths})), *_HANDLERS)
+ROUTES = (*(_options(path) for path in sorted({path for handler in HANDLERS for path in handler.paths})), *HANDLERS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -13,10 +15,13 @@ from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.access.caller import Caller
+from kgserve.http.eager import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
-from kgserve.store.scoped import seen_by
+from kgserve.rows.walk import TooLong
+from kgserve.store.pool import NotOpen
+from kgserve.store.scoped import OpenStores, seen_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +38,11 @@ CALL_THREADS = 16
 WRITE_THREADS = 16
 TRANSFER_THREADS = 4
 JSON = "application/json"
+SHORT_ROWS = 2_000
+"""Edges that a walk may meet on the event loop, which it then holds for about a millisecond."""
+SHORT_WRITE = 50
+
+Answer = bytes | Awaitable[bytes]
 
 
 class Service:
@@ -71,15 +81,45 @@ class Service:
 
     async def read(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         """``work``'s Struct as a JSON answer, encoded in the same thread because it may be large."""
-        return answer(await self.call(_encoded, partial(work, *args, **kwargs)))
+        return answer(await self.reading(work, *args, **kwargs))
+
+    async def reading(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """As `read`, as JSON alone."""
+        return await self.call(_encoded, partial(work, *args, **kwargs))
 
     async def write(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
-        """The Struct that ``work``'s Future holds in the end, as a JSON answer.
+        """The Struct that ``work``'s Future holds in the end, as a JSON answer."""
+        return answer(await self.writing(work, *args, **kwargs))
+
+    async def writing(self, work: Callable[P, Future[Any]], *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """As `write`, as JSON alone."""
+        return await self.settled(await self._run(partial(work, *args, **kwargs), self._writes))
+
+    def read_soon(self, work: Callable[[StorePool, int | None], bytes]) -> Answer:
+        """What ``work`` answers: at once if the store is open and no more than some thousand rows are met.
+
+        Otherwise in a thread. It is given the pool to take the store from, and the most rows that it may meet; it
+        raises TooLong when those do not do.
+        """
+        with suppress(NotOpen, TooLong):
+            return work(OpenStores(self.pool), SHORT_ROWS)
+        return self.reading(work, self.pool, None)
+
+    def write_soon(self, rows: int, work: Callable[[StorePool], Future[Any]]) -> Awaitable[bytes]:
+        """As `writing`, with a write of few ``rows`` into an open store being checked and queued at once."""
+        if rows <= SHORT_WRITE:
+            with suppress(NotOpen):
+                return self.settled(work(OpenStores(self.pool)))
+        return self.writing(work, self.pool)
+
+    @staticmethod
+    async def settled(future: Future[Any]) -> bytes:
+        """The Struct that a store's writer leaves in ``future``, as JSON; bytes are taken for JSON already.
 
         The Future is shielded: a caller that is cut off must not cancel a write that the store has taken.
         """
-        future = await self._run(partial(work, *args, **kwargs), self._writes)
-        return answer(msgspec.json.encode(await asyncio.shield(asyncio.wrap_future(future))))
+        found = await asyncio.shield(asyncio.wrap_future(future))
+        return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     async def write_through(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Response[bytes]:
         """The Struct of ``work``, which writes and waits for it, as JSON. A caller's leaving does not end it."""
@@ -88,6 +128,7 @@ class Service:
 
     @staticmethod
     async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
+        await in_task()
         return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))
 
 
@@ -108,4 +149,5 @@ def answer(body: bytes, status: int = 200) -> Response[bytes]:
 
 
 def _encoded(work: Callable[[], Any]) -> bytes:
-    return msgspec.json.encode(work())
+    found = work()
+    return found if isinstance(found, bytes) else msgspec.json.encode(found)

@@ -19,7 +19,7 @@ from kgserve.http.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operatio
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
-from kgserve.model.requests import AS_OF, KEPT_AT
+from kgserve.model.requests import KEPT_AT, AsOfText
 from kgserve.ops import transfer as ops
 from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
 from kgserve.ops.past_export import PastStream, export_as_of
@@ -64,7 +64,7 @@ class ImportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an export."""
 
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
     format: (
         Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request, Response, post
+from litestar import post
 
 from kgserve.http import examples
-from kgserve.http.body import read_json
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, Body, Operation, described
-from kgserve.http.parameters import path_text
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer
 from kgserve.model.answers import TraverseAnswer
 from kgserve.model.requests import TraverseRequest
 from kgserve.ops import traverse as ops
@@ -26,13 +23,14 @@ _TRAVERSE = Operation(
 )
 
 
-@post("/api/memory/{store:str}/traverse", status_code=200, opt=described(_TRAVERSE))
-async def traverse(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(post("/api/memory/{store:str}/traverse", status_code=200, opt=described(_TRAVERSE)))
+def traverse(call: Call[TraverseRequest]) -> Answer:
     """Answers with each node in reach once, at its shortest distance, nearest first.
 
     With them come all edges between the nodes returned. A start that does not exist gives empty arrays.
     """
-    store = path_text(request, "store")
-    walk = await read_json(request, TraverseRequest)
-    service = service_of(request)
-    return await service.read(ops.traverse, service.pool, store, walk, service.historian)
+    service = call.service
+    store, wanted = call.text("store"), call.body
+    if wanted.as_of is not None:
+        return service.reading(ops.traverse_json, service.pool, store, wanted, service.historian)
+    return service.read_soon(lambda pool, most: ops.traverse_json(pool, store, wanted, None, most))

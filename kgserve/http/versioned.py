@@ -9,11 +9,12 @@ from litestar import Request, Response, delete, get, post
 
 from kgserve.http import examples
 from kgserve.http.body import read_json, read_json_if_any
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer, service_of
 from kgserve.model.answers import DeleteEdgeAnswer
-from kgserve.model.requests import AS_OF, KEPT_AT, MAX_ID_BYTES
+from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, AsOfText
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,
@@ -41,7 +42,7 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = []
     limit: Annotated[int, msgspec.Meta(ge=1, le=edges.MAX_PAGE, description="Most edges on the page")] = 100
     offset: Annotated[int, msgspec.Meta(ge=0, le=edges.MAX_OFFSET, description="Edges to pass over")] = 0
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -117,18 +118,16 @@ _DELETE_EDGE = Operation(
 )
 
 
-@post("/api/memory/{store:str}/nodes", status_code=200, opt=described(_PUT_NODE))
-async def put_one_node(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(post("/api/memory/{store:str}/nodes", status_code=200, opt=described(_PUT_NODE)))
+def put_one_node(call: Call[PutNodeRequest]) -> Answer:
     """Without an id a new node; with one the node's next version, which holds what is sent and nothing else.
 
     `based_on_version` is the version that the writer had seen. When the node has moved on from there, the store's
     `conflict_policy` decides: with `lww` the new version counts; with `manual` both are kept, and the answer is 409
     with the node as written and its `conflicts`. A put based on any of the heads, or on none, settles it.
     """
-    store = path_text(request, "store")
-    wanted = await read_json(request, PutNodeRequest)
-    service = service_of(request)
-    return await service.write(put_node, service.pool, store, wanted)
+    store, node = call.text("store"), call.body
+    return call.service.write_soon(1, lambda pool: put_node(pool, store, node))
 
 
 @post("/api/memory/{store:str}/subgraph", status_code=200, opt=described(_PUT_SUBGRAPH))
@@ -183,12 +182,12 @@ async def get_edge(request: Request[Any, Any, Any]) -> Response[bytes]:
     return await service.read(edges.get_edge, service.pool, path_text(request, "store"), path_text(request, "id"))
 
 
-@delete("/api/memory/{store:str}/edges/{id:str}", status_code=200, opt=described(_DELETE_EDGE))
-async def delete_edge_by_id(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(delete("/api/memory/{store:str}/edges/{id:str}", status_code=200, opt=described(_DELETE_EDGE)))
+def delete_edge_by_id(call: Call[None]) -> Answer:
     """Deleting an edge that does not exist is not an error."""
-    service = service_of(request)
-    key = edges.key_of(path_text(request, "id"))
-    return await service.write(delete_ops.delete_edge, service.pool, path_text(request, "store"), key)
+    key = edges.key_of(call.text("id"))
+    store = call.text("store")
+    return call.service.write_soon(1, lambda pool: delete_ops.delete_edge(pool, store, key))
 
 
 async def _edges(request: Request[Any, Any, Any], side: edges.Side) -> Response[bytes]:
@@ -203,4 +202,4 @@ async def _edges(request: Request[Any, Any, Any], side: edges.Side) -> Response[
         valid_at=given(wanted.valid_at),
     )
     past = service.past(wanted.as_of)
-    return await service.read(edges.list_edges, service.pool, path_text(request, "store"), listed, past)
+    return await service.read(edges.list_edges_json, service.pool, path_text(request, "store"), listed, past)

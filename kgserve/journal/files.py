@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 
-_KEEP_SIZE = 1
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -41,7 +39,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file in one step: written aside, synced, renamed."""
     aside = path.with_name(path.name + ".new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -54,30 +52,11 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     sync_folder(path.parent)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write every byte; `os.write` may stop early."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def reserve(path: Path, size: int) -> None:
-    """Have the file system set room aside behind the end of a file, whose size stays. Raises OSError when it has none.
-
-    Where that cannot be done, nothing happens.
-    """
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if fallocate is None or not path.exists():
-        return
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        end = os.fstat(descriptor).st_size
-        failed = fallocate(descriptor, _KEEP_SIZE, ctypes.c_long(end), ctypes.c_long(size))
-        number = ctypes.get_errno()
-    finally:
-        os.close(descriptor)
-    if failed and number in _FULL:
-        raise OSError(number, os.strerror(number))
 
 
 def storage_error(error: OSError, doing: str) -> KgserveError:

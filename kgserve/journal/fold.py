@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import islice
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kgserve.journal.snapshot import (
+    BATCH_BYTES,
     BATCH_ROWS,
     EDGES,
     NODES,
@@ -21,10 +23,20 @@ from kgserve.journal.snapshot import (
     schema_of,
     verify,
 )
+from kgserve.journal.spill import Spill
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple, edge_values, node_values
 from kgserve.model.digest import rows_digest
 from kgserve.model.rows import EdgeRow, NodeRow
+
+MEMORY_BYTES = 128 << 20
+"""What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
+# What a row takes beside its texts.
+_ROW_BYTES = 200
+
+
+# Columns whose values are worth looking up: of texts that are all different it takes longer than writing them.
+_REPEATED = ["type", "relation_type", "created_by"]
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -39,33 +51,101 @@ class Folded(msgspec.Struct, frozen=True):
         return self.state != self.expected
 
 
-def fold(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool = False) -> Folded:
+def fold(
+    base: Path | None,
+    changes: Iterable[ChangeSet],
+    target: Path,
+    *,
+    drop_loose: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Folded:
     """Write nodes.parquet and edges.parquet of the state that ``changes`` lead to from snapshot ``base``.
 
-    Memory grows with the change sets, not with the snapshot. The rows are the truth: every frame and every snapshot has
-    its checksum. That they do not come to the digest in the last change set means that a write was planned on a row
-    that the engine had wrong; the state then has the digest of the rows. ``drop_loose`` leaves edges out whose nodes
-    are gone, at the price of holding all ids.
+    Change sets beyond ``memory_bytes`` are sorted out on disk, in the target's folder. The rows are the truth: every
+    frame and every snapshot has its checksum. That they do not come to the digest in the last change set means that a
+    write was planned on a row that the engine had wrong; the state then has the digest of the rows. ``drop_loose``
+    leaves edges out whose nodes are gone, at the price of holding all ids.
     """
-    net = NetChange(changes)
+    coming = iter(changes)
+    first, size = deque[ChangeSet](), 0
+    for change in coming:
+        first.append(change)
+        size += _size(change)
+        if size > memory_bytes:
+            return _fold_on_disk(base, _drained(first, coming), target, drop_loose=drop_loose)
+    return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
+
+
+def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
     expected = net.state or (verify(base).state if base is not None else StoreState())
     whole = (base is not None and are_whole(base)) or net.has_extras
     nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
     fresh_nodes = (_node_tuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
-    node_digest, node_count = _write(target / NODES, nodes, fresh_nodes, whole=whole)
-    ids = {row[0] for rows in read_rows(target / NODES) for row in rows} if drop_loose else None
-    edge_digest, edge_count = _write_edges(base, net, target, ids, whole=whole)
-    digest = (node_digest + edge_digest) % (1 << 128)
-    return Folded(StoreState(expected.sequence, expected.time, digest, node_count, edge_count), expected)
+    written = _write(target / NODES, nodes, fresh_nodes, whole=whole)
+    kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
+    fresh = (_edge_tuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
+    return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, whole=whole))
+
+
+def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool) -> Folded:
+    expected = StoreState()
+    whole = base is not None and are_whole(base)
+    with ExitStack() as stack:
+        nodes = stack.enter_context(Spill(target / "nodes.spill", NodeRow))
+        edges = stack.enter_context(Spill(target / "edges.spill", EdgeRow))
+        if base is not None:
+            for name, spill, width in ((NODES, nodes, 1), (EDGES, edges, 3)):
+                for rows in read_rows(base / name):
+                    spill.put_tuples(rows, width)
+        for change in changes:
+            whole = _spill(change, nodes, edges) or whole
+            expected = change.state
+        written = _write(target / NODES, (), map(_node_tuple, nodes.rows()), whole=whole)
+        left = map(_edge_tuple, edges.rows())
+        return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, whole=whole))
+
+
+def _spill(change: ChangeSet, nodes: Spill[NodeRow], edges: Spill[EdgeRow]) -> bool:
+    """Take a change set in, in the order in which its parts hold; whether a row of it has extras."""
+    for key in change.edges_deleted:
+        edges.remove(key)
+    for node_id in change.nodes_deleted:
+        nodes.remove(node_id)
+    whole = False
+    for node in (*change.nodes_created, *change.nodes_updated):
+        nodes.put(node)
+        whole = whole or node.extras is not None
+    for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
+        edges.put(edge)
+        whole = whole or edge.extras is not None
+    return whole
+
+
+def _drained(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[ChangeSet]:
+    """All of them, letting go of each."""
+    while first:
+        yield first.popleft()
+    yield from rest
+
+
+def _size(change: ChangeSet) -> int:
+    nodes = sum(len(row.content) + len(row.attributes) for row in (*change.nodes_created, *change.nodes_updated))
+    edges = (*change.edges_created, *change.edges_updated, *change.edges_touched)
+    return nodes + sum(len(row.attributes) for row in edges) + _ROW_BYTES * change.size
+
+
+def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> Folded:
+    """From the digests and counts of what was written."""
+    digest = (nodes[0] + edges[0]) % (1 << 128)
+    return Folded(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
 
 
 def _write_edges(
-    base: Path | None, net: NetChange, target: Path, ids: AbstractSet[str] | None, *, whole: bool
+    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, whole: bool
 ) -> tuple[int, int]:
-    """The edges; with ``ids`` only those whose both ends are among them."""
-    kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
-    fresh = (_edge_tuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
-    if ids is not None:
+    """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
+    if drop_loose:
+        ids = {row[0] for rows in read_rows(target / NODES) for row in rows}
         kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
         fresh = (row for row in fresh if row[0] in ids and row[1] in ids)
     return _write(target / EDGES, kept, fresh, whole=whole)
@@ -88,7 +168,8 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     digest = count = 0
     schema = schema_of(path.name, whole=whole)
     values = _Values(path.name, whole=whole)
-    with pq.ParquetWriter(path, schema) as writer:
+    # The stubs know no list.
+    with pq.ParquetWriter(path, schema, use_dictionary=_REPEATED) as writer:  # pyright: ignore[reportArgumentType]
         for rows in _batches(kept, fresh):
             columns = zip(*values(rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -112,11 +193,18 @@ class _Values:
         return (row[: self._fields] for row in rows)
 
 
-def _batches(kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]) -> Iterator[list[RowTuple]]:
+def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:
     for rows in kept:
         if rows:
             yield rows
-    while rows := list(islice(fresh, BATCH_ROWS)):
+    rows, size = list[RowTuple](), 0
+    for row in fresh:
+        rows.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str))
+        if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
         yield rows
 
 

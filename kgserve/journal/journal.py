@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -32,6 +31,13 @@ class JournalEnd(msgspec.Struct, frozen=True):
 
     segment: int
     size: int
+    sequence: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Somebody who was told of commits once they were durable, and the last sequence that they know of."""
+
+    name: str
     sequence: int
 
 
@@ -79,20 +85,28 @@ class Journal:
         return cls(folder, [segment], first - 1, segment_bytes)
 
     @classmethod
-    def open(cls, folder: Path, segment_bytes: int, after: int, trusted: JournalEnd | None = None) -> Journal:
+    def open(
+        cls,
+        folder: Path,
+        segment_bytes: int,
+        after: int,
+        trusted: JournalEnd | None = None,
+        seen: Iterable[Seen] = (),
+    ) -> Journal:
         """Open a journal of which the frames after sequence ``after`` are needed.
 
         They are verified, and a tail that a crash cut short is removed, unless ``trusted`` (from a clean close) fits.
-        Raises JournalDamaged when a frame that was once durable is not whole.
+        Raises JournalDamaged when a frame that was once durable is not whole, or is gone: ``seen``, which is looked at
+        only then, knows of more commits.
         """
-        segments = list_segments(folder)
+        segments = list_segments(folder) if folder.is_dir() else []
         if not segments:
-            raise JournalDamaged(f"{named(folder)}: no journal segment is left; run `kgserve doctor --salvage`")
+            raise JournalDamaged(f"{named(folder)}: no segment of it is left; run `kgserve doctor --salvage`")
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
-        least = trusted.sequence if trusted is not None else 0
-        last = _verify(segments, after, least)
+        closed = Seen("the mark of its clean close", trusted.sequence if trusted is not None else 0)
+        last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
         if last < after:
             # The journal lost what a snapshot has: it goes on behind the snapshot, in a segment of its own.
             _new_segment(folder, after + 1)
@@ -205,22 +219,25 @@ def damage(segment: Segment, expected: int | None) -> FrameError | None:
         for _frame in read_segment(segment, expected):
             pass
     except FrameError as error:
-        with segment.path.open("rb") as file:
-            if "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None:
-                return error
+        return error if _is_damage(segment, error) else None
     return None
+
+
+def _is_damage(segment: Segment, error: FrameError) -> bool:
+    with segment.path.open("rb") as file:
+        return "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None
 
 
 def _new_segment(folder: Path, first: int) -> Segment:
     path = segment_path(folder, first)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     with contextlib.suppress(FileNotFoundError):
         sync_folder(folder)
     return Segment(first, path, path.stat().st_size)
 
 
-def _verify(segments: list[Segment], after: int, least: int) -> int:
-    """Check all frames after a sequence and cut a torn tail; the last whole sequence."""
+def _verify(segments: list[Segment], after: int, least: Seen) -> int:
+    """Check all frames after a sequence and cut a torn tail; the last whole sequence, not before ``least``."""
     last = segments[-1].first - 1
     for index, segment in enumerate(segments):
         newest = index + 1 == len(segments)
@@ -231,31 +248,35 @@ def _verify(segments: list[Segment], after: int, least: int) -> int:
             for frame in read_segment(segment, segment.first):
                 last = frame.last
         except FrameError as error:
-            if not newest or max(last, after) < least:
+            if not newest or _is_damage(segment, error):
                 raise _damaged(segment, error) from error
-            _cut_tail(segment, error)
+            if max(last, after) < least.sequence:
+                raise _behind(segment.path, max(last, after), least, f" ({error})") from error
+            _truncate(segment.path, error.offset)
         if not newest and segments[index + 1].first != last + 1 > after:
             raise _missing(segment.path.parent, last)
-    if max(last, after) < least:
-        raise _missing(segments[-1].path.parent, last)
+    if max(last, after) < least.sequence:
+        raise _behind(segments[-1].path.parent, max(last, after), least)
     return last
 
 
-def _cut_tail(segment: Segment, error: FrameError) -> None:
-    with segment.path.open("r+b") as file:
-        if "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None:
-            raise _damaged(segment, error) from error
-        _truncate(file, error.offset)
-
-
-def _truncate(file: BinaryIO, size: int) -> None:
-    file.truncate(size)
-    os.fsync(file.fileno())
+def _truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
 
 
 def _missing(folder: Path, last: int) -> JournalDamaged:
     return JournalDamaged(
         f"{named(folder)}: what comes after sequence {last} is missing; run `kgserve doctor --salvage`"
+    )
+
+
+def _behind(path: Path, last: int, seen: Seen, fault: str = "") -> JournalDamaged:
+    whole = f"{named(path)}: it is whole up to sequence {last}{fault}"
+    return JournalDamaged(
+        f"{whole}, but {seen.name} has seen sequence {seen.sequence}: commits that were durable are missing; "
+        "`kgserve doctor --salvage` brings back what the history holds"
     )
 
 

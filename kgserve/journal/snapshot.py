@@ -29,6 +29,8 @@ EDGES = "edges.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH_ROWS = 10_000
+# Otherwise whole columns of a row group are read at once.
+_READ_BYTES = 1 << 20
 BATCH_BYTES = 16 << 20
 """Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
@@ -151,16 +153,18 @@ def table(file: Path, fields: list[str]) -> pa.Table:
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """The same as Arrow batches, times as integers of microseconds."""
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _rows_at_a_time(metadata: pq.FileMetaData) -> int:
-    # Of columns: what the engine says of whole groups of rows is wrong.
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    size = sum(group.column(at).total_uncompressed_size for group in groups for at in range(group.num_columns))
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * metadata.num_rows // max(size, 1)))
+    # By the largest rows of any row group. Of columns: what the engine says of whole groups is wrong.
+    at_a_time = BATCH_ROWS
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size = sum(group.column(at).total_uncompressed_size for at in range(group.num_columns))
+        at_a_time = min(at_a_time, BATCH_BYTES * group.num_rows // max(size, 1))
+    return max(1, at_a_time)
 
 
 def measure(folder: Path) -> tuple[int, int, int]:

@@ -59,7 +59,7 @@ def _edges_of(side: edge_ops.Side) -> Callable[..., EdgeList]:
         kinds: Iterable[str] = (),
         limit: int = 100,
         offset: int = 0,
-        as_of: str | None = None,
+        as_of: int | str | None = None,
         valid_at: str | None = None,
     ) -> EdgeList:
         wanted = edge_ops.EdgesOfNode(

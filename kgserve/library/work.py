@@ -131,7 +131,7 @@ def node(
     store: str,
     node_id: str,
     *,
-    as_of: str | None = None,
+    as_of: int | str | None = None,
     valid_at: str | None = None,
     version: int | None = None,
 ) -> answers.NodeAnswer:
@@ -225,7 +225,7 @@ def import_(opened: Opened, store: str, upload: Upload) -> answers.ImportAnswer:
 
 
 def export(
-    opened: Opened, store: str, *, as_of: str | None = None, valid_at: str | None = None
+    opened: Opened, store: str, *, as_of: int | str | None = None, valid_at: str | None = None
 ) -> transfer.ExportStream | past_export.PastStream:
     moment = past(opened, as_of)
     if moment is None:
@@ -245,6 +245,6 @@ def page(opened: Opened, wanted: Paged, cursor: str | None) -> answers.NodePage:
     return node_ops.page_nodes(opened.pool, wanted.store, listed, moment)
 
 
-def past(opened: Opened, as_of: str | None) -> Past | None:
+def past(opened: Opened, as_of: int | str | None) -> Past | None:
     """The moment that a caller names, if one is named."""
-    return None if as_of is None else Past(opened.historian, str(as_of))
+    return None if as_of is None else Past(opened.historian, as_of)

@@ -21,6 +21,7 @@ from kgserve.model.requests import (
     MAX_DEPTH,
     MAX_ID_BYTES,
     MAX_TRAVERSED_NODES,
+    AsOfText,
     Direction,
     EdgeInput,
     NodeInput,
@@ -44,10 +45,7 @@ _AtLeast = Annotated[
     int, msgspec.Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
 ]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-AsOf = Annotated[
-    str,
-    msgspec.Meta(max_length=64, description="As the store was at this sequence or RFC 3339 time, not as it is"),
-]
+AsOf = Annotated[AsOfText, msgspec.Meta(description="As the store was at this sequence or RFC 3339 time, not as it is")]
 ValidAt = Annotated[
     str,
     msgspec.Meta(max_length=64, description="What was true in the world at this RFC 3339 time, now or any"),
@@ -89,7 +87,7 @@ class Traverse(Arguments, kw_only=True):
     relation_types: RelationTypes | msgspec.UnsetType = msgspec.UNSET
     direction: Annotated[Direction, msgspec.Meta(description="Which way to follow relations")] = "outgoing"
     max_nodes: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
-        1000
+        MAX_TRAVERSED_NODES
     )
     as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
     valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from mcp import types
@@ -48,13 +49,29 @@ class Announcing(Server[Any]):
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The SDK's, of which one key cannot take all."""
+    """The SDK's, of which one key cannot take all, and where one more ends the one that has been idle longest."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        """As the SDK's: None, which is answered with 503, when there are too many."""
-        if requestor is not None and list(self._session_owners.values()).count(requestor) >= MAX_SESSIONS_OF_A_KEY:
+        """As the SDK's: None, which is answered with 503, when there are too many and each is in use."""
+        own = [key for key, owner in self._session_owners.items() if owner == requestor]
+        if len(own) >= MAX_SESSIONS_OF_A_KEY and not self._end_longest_idle(own):
+            return None
+        if len(self._server_instances) >= MAX_SESSIONS and not self._end_longest_idle(self._server_instances):
             return None
         return super()._admit_session(requestor)
+
+    def _end_longest_idle(self, keys: Iterable[str]) -> bool:
+        """End one of these sessions; False when none is idle. From now on it is 404, and its client begins another."""
+        scopes = {key: scope for key in keys if (scope := self._server_instances[key].idle_scope) is not None}
+        # While a call is answered or a stream is open, nothing is going to end a session.
+        idle = [key for key, scope in scopes.items() if scope.deadline < math.inf]
+        if not idle:
+            return False
+        key = min(idle, key=lambda each: scopes[each].deadline)
+        self._server_instances.pop(key)
+        self._session_owners.pop(key, None)
+        scopes[key].cancel()
+        return True
 
 
 class Served:

@@ -9,6 +9,7 @@ import msgspec
 
 from kgserve.access.caller import Role
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp.work import Pending, Reply, Work
 
 Effect = Literal["reads", "writes", "deletes"]
@@ -17,7 +18,7 @@ Effect = Literal["reads", "writes", "deletes"]
 class Tool(NamedTuple):
     """A tool; ``run`` gets its checked arguments and the default store, and may block.
 
-    ``doing`` is what progress reports say while it runs. ``idempotent``: a second call leaves what the first one made.
+    ``doing`` is what progress reports say while it runs.
     ``administers``: it needs the role of an administrator, whatever its effect.
     """
 
@@ -29,8 +30,12 @@ class Tool(NamedTuple):
     effect: Effect
     doing: str
     run: Callable[[Work, str | None, Any], Reply | Pending[Any]]
-    idempotent: bool = True
     administers: bool = False
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether a second call leaves what the first one made."""
+        return self.name in IDEMPOTENT
 
     @property
     def role(self) -> Role:

@@ -232,7 +232,6 @@ TOOLS = (
         "writes",
         "writing the entity",
         _put_node,
-        idempotent=False,
     ),
     Tool(
         "put_subgraph",
@@ -245,7 +244,6 @@ TOOLS = (
         "writes",
         "writing the subgraph",
         _put_subgraph,
-        idempotent=False,
     ),
     Tool(
         "retire_entity",

@@ -70,10 +70,7 @@ class NetChange:
         self.edges_deleted: set[EdgeKey] = set()
         self.state: StoreState | None = None
         for change in changes:
-            if self.state is None:
-                self._start(change)
-            else:
-                self.add(change)
+            self.add(change)
 
     def __len__(self) -> int:
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
@@ -113,6 +110,9 @@ class NetChange:
 
     def add(self, change: ChangeSet) -> None:
         """Take in the next change set."""
+        if self.state is None:
+            self._start(change)
+            return
         for key in change.edges_deleted:
             _delete(key, self.edges_created, self.edges_updated, self.edges_deleted)
         for node_id in change.nodes_deleted:

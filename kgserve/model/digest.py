@@ -39,6 +39,16 @@ def shift(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[Nod
     return (digest + sum(map(row_hash, added)) - sum(map(row_hash, removed))) % _MODULUS
 
 
+def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, int, int]:
+    """Digest, nodes and edges of all rows of a store."""
+    digest, counts = 0, [0, 0]
+    for place, rows in enumerate((nodes, edges)):
+        for row in rows:
+            digest += row_hash(row)
+            counts[place] += 1
+    return digest % _MODULUS, counts[0], counts[1]
+
+
 def to_text(digest: int) -> str:
     """32 hexadecimal digits."""
     return f"{digest:032x}"

@@ -21,7 +21,14 @@ MAX_SUMMARY_BYTES = 4096
 MAX_TAGS = 100
 MAX_ORDINAL = 1 << 53
 
-AS_OF = "The moment to look at: a sequence, or an RFC 3339 time; left out: now"
+MAX_SEQUENCE = 10**18 - 1
+AsOfText = Annotated[
+    str,
+    msgspec.Meta(max_length=64, description="The moment to look at: a sequence, or an RFC 3339 time; left out: now"),
+]
+"""A moment in the past where values are text: in queries, and as arguments of tools."""
+AsOf = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
+"""The same in a body, where a sequence may be the number that answers give."""
 VALID_AT = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
 KEPT_AT = "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything"
 
@@ -117,8 +124,8 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_weight: Annotated[float | None, msgspec.Meta(description="Follow only edges at least this strong")] = None
     max_nodes: Annotated[
         int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes returned, nearest first")
-    ] = 1000
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    ] = MAX_TRAVERSED_NODES
+    as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
@@ -154,7 +161,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     syntax: Annotated[bool, msgspec.Meta(description="The query is in tantivy's query language")] = False
     tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
     fresh_only: Annotated[bool, msgspec.Meta(description="Only nodes whose freshness_at is not past")] = False
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
@@ -177,7 +184,7 @@ class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     queries: Annotated[list[SearchVariant], msgspec.Meta(min_length=1, max_length=8)]
     limit: Annotated[int, msgspec.Meta(description="Hits in all; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
@@ -190,7 +197,7 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description=AS_OF)] | None = None
+    as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
@@ -221,7 +228,7 @@ class RevertRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The moment to go back to, and the new store to make of it."""
 
-    as_of: Annotated[str, msgspec.Meta(max_length=64, description="A sequence, or an RFC 3339 time")]
+    as_of: AsOf
     into: Annotated[str, msgspec.Meta(description="Name of the new store")]
 
 

@@ -21,11 +21,15 @@ def parse_time(text: str) -> int:
     """Microseconds since 1970 of an RFC 3339 text. Raises ValueError for anything else."""
     if not _RFC3339.fullmatch(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
-    moment = datetime.fromisoformat(text.upper().replace(" ", "T"))
-    microseconds = (moment - _EPOCH) // _MICROSECOND
+    microseconds = microseconds_of(datetime.fromisoformat(text.upper().replace(" ", "T")))
     if not is_within(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
+
+
+def microseconds_of(moment: datetime) -> int:
+    """Microseconds since 1970 of a moment that knows its time zone."""
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def is_within(microseconds: int) -> bool:

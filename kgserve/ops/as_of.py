@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from kgserve.engine.read import MAX_SHOWN, NodeView
 from kgserve.history.history import History
 from kgserve.model.listing import Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.walk import Reached, Standing, Walk, by_levels
 from kgserve.ops.moments import Past
-from kgserve.ops.validity import held_view, standing
+from kgserve.ops.validity import MAX_SHOWN, NodeView, held_view, standing
 from kgserve.store.store import Store
 from kgserve.views.historian import HistoryFollower
 

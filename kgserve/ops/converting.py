@@ -20,6 +20,7 @@ from kgserve.model.answers import ImportAnswer
 from kgserve.ops.exporting import ExportStream
 from kgserve.ops.importing import Importer
 from kgserve.ops.past_export import PastStream
+from kgserve.permissions import private_folder
 from kgserve.store.pool import StorePool
 
 MAX_UPLOAD_BYTES = 4 << 30
@@ -132,7 +133,7 @@ def _nameless(scratch: Path) -> BinaryIO:
 def _scratch(pool: StorePool, store: str) -> Path:
     leased = pool.acquire(store)
     try:
-        leased.layout.scratch.mkdir(exist_ok=True)
+        private_folder(leased.layout.scratch)
         return leased.layout.scratch
     finally:
         pool.release(leased)

@@ -102,15 +102,13 @@ def reading(
     pool: StorePool, store: str, statement: Statement, seconds: float, control: Interruption
 ) -> Generator[Cursor]:
     """The open result of a statement that reads. The first that names extras has their columns made."""
-    with pool.lease(store) as leased:
-        if statement.words & EXTRAS:
-            leased.widen()
-        with (
-            leased.reading(seconds) as session,
-            control.over(session),
-            statements.reading(session, statement) as cursor,
-        ):
-            yield cursor
+    with (
+        pool.lease(store) as leased,
+        leased.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
+        control.over(session),
+        statements.reading(session, statement) as cursor,
+    ):
+        yield cursor
 
 
 def seconds_of(pool: StorePool, request: CypherRequest) -> float:
@@ -148,8 +146,8 @@ def _tried(
 ) -> tuple[WriteBatch, CypherAnswer]:
     """What the statement answers and changes on a copy of the store."""
     control.check()
-    view = store.view
-    with copied(store.reading(timeout=0), store.layout.scratch, view.options, sum(view.bytes())) as copy:
+    engine = store.engine
+    with copied(engine.reading(timeout=0), store.layout.scratch, engine.options, sum(engine.bytes())) as copy:
         copy.session.limit(seconds)
         with control.over(copy.session), statements.writing(copy.session, statement) as cursor:
             answer = _answer(cursor, most)

@@ -10,11 +10,15 @@ import msgspec
 from kgserve.errors import JournalDamaged, KgserveError, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
-from kgserve.journal.salvage import salvage as salvage_journal
 from kgserve.journal.salvage import segment_fault
+from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
+from kgserve.store.salvage import salvage as salvage_store
+
+DATA_FOLDER = "data folder"
+"""What reports call the folder itself; no store can have the name."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -33,8 +37,24 @@ class StoreReport(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
+def examine_folder(settings: Settings, mended: Mended) -> Iterator[StoreReport]:
+    """What other users could reach in the data folder, if there was anything; ``mended`` was closed to them just now.
+
+    Files within a closed folder are out of their reach whatever their modes are, and are closed here without ado.
+    """
+    within = close_data_folder(settings.data_dir, whole=True)
+    if within.still_open:
+        first, number = within.still_open[0], len(within.still_open)
+        detail = f"other users may reach it: {first} and {number - 1} more have modes that cannot be changed"
+    elif mended.closed:
+        detail = f"other users could reach it; closed {mended.closed} files and folders to them"
+    else:
+        return
+    yield StoreReport(DATA_FOLDER, ok=False, findings=[Finding("modes", ok=False, detail=detail)])
+
+
 def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: bool) -> Iterator[StoreReport]:
-    """Check one store or all. ``rebuild`` makes the engine's file anew first, ``salvage`` first cuts a damaged journal.
+    """Check one store or all. ``rebuild`` first makes the engine's file anew, ``salvage`` mends a damaged journal.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
     """
@@ -50,17 +70,22 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
 
 def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -> Iterator[Finding]:
     if salvage:
-        done = list(salvage_journal(layout.journal))
-        yield from (Finding("salvage", ok=True, detail=each) for each in done)
-        layout.mark_open()
-        if done:
-            # Indexes may have seen commits that are gone, and the numbers of those will be used again.
-            layout.forget_indexes()
-    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in _snapshots(layout))
-    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(layout.journal))
+        yield from _salvage(pool, layout)
+    yield _attempt("settings", lambda: _settings(layout))
+    if layout.journal.is_dir():
+        yield from _journal(layout.journal)
     if rebuild:
-        layout.mark_open()
+        layout.forget_views()
+    yield _attempt("rows", lambda: _rows(pool, layout.name))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
+
+
+def _salvage(pool: StorePool, layout: Layout) -> Iterator[Finding]:
+    try:
+        for done in salvage_store(layout, pool.settings):
+            yield Finding("salvage", ok=True, detail=done)
+    except (KgserveError, OSError) as error:
+        yield Finding("salvage", ok=False, detail=str(error))
 
 
 def _attempt(part: str, look: Callable[[], str]) -> Finding:
@@ -70,8 +95,21 @@ def _attempt(part: str, look: Callable[[], str]) -> Finding:
         return Finding(part, ok=False, detail=str(error))
 
 
-def _snapshots(layout: Layout) -> list[Path]:
-    return snapshot.list_snapshots(layout.journal)
+def _journal(folder: Path) -> Iterator[Finding]:
+    snapshots = snapshot.list_snapshots(folder)
+    yield from (_attempt(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
+    yield from (_attempt(f"segment {s.path.name}", lambda s=s: segment_fault(s)) for s in list_segments(folder))
+
+
+def _settings(layout: Layout) -> str:
+    fault, known = layout.settings_fault(), layout.description() is not None
+    policy = layout.described().conflict_policy
+    if fault:
+        mended = (
+            "it was made anew, and nothing is lost" if known else "nothing else tells them: they are the usual ones"
+        )
+        raise JournalDamaged(f"{fault}; {mended}")
+    return f"in the journal and in store.json; conflict policy {policy}"
 
 
 def _snapshot(path: Path) -> str:
@@ -82,13 +120,24 @@ def _snapshot(path: Path) -> str:
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
 
+def _rows(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.check_rows():
+            raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
+        state = leased.state
+    return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
+
+
 def _engine(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
-        agreed = leased.check().ok
-        state, view = leased.state, leased.view
-    if view.found_damaged:
-        raise JournalDamaged(f"{view.found_damaged}; it was built anew from the journal")
+        engine = leased.engine
+        with engine.reading(timeout=0):
+            pass
+        agreed = leased.check_engine()
+        state = leased.state
+    if engine.found_damaged:
+        raise JournalDamaged(f"{engine.found_damaged}; it was built anew from the journal")
     if not agreed:
         raise JournalDamaged("its rows did not come to the digest; it was built anew from the journal")
-    how = "built anew from the journal; " if view.rebuilds else ""
+    how = "built anew from the journal; " if engine.rebuilds else ""
     return f"{how}{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"

@@ -5,23 +5,27 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from kgserve.engine import read
+from kgserve.decoding import json_decoder
 from kgserve.errors import NotFound
 from kgserve.model.edge_ids import edge_id, edge_key
 from kgserve.model.requests import EdgeKeyRequest
 from kgserve.model.rows import EdgeRow, edge_stamps
 from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
-from kgserve.ops import render
+from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import node_view
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import valid_moment, when_asked
+from kgserve.rows.edge_page import page_of_edges
 from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
 
 MAX_PAGE = 1000
 MAX_OFFSET = 1_000_000
+
+_decode = json_decoder(EdgeList).decode
 
 Side = Literal["outgoing", "incoming"]
 
@@ -42,6 +46,11 @@ def list_edges(pool: StorePool, store: str, wanted: EdgesOfNode, past: Past | No
 
     Raises NotFound for a node that is not there, InvalidInput, and what `Past.of` raises.
     """
+    return _decode(list_edges_json(pool, store, wanted, past))
+
+
+def list_edges_json(pool: StorePool, store: str, wanted: EdgesOfNode, past: Past | None = None) -> bytes:
+    """As `list_edges`, as JSON."""
     faults = Faults()
     check_label(wanted.node_id, "id", faults)
     if not 1 <= wanted.limit <= MAX_PAGE:
@@ -49,18 +58,20 @@ def list_edges(pool: StorePool, store: str, wanted: EdgesOfNode, past: Past | No
     if not 0 <= wanted.offset <= MAX_OFFSET:
         faults("offset", f"is not from 0 to {MAX_OFFSET}")
     faults.raise_any()
-    edges = [row for row in _edges(pool, store, wanted, past) if not wanted.kinds or row.relation_type in wanted.kinds]
-    edges.sort(key=_place)
-    end = wanted.offset + wanted.limit
-    page = [render.edge(row) for row in edges[wanted.offset : end]]
-    return EdgeList(edges=page, next_offset=end if end < len(edges) else None)
+    moment = valid_moment(wanted.valid_at)
+    with pool.lease(store) as leased:
+        found = _present(leased, wanted, moment) if past is None else _past(leased, past, wanted, moment)
+    if found is None:
+        when = when_asked(past, wanted.valid_at)
+        raise NotFound(f"there is no node {wanted.node_id!r} in store {store!r}{when}")
+    return found
 
 
 def get_edge(pool: StorePool, store: str, id_: str) -> EdgeAnswer:
     """One edge by its id. Raises InvalidInput for what is no id, NotFound."""
     key = edge_key(id_)
-    with pool.lease(store) as leased, leased.reading() as session:
-        row = next(iter(read.find_edges(session, [key])), None)
+    with pool.lease(store) as leased, leased.reading() as rows:
+        row = rows.edge(key)
     if row is None:
         raise NotFound(f"there is no edge {edge_id(key)} in store {store!r}")
     return EdgeAnswer(edge=render.edge(row))
@@ -72,13 +83,27 @@ def key_of(id_: str) -> EdgeKeyRequest:
     return EdgeKeyRequest(source=source, target=target, relation_type=relation_type)
 
 
-def _edges(pool: StorePool, store: str, wanted: EdgesOfNode, past: Past | None) -> list[EdgeRow]:
-    with pool.lease(store) as leased:
-        found = node_view(leased, wanted.node_id, past, valid_moment(wanted.valid_at), whole=True)
+def _present(leased: Store, wanted: EdgesOfNode, moment: int | None) -> bytes | None:
+    with leased.reading() as rows:
+        numbers = np.array([rows.number(wanted.node_id)])
+        if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        edges = rows.around(numbers, outgoing=wanted.side == "outgoing")
+        edges = edges if moment is None else rows.holding(edges, moment)
+        page, more = page_of_edges(rows, edges, wanted.kinds, wanted.offset, wanted.limit)
+    next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
+    return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
+
+
+def _past(leased: Store, past: Past, wanted: EdgesOfNode, moment: int | None) -> bytes | None:
+    found = as_of.view(leased, past, wanted.node_id, moment, whole=True)
     if found is None:
-        when = when_asked(past, wanted.valid_at)
-        raise NotFound(f"there is no node {wanted.node_id!r} in store {store!r}{when}")
-    return found.outgoing if wanted.side == "outgoing" else found.incoming
+        return None
+    edges = found.outgoing if wanted.side == "outgoing" else found.incoming
+    edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_place)
+    end = wanted.offset + wanted.limit
+    page = [render.edge(row) for row in edges[wanted.offset : end]]
+    return msgspec.json.encode(EdgeList(edges=page, next_offset=end if end < len(edges) else None))
 
 
 def _place(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:

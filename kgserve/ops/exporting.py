@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from kgserve.engine import read
-from kgserve.errors import StorageFull
-from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error
-from kgserve.model.change import StoreState
 from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
 from kgserve.model.rows import EdgeExtras, NodeExtras
 from kgserve.model.times import format_time
-from kgserve.ops.validity import Held, valid_moment
+from kgserve.ops.validity import valid_moment
+from kgserve.rows.encoding import EdgeFields, NodeFields, edge_fields, node_fields
+from kgserve.rows.snapshot import Rows
 from kgserve.store.pool import StorePool
-from kgserve.store.store import Store
 
 _Text = str | None
 
@@ -64,20 +58,22 @@ _encode = msgspec.json.Encoder().encode_lines
 class ExportStream:
     """All nodes, then all edges, of one state, as blocks of NDJSON lines; a context manager."""
 
-    def __init__(self, folder: Path, state: StoreState, release: Callable[[], None], valid_at: int | None) -> None:
-        self._folder = folder
+    def __init__(self, rows: Rows, release: Callable[[], None], valid_at: int | None) -> None:
+        self._rows = rows
         self._valid_at = valid_at
         self._release = release
-        self.sequence = state.sequence
+        self.sequence = rows.at
 
     def __iter__(self) -> Iterator[bytes]:
-        held = None if self._valid_at is None else Held(self._valid_at)
-        for rows in snapshot.read_rows(self._folder / snapshot.NODES):
-            if block := encode_nodes(held.nodes(rows) if held else rows):
-                yield block
-        for rows in snapshot.read_rows(self._folder / snapshot.EDGES):
-            if block := encode_edges(held.edges(rows) if held else rows):
-                yield block
+        rows, moment = self._rows, self._valid_at
+        for numbers in rows.node_slices():
+            kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
+            if len(kept):
+                yield _encode([_line_of_node(node) for node in map(node_fields, rows.node_texts(kept, 0))])
+        for found in rows.edge_slices():
+            held = found if moment is None else rows.holding(found, moment)
+            if len(held):
+                yield _encode([_line_of_edge(edge) for edge in map(edge_fields, rows.edge_texts(held))])
 
     def __enter__(self) -> Self:
         return self
@@ -86,47 +82,40 @@ class ExportStream:
         self.close()
 
     def close(self) -> None:
-        """Remove the files that it reads from, and give the store back."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Give the rows and the store back."""
         release, self._release = self._release, lambda: None
         release()
 
 
 def export(pool: StorePool, store: str, valid_at: str | None = None) -> ExportStream:
-    """Take a snapshot of a store to stream; the store is leased until it is closed. Raises NotFound, StorageFull.
+    """The rows of a store as they are, to be streamed; the store is leased until that is closed. Raises NotFound.
 
     With ``valid_at`` (RFC 3339) only what was true in the world then.
     """
     moment = valid_moment(valid_at)
-    leased = pool.acquire(store)
-    try:
-        folder, state = _dump(leased)
-    except OSError as error:
-        pool.release(leased)
-        raise storage_error(error, "writing a snapshot to export") from error
-    except BaseException:
-        pool.release(leased)
-        raise
-    return ExportStream(folder, state, lambda: pool.release(leased), moment)
+    with contextlib.ExitStack() as stack:
+        leased = stack.enter_context(pool.lease(store))
+        rows = stack.enter_context(leased.reading())
+        return ExportStream(rows, stack.pop_all().close, moment)
 
 
-def _dump(store: Store) -> tuple[Path, StoreState]:
-    try:
-        store.layout.scratch.mkdir(exist_ok=True)
-        return _dump_into(store, store.layout.scratch)
-    except (OSError, StorageFull):
-        # What is on a full disk can be read on: the system's folder for such files may be on another.
-        return _dump_into(store, Path(tempfile.gettempdir()))
+def _line_of_node(node: NodeFields) -> _NodeLine:
+    line = _NodeLine(node.id, node.type, node.content, node.attributes, node.version, node.created_at, node.updated_at)
+    line.summary, line.tags, line.created_by = node.summary or "", node.tags or (), node.created_by or ""
+    line.freshness_at, line.valid_from, line.valid_to = (
+        node.freshness_at or None,
+        node.valid_from or None,
+        node.valid_to or None,
+    )
+    return line
 
 
-def _dump_into(store: Store, place: Path) -> tuple[Path, StoreState]:
-    folder = Path(tempfile.mkdtemp(prefix="export-", dir=place))
-    try:
-        with store.reading(timeout=0) as session:
-            return folder, read.dump(session, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+def _line_of_edge(edge: EdgeFields) -> _EdgeLine:
+    line = _EdgeLine(edge.source, edge.target, edge.relation_type, edge.weight, edge.attributes, edge.version)
+    line.ordinal = edge.ordinal if isinstance(edge.ordinal, int) else None
+    line.created_by = edge.created_by or ""
+    line.valid_from, line.valid_to = edge.valid_from or None, edge.valid_to or None
+    return line
 
 
 def encode_nodes(rows: Iterable[RowTuple]) -> bytes:

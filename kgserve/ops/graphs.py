@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
-from kgserve.engine import read
-from kgserve.engine.session import Session
-from kgserve.engine.traverse import walk
+import msgspec
+import numpy as np
+
 from kgserve.history.history import History
 from kgserve.model.fusion import HUB, Neighbours
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.walk import Walk, by_levels
-from kgserve.store.store import Store
+from kgserve.ops.validity import MAX_SHOWN
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.walk import walk
 from kgserve.views.historian import HistoryFollower
 
 EVERY_EDGE = 1 << 62
@@ -82,36 +85,46 @@ class Graph(ABC):
 
 
 class PresentGraph(Graph):
-    """The graph as it is. What is not asked for a time of the world is asked of the engine in its shortest way."""
+    """The graph as it is."""
 
-    def __init__(self, store: Store, session: Session, valid_at: int | None) -> None:
+    def __init__(self, rows: Rows, valid_at: int | None) -> None:
         super().__init__(valid_at)
-        self._store = store
-        self._session = session
+        self._present = rows
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         """See `Graph.neighbours`."""
-        return read.neighbours(self._session, ids) if self._valid_at is None else super().neighbours(ids)
+        return {node_id: list(islice(self._ends(node_id), _ENOUGH)) for node_id in ids}
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         """See `Graph.walk`."""
-        if self._valid_at is None:
-            return walk(self._session, _walk(start, depth, max_nodes)).edges
-        return super().walk(start, depth, max_nodes)
+        wanted = msgspec.structs.replace(_walk(start, depth, max_nodes), valid_at=self._valid_at)
+        return list(self._present.rows_of(walk(self._present, wanted).edges))
+
+    def _ends(self, node_id: str) -> Iterator[tuple[str, float]]:
+        rows, node = self._present, self._present.number(node_id)
+        if node < 0:
+            return
+        for outgoing in (True, False):
+            edges = rows.around(np.array([node]), outgoing=outgoing)
+            if self._valid_at is not None and rows.dated:
+                # With so many it is taken for a hub, however few of them are true.
+                edges = rows.holding(edges.first(MAX_SHOWN), self._valid_at)
+            edges = edges.first(_ENOUGH)
+            ends = rows.ends(edges)[outgoing]
+            for end, weight in zip(ends.tolist(), rows.weights(edges), strict=True):
+                yield rows.delta.id(end), weight
 
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        return self._store.find_nodes(self._session, ids)
+        return self._present.nodes(ids)
 
     def _around(self, node_id: str) -> list[EdgeRow]:
-        edges = [*read.some_outgoing(self._session, node_id), *read.some_incoming(self._session, node_id)]
-        # With so many it is taken for a hub, however few of them are true.
-        return edges if len(edges) > read.MAX_SHOWN else [edge for edge in edges if self._holds(edge)]
+        return self._all_around(node_id)
 
     def _all_around(self, node_id: str) -> list[EdgeRow]:
-        return [*read.outgoing(self._session, node_id), *read.incoming(self._session, node_id)]
+        return [*self._present.outgoing(node_id), *self._present.incoming(node_id)]
 
     def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
-        return read.some_outgoing(self._session, node_id)
+        return list(islice(self._present.outgoing(node_id), MAX_SHOWN + 1))
 
 
 class PastGraph(Graph):
@@ -137,7 +150,7 @@ class PastGraph(Graph):
         return self._edges(node_id, EVERY_EDGE)
 
     def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [s.row for s in self._history.look(lambda h: h.outgoing(node_id, self._at, read.MAX_SHOWN + 1))]
+        return [s.row for s in self._history.look(lambda h: h.outgoing(node_id, self._at, MAX_SHOWN + 1))]
 
     def _edges(self, node_id: str, limit: int) -> list[EdgeRow]:
         def look(history: History) -> list[EdgeRow]:

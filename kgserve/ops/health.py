@@ -11,7 +11,7 @@ from kgserve.journal.files import storage_error, write_all
 from kgserve.model.service import Ready
 from kgserve.settings import MEBIBYTE
 from kgserve.store.pool import StorePool
-from kgserve.store.store import ROOM_BYTES
+from kgserve.store.room import ROOM_BYTES
 
 PROBE_FILE = ".ready"
 

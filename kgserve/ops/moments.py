@@ -20,7 +20,7 @@ class Past(msgspec.Struct, frozen=True):
     """When a reader wants to look, and who remembers. ``as_of`` is a sequence or an RFC 3339 time."""
 
     historian: Historian | None
-    as_of: str
+    as_of: int | str
 
     def of(self, store: Store) -> tuple[HistoryFollower, int]:
         """The history of a store, and the commit that is meant: the one named, or the last one up to the time.
@@ -41,18 +41,22 @@ class Past(msgspec.Struct, frozen=True):
         follower, at = self.of(store)
         if self._is_sequence:
             return follower.look(lambda history: history.time_of(at))
-        return min(parse_time(self.as_of), time.time_ns() // 1000)
+        return min(parse_time(self._text), time.time_ns() // 1000)
 
     @property
     def _is_sequence(self) -> bool:
-        return self.as_of.isascii() and self.as_of.isdecimal() and len(self.as_of) <= MAX_DIGITS
+        return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_DIGITS
+
+    @property
+    def _text(self) -> str:
+        return str(self.as_of)
 
     def _sequence(self, follower: HistoryFollower, present: int) -> int:
         if self._is_sequence:
             _catch_up(follower, min(int(self.as_of), present))
             return int(self.as_of)
         try:
-            moment = parse_time(self.as_of)
+            moment = parse_time(self._text)
         except ValueError as error:
             message = f"is neither a sequence nor a time: {error}"
             raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),)) from None

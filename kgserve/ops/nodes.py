@@ -2,66 +2,100 @@
 
 from __future__ import annotations
 
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import msgspec
+import numpy as np
 
-from kgserve.engine import read
+from kgserve.catalog.catalog import Catalog
+from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import Node, NodeAnswer, NodePage
-from kgserve.model.listing import NodeFilter, Place
+from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
 from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.validity import held_view, valid_moment, when_asked, world_moment
+from kgserve.ops.validity import MAX_SHOWN, valid_moment, when_asked, world_moment
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.walk import TooLong
+from kgserve.store.lists import CatalogDamaged
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
 MAX_PAGE = 1000
 MAX_OFFSET = 10_000
 
+_decode_answer = json_decoder(NodeAnswer).decode
+
 
 def get_node(
     pool: StorePool, store: str, node_id: str, past: Past | None = None, valid_at: str | None = None
 ) -> NodeAnswer:
-    """A node and its edges, at most 1,000 in each direction. Raises NotFound, and what `Past.of` raises.
+    """A node and its edges; see `get_node_json`."""
+    return _decode_answer(get_node_json(pool, store, node_id, past, valid_at))
 
-    With ``valid_at`` (RFC 3339) only what was true in the world then: the node, its edges, their other ends.
+
+def get_node_json(
+    pool: StorePool,
+    store: str,
+    node_id: str,
+    past: Past | None = None,
+    valid_at: str | None = None,
+    allowed: int | None = None,
+) -> bytes:
+    """A `NodeAnswer` as JSON: a node and its edges, at most 1,000 in each direction.
+
+    With ``valid_at`` (RFC 3339) only what was true in the world then: the node, its edges, their other ends. Raises
+    NotFound, TooLong for one that has more than ``allowed`` edges, and what `Past.of` raises.
     """
     moment = valid_moment(valid_at)
     faults = Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
     with pool.lease(store) as leased:
-        found = node_view(leased, node_id, past, moment)
+        found = _present(leased, node_id, moment, allowed) if past is None else _past(leased, past, node_id, moment)
     if found is None:
         raise NotFound(f"there is no node {node_id!r} in store {store!r}{when_asked(past, valid_at)}")
-    return NodeAnswer(
-        node=render.node(found.node),
-        outgoing=[render.edge(row) for row in found.outgoing[: read.MAX_SHOWN]],
-        incoming=[render.edge(row) for row in found.incoming[: read.MAX_SHOWN]],
-        edges_truncated=found.truncated or max(len(found.outgoing), len(found.incoming)) > read.MAX_SHOWN,
+    return found
+
+
+def _present(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
+    with leased.reading() as rows:
+        number = rows.number(node_id)
+        numbers = np.array([number])
+        if number < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        lists: list[bytes] = []
+        truncated = False
+        for outgoing in (True, False):
+            edges = rows.around(numbers, outgoing=outgoing)
+            if allowed is not None and len(edges) > allowed:
+                raise TooLong
+            edges = edges if moment is None else rows.holding(edges, moment)
+            truncated = truncated or len(edges) > MAX_SHOWN
+            lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))
+        node = rows.node_text(number, time.time_ns() // 1000)
+    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b}' % (
+        node,
+        *lists,
+        b"true" if truncated else b"false",
     )
 
 
-def node_view(
-    leased: Store, node_id: str, past: Past | None, moment: int | None, *, whole: bool = False
-) -> read.NodeView | None:
-    """A node and its edges, now or as of a commit, true whenever or at a moment; None when it was not there.
-
-    With ``whole`` or a moment it has all its edges, otherwise at most 1,000 in each direction.
-    """
-    if past is not None:
-        return as_of.view(leased, past, node_id, moment, whole=whole)
-    with leased.reading() as session:
-        if moment is None and not whole:
-            return read.view(session, node_id)
-        found = read.whole_view(session, node_id)
-        if found is None or moment is None:
-            return found
-        return held_view(found.node, found.outgoing, found.incoming, lambda ids: read.find_nodes(session, ids), moment)
+def _past(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes | None:
+    found = as_of.view(leased, past, node_id, moment, whole=False)
+    if found is None:
+        return None
+    answer = NodeAnswer(
+        node=render.node(found.node),
+        outgoing=[render.edge(row) for row in found.outgoing[:MAX_SHOWN]],
+        incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
+        edges_truncated=found.truncated or max(len(found.outgoing), len(found.incoming)) > MAX_SHOWN,
+    )
+    return msgspec.json.encode(answer)
 
 
 class NodeList(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,10 +143,32 @@ def _page(pool: StorePool, store: str, wanted: NodeList, past: Past | None) -> t
         moment = world_moment(wanted.valid_at, leased, past)
         wanted_nodes = NodeFilter(wanted.types, tuple(dict.fromkeys(wanted.tags)), moment)
         if past is None:
-            found = leased.listing(lambda catalog: catalog.listed(wanted_nodes, place, wanted.limit))
+            found = _listed(leased, wanted_nodes, place, wanted.limit)
         else:
             found = as_of.page(leased, past, wanted_nodes, place, wanted.limit)
     return found.items, None if found.next is None else _encode(found.next)
+
+
+def _listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+    if wanted == EVERYTHING:
+        with leased.reading() as rows:
+            ids = ((node_id, node_id, True) for node_id in rows.ids_behind(place.after))
+            return _with_rows(rows, page_of(ids, place, limit))
+
+    def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
+        page = _with_rows(rows, catalog.listed(wanted, place, limit))
+        if not all(map(wanted.matches, page.items)):
+            raise CatalogDamaged("it names a node that does not fit")
+        return page
+
+    return leased.listing(look)
+
+
+def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
+    found = rows.nodes(page.items)
+    if len(found) != len(page.items):
+        raise CatalogDamaged("it names a node that is not there")
+    return Listed(list(found.values()), page.next)
 
 
 def _checked(wanted: NodeList) -> Place:

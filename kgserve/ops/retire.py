@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from kgserve.engine import read
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import EdgeKeyAnswer
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
@@ -31,8 +30,8 @@ def retire_node(pool: StorePool, store: str, node_id: str, request: RetireReques
     valid_to, author = _checked(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
-        with leased.reading() as session:
-            row = next(iter(read.find_nodes(session, [node_id])), None)
+        with leased.reading() as rows:
+            row = rows.node(node_id)
         if row is None:
             raise NotFound(f"there is no node {node_id!r} in store {store!r}")
         end = _end(row, valid_to)
@@ -51,8 +50,8 @@ def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Futu
     valid_to, author = _checked(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
-        with leased.reading() as session:
-            row = next(iter(read.find_edges(session, [key])), None)
+        with leased.reading() as rows:
+            row = rows.edge(key)
         if row is None:
             raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {store!r}")
         put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end(row, valid_to)))

@@ -20,7 +20,7 @@ from kgserve.views.lookback import Lookback
 class Moment(msgspec.Struct, frozen=True):
     """When a searcher wants to look, as `Past` and RFC 3339 have it, and who remembers."""
 
-    as_of: str | None
+    as_of: int | str | None
     valid_at: str | None
     historian: Historian | None
 
@@ -45,5 +45,5 @@ def at_moment(store: Store, indexes: Indexes, moment: Moment) -> Generator[Scene
         lookback = Lookback(indexes, history, at)
         yield Scene(at, valid_at, PastGraph(history, at, valid_at), lookback, indexes.queries)
         return
-    with store.reading() as session:
-        yield Scene(None, valid_at, PresentGraph(store, session, valid_at), indexes, indexes.queries)
+    with store.reading() as rows:
+        yield Scene(None, valid_at, PresentGraph(rows, valid_at), indexes, indexes.queries)

@@ -58,7 +58,7 @@ def most_behind(found: Standing) -> int | None:
 
 def _engine_bytes(store: Store) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        return store.view.bytes()
+        return store.engine.bytes()
     return None
 
 
@@ -109,7 +109,7 @@ _COUNTERS = (
     _Number("commits", "Commits since the store was opened", lambda each: each.store.count.commits),
     _Number("commit_failures", "Groups of writes that failed", lambda each: each.store.count.failures),
     _Number("commit_seconds", "Time of its commits", lambda each: each.store.count.seconds),
-    _Number("engine_rebuilds", "Engine files built anew from the journal", lambda each: each.store.view.rebuilds),
+    _Number("engine_rebuilds", "Engine files built anew from the journal", lambda each: each.store.engine.rebuilds),
     _Number("compactions", "Compactions", lambda each: each.store.compactor.done),
 )
 

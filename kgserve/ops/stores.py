@@ -116,7 +116,7 @@ def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
 
 def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
     state = store.state
-    engine_bytes, engine_log_bytes = store.view.bytes()
+    engine_bytes, engine_log_bytes = store.engine.bytes()
     snapshots = snapshot.list_snapshots(store.layout.journal)
     checked = store.last_check
     return StoreStats(
@@ -124,14 +124,14 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        types=store.listing(lambda catalog: catalog.types(TOP_TYPES)),
-        relation_types=store.listing(lambda catalog: catalog.relation_types(TOP_TYPES)),
+        types=store.listing(lambda catalog, _: catalog.types(TOP_TYPES)),
+        relation_types=store.listing(lambda catalog, _: catalog.relation_types(TOP_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
         snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
         engine_bytes=engine_bytes,
         engine_log_bytes=engine_log_bytes,
-        engine_rebuilds=store.view.rebuilds,
+        engine_rebuilds=store.engine.rebuilds,
         compactions=store.compactor.done,
         queued_writes=store.queued,
         indexes=indexes,

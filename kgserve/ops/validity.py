@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from kgserve.engine.read import NodeView
+import msgspec
+
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
 from kgserve.model.rows import EdgeRow, NodeRow, holds
@@ -17,6 +18,8 @@ RowsOf = Callable[[Collection[str]], Iterable[NodeRow]]
 """The nodes of some ids, of those that are there."""
 
 
+MAX_SHOWN = 1000
+"""Edges that are shown with a node, in each direction."""
 ANY = "any"
 NOW = "now"
 
@@ -29,8 +32,8 @@ def world_moment(text: str | None, store: Store, past: Past | None = None) -> in
     if text is not None:
         return valid_moment(text)
     if past is not None:
-        return past.moment(store) if store.view.whole else None
-    return _now() if store.view.dated else None
+        return past.moment(store)
+    return _now() if store.rows.dated else None
 
 
 def valid_moment(text: str | None) -> int | None:
@@ -54,6 +57,15 @@ def when_asked(past: Past | None, valid_at: str | None) -> str:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node with up to 1,000 edges in each direction; ``truncated`` when there are more."""
+
+    node: NodeRow
+    outgoing: list[EdgeRow]
+    incoming: list[EdgeRow]
+    truncated: bool
 
 
 def held_view(

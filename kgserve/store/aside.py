@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute
 
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.engine.database import Engine, EngineOptions, build, remove
 from kgserve.engine.session import Session
 from kgserve.errors import StorageFull
@@ -70,7 +70,7 @@ class Copy:
     def difference(self) -> Difference:
         """What is not as it was when the copy was made."""
         after = fresh_folder(self._folder / "after")
-        read.dump(self.session, after)
+        dumping.dump(self.session, after)
         nodes, nodes_gone = _compare(*self._tables(after, snapshot.NODES, NodeRow), _NODE_KEY)
         before, now = self._tables(after, snapshot.EDGES, EdgeRow)
         edges, edges_gone = _compare(before, now, _EDGE_KEY)
@@ -103,7 +103,7 @@ def copied(
         rows = fresh_folder(_rows(fresh_folder(folder)))
         _require_room(folder, COPY_FACTOR * size + options.cache_bytes)
         with reading as session:
-            state = read.dump(session, rows)
+            state = dumping.dump(session, rows)
         build(path, rows, state, options, whole=True)
         engine = Engine(path, options)
         try:

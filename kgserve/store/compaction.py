@@ -1,45 +1,38 @@
-"""Compaction: a snapshot of the store, an engine file built from it aside, and the swap.
+"""Compaction: a snapshot of the journal, so that rebuilding need not begin at 1, and a new file for the engine.
 
-The engine never writes its log into its file while in service, so the log grows until a new file takes over. That is
-begun when the log has outgrown 64 MiB (a setting) or half of the file, whichever is more: once no write has come for a
-second, or at once when it is three times as much. At five times as much writes wait for it, for what is in the log
-stays in the page cache. The memory that the engine keeps for updated rows counts likewise: it is not in the page cache,
-nobody bounds it, and only another file frees it.
+A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more.
+The engine never writes its log into its file while in service, so a new file takes over once the log has outgrown the
+same measure against the file, or the memory that the engine keeps for updated rows its own: nobody bounds that, and
+only another file frees it. It begins once no write has come for a second, or at once when it is three times due.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import structlog
 
-from kgserve.engine import database, read
+from kgserve.engine import database
 from kgserve.engine.database import Engine
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.files import sync_file
-from kgserve.model.change import NetChange, StoreState
+from kgserve.journal.journal import Journal
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
-from kgserve.store.rebuild import SNAPSHOTS_KEPT, fresh_folder
+from kgserve.store.layout import Layout
+from kgserve.store.rebuild import SNAPSHOTS_KEPT, take_snapshot, unsnapshotted_bytes
 from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
 AT_ONCE = 3
-HOLD_BACK = 5
-_HOLD_BACK_SECONDS = 30.0
 _RETRY_SECONDS = 60.0
-_GROUP_ROWS = 50_000
-# Memory that the engine may keep for updates: compacting a small store is cheap, so it may keep less.
+# Memory that the engine may keep for updates: a new file for a small store is cheap, so it may keep less.
 _LEAST_KEPT = 16 * MEBIBYTE
 _MOST_KEPT = 128 * MEBIBYTE
-# A swap keeps writes waiting while it applies what is left; more than this many commits are caught up with before.
-_SWAP_COMMITS = 50
 
 
 class Compactor:
@@ -47,24 +40,34 @@ class Compactor:
 
     def __init__(
         self,
-        view: EngineView,
+        layout: Layout,
+        journal: Journal,
+        engine: EngineView,
+        fold: Callable[[], None],
         settings: Settings,
         background: Callable[[Callable[[], None]], None],
         needed_from: Sequence[Callable[[], int]] = (),
     ) -> None:
-        """The journal is kept from the first sequence on that any of ``needed_from`` names."""
+        """The journal is kept from the first sequence on that any of ``needed_from`` names.
+
+        ``fold`` has the present rows need less of it.
+        """
+        self._layout = layout
+        self._journal = journal
+        self._engine = engine
+        self._fold = fold
         self._needed_from = needed_from
-        self._view = view
         self._settings = settings
         self._background = background
         self._finished = threading.Event()
         self._finished.set()
         self._not_before = 0.0
+        self._look_again_at = 0
         self.done = 0
 
     def wanted(self) -> bool:
         """Whether to compact once the store is idle; begins at once when it cannot wait that long."""
-        pressure = self._pressure()
+        pressure = max(self._journal_pressure(), self._engine_pressure())
         if pressure < 1 or not self._finished.is_set() or time.monotonic() < self._not_before:
             return False
         if pressure < AT_ONCE:
@@ -73,16 +76,9 @@ class Compactor:
         return False
 
     def start_if_wanted(self) -> None:
-        """Begin when the log has outgrown its threshold."""
+        """Begin when something has outgrown its threshold."""
         if self.wanted():
             self.start()
-
-    def hold_back(self) -> None:
-        """Block while the log is far too long and a compaction is under way."""
-        pressure = self._pressure()
-        if pressure >= HOLD_BACK and not self._finished.is_set():
-            log.warning("writes_held_back", store=self._view.layout.name, pressure=round(pressure, 1))
-            self._finished.wait(_HOLD_BACK_SECONDS)
 
     def start(self) -> None:
         """Begin in the background."""
@@ -97,119 +93,74 @@ class Compactor:
         """Compact now, in this thread; a failure is logged and nothing has changed."""
         self._finished.clear()
         started = time.perf_counter()
-        name = self._view.layout.name
+        name = self._layout.name
         log.info("compaction_started", store=name)
         try:
-            state = self._compact()
+            sequence = self._compact()
         except (KgserveError, OSError) as error:
             self._not_before = time.monotonic() + _RETRY_SECONDS
             log.exception("compaction_failed", store=name, error=str(error))
         else:
             self.done += 1
             seconds = round(time.perf_counter() - started, 3)
-            log.info("compaction_done", store=name, snapshot=state.sequence, seconds=seconds)
+            log.info("compaction_done", store=name, snapshot=sequence, seconds=seconds)
         finally:
             self._finished.set()
 
-    def _pressure(self) -> float:
+    def _journal_pressure(self) -> float:
+        """How far the journal has outgrown its threshold since the last snapshot; 1 is there."""
+        size = self._journal.bytes
+        if size < self._look_again_at:
+            return 0.0
+        grown, before = unsnapshotted_bytes(self._layout, self._journal)
+        room = max(self._settings.compact_wal_mb * MEBIBYTE, before // 2)
+        # Until it can be due there is nothing to look at.
+        self._look_again_at = size + max(room - grown, 0)
+        return grown / room
+
+    def _engine_pressure(self) -> float:
         """How far the engine's log, or the memory that it keeps, has outgrown its threshold; 1 is there."""
-        file_bytes, log_bytes = self._view.bytes()
+        if not self._engine.is_open:
+            return 0.0
+        file_bytes, log_bytes = self._engine.bytes()
         log_room = max(self._settings.compact_wal_mb * MEBIBYTE, file_bytes // 2)
         kept_room = min(max(2 * file_bytes, _LEAST_KEPT), _MOST_KEPT)
-        return max(log_bytes / log_room, self._view.kept_bytes / kept_room)
+        return max(log_bytes / log_room, self._engine.kept_bytes / kept_room)
 
-    def _compact(self) -> StoreState:
-        whole = self._view.whole
-        require_room(self._view.layout.root, sum(self._view.bytes()))
-        taken = self._take_snapshot()
-        try:
-            state = self._rebuild(taken, whole=whole)
-        except EngineFailed:
-            if whole or not self._view.whole:
-                raise
-            # The first row with extras came meanwhile, and found a file without columns for them.
-            state = self._rebuild(taken, whole=True)
+    def _compact(self) -> int:
+        renewed = self._engine_pressure() >= 1
+        sequence = take_snapshot(self._layout, self._journal).sequence
+        self._look_again_at = 0
+        if renewed:
+            self._renew_engine()
+        self._fold()
         self._drop_old()
-        return state
+        return sequence
 
-    def _rebuild(self, taken: Path, *, whole: bool) -> StoreState:
-        """Put a file made of a snapshot in service, once it has caught up."""
-        view = self._view
+    def _renew_engine(self) -> None:
+        """Put a file made of the newest snapshot in service, once it has caught up."""
+        view = self._engine
+        require_room(self._layout.root, sum(view.bytes()))
+        taken = snapshot.list_snapshots(self._layout.journal)[0]
         path = view.next_path()
         try:
-            database.build(path, taken, snapshot.verify(taken).state, view.options, whole=whole)
+            database.build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
             sync_file(path)
             engine = Engine(path, view.options)
-            try:
-                state = self._verify(engine)
-                self._catch_up_and_swap(engine, state)
-            except BaseException:
-                engine.retire()
-                raise
         except BaseException:
             database.remove(path)
             raise
-        return state
-
-    def _take_snapshot(self) -> Path:
-        """Install a snapshot of the engine's rows; if they are not the journal's, heal instead."""
-        view = self._view
-        rows = fresh_folder(view.layout.scratch / "compaction")
-        try:
-            with view.reading(timeout=0) as session:
-                state = read.dump(session, rows)
-            if snapshot.measure(rows) == (state.digest, state.nodes, state.edges):
-                snapshot.seal(rows, state)
-                with view.commits:
-                    return snapshot.place(rows, view.layout.journal, state)
-        finally:
-            shutil.rmtree(rows, ignore_errors=True)
         with view.commits:
-            view.heal("its rows do not come to the digest")
-        raise EngineFailed("the engine's rows did not come to the digest; it was built anew from the journal")
-
-    def _verify(self, engine: Engine) -> StoreState:
-        rows = fresh_folder(self._view.layout.scratch / "verify")
-        try:
-            with engine.reader(timeout=0) as session:
-                state = read.dump(session, rows)
-            if snapshot.measure(rows) != (state.digest, state.nodes, state.edges):
-                raise EngineFailed("the new engine file does not hold the rows of its snapshot")
-        finally:
-            shutil.rmtree(rows, ignore_errors=True)
-        return state
-
-    def _catch_up_and_swap(self, engine: Engine, state: StoreState) -> None:
-        view = self._view
-        while view.journal.last - state.sequence > _SWAP_COMMITS:
-            state = self._catch_up(engine, state)
-        with view.commits:
-            log.info("compaction_swapping", store=view.layout.name)
-            if view.whole and not engine.whole:
-                raise EngineFailed("the file in service has got columns that the new one was built without")
-            state = self._catch_up(engine, state)
-            if state != view.state:
-                raise EngineFailed("the new engine file and the one in service came to different states")
+            log.info("compaction_swapping", store=self._layout.name)
+            if not view.is_open or (view.whole and not engine.whole):
+                engine.retire()
+                database.remove(path)
+                raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
             view.replace(engine)
-
-    def _catch_up(self, engine: Engine, state: StoreState) -> StoreState:
-        net = NetChange()
-        for change in self._view.journal.read(state.sequence):
-            net.add(change)
-            state = change.state
-            if len(net) >= _GROUP_ROWS:
-                engine.apply(net, state)
-                net = NetChange()
-        if net.state is not None:
-            engine.apply(net, state)
-        return state
+            view.state = engine.state
+            view.follow(self._journal.last)
 
     def _drop_old(self) -> None:
-        view = self._view
-        with view.commits:
-            self._drop_old_files(view)
-
-    def _drop_old_files(self, view: EngineView) -> None:
-        oldest = snapshot.remove_but_newest(view.layout.journal, SNAPSHOTS_KEPT)
+        oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
-        view.journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
+        self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)

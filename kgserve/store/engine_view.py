@@ -1,4 +1,9 @@
-"""The engine of a store as what it is: a view of the journal, in service, rebuilt or replaced at any time."""
+"""The engine of a store as what it is: a follower of the journal that answers Cypher, open only while it is asked.
+
+A statement waits until the engine has what had been acknowledged when it came. While statements come, the engine
+follows each commit at once, in the background; when none has come for a minute its file is closed, and brought up to
+date now and then.
+"""
 
 from __future__ import annotations
 
@@ -11,118 +16,203 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.engine import database, read, schema
+from kgserve.engine import database, schema
 from kgserve.engine.database import Engine, EngineOptions, Retired
 from kgserve.engine.session import Session
-from kgserve.errors import EngineFailed, KgserveError, Unavailable
-from kgserve.journal.files import reserve, storage_error
+from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
+from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
+from kgserve.journal.tail import Tail
 from kgserve.model.change import NetChange, StoreState
-from kgserve.store.layout import CloseMark, FileMark, Layout, file_mark
+from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
 from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
+GROUP_ROWS = 50_000
+"""Rows that are applied in one transaction, about."""
+ASKED_SECONDS = 60.0
+"""For so long after a statement the engine follows at once; then its file is closed."""
+WORTH_ROWS = 20_000
+LONGEST_SECONDS = 300.0
+"""A closed file is brought up to date once it is so many rows, or for so long, behind."""
+LOG_BYTES = 4 << 20
+
 
 class EngineView:
-    """Holds the engine in service and the store's state; ``dated``: there may be rows that say when they are true.
+    """The engine's file, open or closed, and how far it has come.
 
-    ``found_damaged`` says what was wrong with the file of a store that had been closed cleanly.
-
-    ``commits`` is to be held by whoever applies a change, heals or replaces: one writer, one at a time.
+    ``commits`` is to be held by whoever applies a change, heals or replaces: one at a time. ``found_damaged`` says what
+    was wrong with a file that had been closed cleanly.
     """
 
     def __init__(self, layout: Layout, journal: Journal, options: EngineOptions) -> None:
-        """Open the engine's file as it was left, or build it anew. Raises JournalDamaged or StorageFull."""
+        """Open nothing yet."""
         self.layout = layout
         self.journal = journal
         self.options = options
         self.rebuilds = 0
         self.found_damaged: str | None = None
+        self.failed: str | None = None
         self.commits = threading.RLock()
-        self._behind: str | None = None
-        self._engine, self.state = self._open()
-        # Whether a row says when it is true. Rows that no longer do make no difference until it is opened again.
-        self.dated = self.whole and read.are_dated(self.writer)
+        self._engine: Engine | None = None
+        self._tail = Tail(layout.journal)
+        mark = layout.engine_mark()
+        self.state = mark.state if mark else StoreState()
+        self._asked_at = float("-inf")
+        self._behind_rows = 0
+        self._behind_since: float | None = None if self.state.sequence >= journal.last else time.monotonic()
 
     @property
-    def writer(self) -> Session:
-        """The session that writes; for the holder of ``commits``."""
-        return self._engine.writer
+    def is_open(self) -> bool:
+        """Whether its file is open."""
+        return self._engine is not None
 
-    @contextmanager
-    def reading(self, timeout: float | None = None) -> Generator[Session]:
-        """A reading session on the engine in service; ``timeout`` in seconds, 0 for none."""
-        if self._behind is not None:
-            # After a commit that failed, this engine has been seen to answer as if it were empty.
-            raise Unavailable("the engine is being rebuilt from the journal; try again shortly", retry_after=2)
-        with contextlib.ExitStack() as lease:
-            yield self._lease(lease, timeout)
+    @property
+    def is_asked(self) -> bool:
+        """Whether statements have come within the last minute."""
+        return time.monotonic() - self._asked_at < ASKED_SECONDS
 
-    def _lease(self, lease: contextlib.ExitStack, timeout: float | None) -> Session:
-        while True:
-            with contextlib.suppress(Retired):
-                return lease.enter_context(self._engine.reader(timeout))
+    @property
+    def lag(self) -> int:
+        """Commits that it has not seen yet."""
+        return max(self.journal.last - self.state.sequence, 0)
 
     @property
     def kept_bytes(self) -> int:
         """About the memory that only replacing the engine gives back."""
-        return self._engine.kept_bytes
-
-    def bytes(self) -> tuple[int, int]:
-        """Size of the engine's file and of its log."""
-        return self._engine.bytes()
-
-    def apply(self, net: NetChange, state: StoreState) -> None:
-        """Apply what the journal has already. If this engine fails, the next one has it too.
-
-        Raises StorageFull or Unavailable when no engine could be built; `recover` tries again.
-        """
-        self.dated = self.dated or (self.whole and net.has_validity)
-        try:
-            self._engine.apply(net, state)
-        except Exception as error:
-            # Whatever it was, the journal is ahead of this engine now.
-            log.exception("apply_failed", store=self.layout.name, rows=len(net))
-            self.heal(f"applying {len(net)} rows failed: {error}")
-        self.state = state
-
-    def reserve(self, size: int) -> None:
-        """Set room aside for the engine's log to take a change of about this size. Raises StorageFull."""
-        try:
-            reserve(database.wal_path(self._engine.path), size)
-        except OSError as error:
-            raise storage_error(error, "making room for a write") from error
-
-    def recover(self) -> None:
-        """Try again what `apply` could not do; nothing when it could."""
-        if self._behind is not None:
-            self.heal(self._behind)
-
-    def heal(self, reason: str) -> None:
-        """Build the engine anew from the journal and put it in service; reads wait for it."""
-        self._behind = reason
-        self._renew(reason, whole=False)
-        self.rebuilds += 1
-        self._behind = None
-
-    def widen(self) -> None:
-        """Put an engine in service that has columns for extras, if this one has none; reads go on meanwhile.
-
-        Raises StorageFull when there is no room for it.
-        """
-        if not self.whole:
-            require_room(self.layout.root, sum(self.bytes()))
-            log.info("columns_for_extras", store=self.layout.name)
-            self._renew("a row has extras", whole=True)
+        engine = self._engine
+        return engine.kept_bytes if engine is not None else 0
 
     @property
     def whole(self) -> bool:
         """Whether the engine in service has columns for extras."""
-        return self._engine.whole
+        engine = self._engine
+        return engine is not None and engine.whole
 
-    def _renew(self, reason: str, *, whole: bool) -> None:
+    def bytes(self) -> tuple[int, int]:
+        """Size of the engine's file and of its log."""
+        engine = self._engine
+        path = engine.path if engine is not None else self.layout.engine
+        return database.size(path), database.size(database.wal_path(path))
+
+    @contextmanager
+    def reading(self, timeout: float | None = None, *, whole: bool = False, asked: bool = True) -> Generator[Session]:
+        """A reading session that sees every commit of now; ``timeout`` in seconds, 0 for none.
+
+        With ``whole`` it has columns for extras. Its file stays open for a minute if that is ``asked`` for. Raises
+        Unavailable while the engine cannot be had.
+        """
+        if asked:
+            self._asked_at = time.monotonic()
+        patience = timeout or self.options.read_timeout
+        with contextlib.ExitStack() as lease:
+            yield self._lease(lease, timeout, patience, self.journal.last, whole=whole)
+
+    def _lease(
+        self, lease: contextlib.ExitStack, timeout: float | None, patience: float, sequence: int, *, whole: bool
+    ) -> Session:
+        while True:
+            engine = self._engine
+            if engine is None or self.state.sequence < sequence or (whole and not engine.whole):
+                engine = self._brought_up(sequence, patience, whole=whole)
+            with contextlib.suppress(Retired):
+                return lease.enter_context(engine.reader(timeout))
+
+    def _brought_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
+        """The engine once it has seen a commit; another thread may be at it."""
+        if not self.commits.acquire(timeout=patience):
+            raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
+        try:
+            self.follow(sequence)
+            engine = self._engine or self._open()
+            if whole and not engine.whole:
+                engine = self._widen("a statement names extras")
+            return engine
+        except EngineFailed as error:
+            # A full disk does that, among others. The next statement tries again.
+            log.exception("engine_not_built", store=self.layout.name)
+            raise Unavailable(f"the engine's file cannot be made now: {error}", retry_after=10) from error
+        finally:
+            self.commits.release()
+
+    def committed(self, rows: int) -> None:
+        """Commits with so many rows have been added to the journal. For the writing thread."""
+        self._behind_rows += rows
+        if self._behind_since is None:
+            self._behind_since = time.monotonic()
+
+    def tend(self) -> None:
+        """Follow if that is due, close the file when nobody asks. Blocks; raises what `follow` does."""
+        if self.is_asked or self._is_worth_it():
+            with self.commits:
+                self.follow(self.journal.last)
+        if self._engine is not None and not self.is_asked:
+            self.rest()
+
+    def _is_worth_it(self) -> bool:
+        if self._behind_since is None or not self.lag:
+            return False
+        late = time.monotonic() - self._behind_since > LONGEST_SECONDS
+        return late or self._behind_rows > WORTH_ROWS
+
+    def follow(self, sequence: int) -> None:
+        """Apply what the journal has, up to a commit at least; for the holder of ``commits``.
+
+        Raises StorageFull or Unavailable when no engine could be built.
+        """
+        if self._engine is None:
+            self._open()
+        while self.state.sequence < sequence:
+            self._behind_rows, self._behind_since = 0, None
+            require_room(self.layout.root, LOG_BYTES)
+            net = self._next()
+            if net.state is None:
+                break
+            self._apply(net, net.state)
+
+    def _next(self) -> NetChange:
+        """What the next commits come to, up to the journal's end or about 50,000 rows."""
+        net = NetChange()
+        for change in self._tail.read(self.state.sequence + 1, self.journal.last):
+            net.add(change)
+            if len(net) >= GROUP_ROWS:
+                break
+        return net
+
+    def _apply(self, net: NetChange, state: StoreState) -> None:
+        engine = self._engine
+        assert engine is not None  # noqa: S101
+        try:
+            if net.has_extras and not engine.whole:
+                self._widen("a row has extras")
+                return
+            engine.apply(net, state)
+        except StorageFull:
+            raise
+        except Exception as error:
+            # Whatever it was, nobody knows what this engine holds now.
+            log.exception("apply_failed", store=self.layout.name, rows=len(net))
+            self.heal(f"applying {len(net)} rows failed: {error}")
+        else:
+            self.state = state
+
+    def heal(self, reason: str) -> None:
+        """Build the engine anew from the journal and put it in service; statements wait for it."""
+        self.failed = reason
+        self._retire()
+        self._renew(reason, whole=False)
+        self.rebuilds += 1
+        self.failed = None
+
+    def _widen(self, reason: str) -> Engine:
+        """An engine that has columns for extras. Raises StorageFull when there is no room for it."""
+        require_room(self.layout.root, sum(self.bytes()))
+        log.info("columns_for_extras", store=self.layout.name)
+        return self._renew(reason, whole=True)
+
+    def _renew(self, reason: str, *, whole: bool) -> Engine:
         path = self.next_path()
         try:
             state = rebuild(self.layout, self.journal, self.options, path, reason, whole=whole)
@@ -135,56 +225,83 @@ class EngineView:
             raise
         self.replace(engine)
         self.state = state
+        return engine
 
     def replace(self, engine: Engine) -> None:
-        """Put an engine with the same rows in service."""
-        old, self._engine = self._engine, engine
-        old.retire()
-        # On POSIX an open file may be unlinked: readers that are still on it are not disturbed.
-        database.remove(old.path)
+        """Put another engine in service."""
+        self.layout.forget_engine_mark()
+        self._retire()
+        self._engine = engine
+
+    def _retire(self) -> None:
+        old, self._engine = self._engine, None
+        if old is not None:
+            old.retire()
+            # On POSIX an open file may be unlinked: readers that are still on it are not disturbed.
+            database.remove(old.path)
 
     def next_path(self) -> Path:
-        """A name for a new engine file; at a clean close it is given the usual one."""
+        """A name for a new engine file; when it is closed it is given the usual one."""
         return self.layout.root / f"graph.{self.journal.last}-{time.monotonic_ns()}.kuzu"
 
-    def close(self) -> tuple[FileMark, FileMark] | None:
-        """Close the engine and give its files their usual names; how they are, or None if they are not to be used."""
-        engine = self._engine
-        engine.retire()
-        _wait_until(lambda: engine.closed, self.options.read_timeout + 5)
-        if self._behind is not None or not engine.closed:
-            return None
+    def rest(self) -> None:
+        """Close the file, if nobody reads from it just now, and leave a mark of how it was left."""
+        with self.commits:
+            engine = self._engine
+            if engine is None or not engine.retire_if_idle():
+                return
+            self._engine = None
+            self._leave(engine)
+
+    def close(self) -> None:
+        """Close the file for good; who still reads from it is waited for."""
+        with self.commits:
+            engine, self._engine = self._engine, None
+            if engine is None:
+                return
+            engine.retire()
+            _wait_until(lambda: engine.closed, self.options.read_timeout + 5)
+            if self.failed is None and engine.closed:
+                self._leave(engine)
+
+    def _leave(self, engine: Engine) -> None:
+        """Give a closed engine's files their usual names, and say how they are."""
         home = self.layout.engine
         if engine.path != home:
+            database.remove(home)
             if (engine_log := database.wal_path(engine.path)).exists():
                 engine_log.rename(database.wal_path(home))
             engine.path.rename(home)
-        return file_mark(home), file_mark(database.wal_path(home))
+        self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(database.wal_path(home))))
 
-    def _open(self) -> tuple[Engine, StoreState]:
-        mark = self.layout.close_mark()
+    def _open(self) -> Engine:
+        """Open the file as it was left, or build it anew. Raises JournalDamaged or StorageFull."""
+        mark = self.layout.engine_mark()
+        self.layout.forget_engine_mark()
         reason = self._why_not(mark)
         if reason is None and mark is not None:
             try:
-                return self._open_as_left(mark), mark.state
+                self._engine, self.state = self._open_as_left(mark), mark.state
             except KgserveError as error:
                 reason = str(error)
+            else:
+                return self._engine
         if mark is not None:
             self.found_damaged = reason
         return self._build(reason or "")
 
-    def _why_not(self, mark: CloseMark | None) -> str | None:
+    def _why_not(self, mark: EngineMark | None) -> str | None:
         """Why the engine's file cannot be taken as it is."""
         home = self.layout.engine
         if mark is None:
-            return "the store was not closed cleanly"
-        if (file_mark(home), file_mark(database.wal_path(home))) != (mark.engine, mark.engine_log):
+            return "the engine was not closed cleanly"
+        if (file_mark(home), file_mark(database.wal_path(home))) != (mark.file, mark.log):
             return "the engine's files are not as they were left"
-        if mark.journal != self.journal.end:
-            return "the journal is not as it was left"
+        if not self.journal.oldest - 1 <= mark.state.sequence <= self.journal.last:
+            return "the journal does not go on where the engine's file ends"
         return None
 
-    def _open_as_left(self, mark: CloseMark) -> Engine:
+    def _open_as_left(self, mark: EngineMark) -> Engine:
         engine = Engine(self.layout.engine, self.options)
         try:
             if engine.state != mark.state:
@@ -196,13 +313,15 @@ class EngineView:
             raise
         return engine
 
-    def _build(self, reason: str) -> tuple[Engine, StoreState]:
-        for path in self.layout.root.glob("graph*"):
+    def _build(self, reason: str) -> Engine:
+        files = list(self.layout.root.glob("graph*"))
+        for path in files:
             path.unlink()
-        state = rebuild(self.layout, self.journal, self.options, self.layout.engine, reason)
-        if state.sequence:
-            self.rebuilds += 1
-        return Engine(self.layout.engine, self.options), state
+        again = bool(files) or self.found_damaged is not None
+        state = rebuild(self.layout, self.journal, self.options, self.layout.engine, reason if again else "")
+        self.rebuilds += again
+        self._engine, self.state = Engine(self.layout.engine, self.options), state
+        return self._engine
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> None:

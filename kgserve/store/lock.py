@@ -8,23 +8,32 @@ import time
 from pathlib import Path
 from typing import Self
 
+import structlog
+
 from kgserve.errors import Conflict
 from kgserve.journal.files import write_whole
+from kgserve.permissions import Mended, close_data_folder, private_folder
 from kgserve.server_file import LOCK_FILE, SERVER_FILE, ServerFile, encode, named_in, read, read_server_file
 
 __all__ = ["LOCK_FILE", "SERVER_FILE", "DataFolderLock", "ServerFile", "read_server_file"]
 
+log = structlog.get_logger()
+
 
 class DataFolderLock:
-    """Held for as long as a process uses a data folder."""
+    """Held for as long as a process uses a data folder, which is closed to other users then.
+
+    ``mended``: what was open to them.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._descriptor = -1
+        self.mended = Mended(0, [])
 
     def acquire(self) -> None:
         """Take the lock. Raises Conflict naming the process that has it."""
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(self._data_dir)
         descriptor = os.open(self._data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
             holder = named_in(descriptor)
@@ -33,6 +42,7 @@ class DataFolderLock:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
+        self._close_to_others()
 
     def publish(self, url: str, token: str, certificate: str | None = None) -> None:
         """Write server.json, readable by this user alone."""
@@ -54,6 +64,14 @@ class DataFolderLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def _close_to_others(self) -> None:
+        """Folders from before were open to every user of the machine, and so are those that somebody made by hand."""
+        self.mended = close_data_folder(self._data_dir)
+        if self.mended.closed:
+            log.warning("data_folder_closed_to_others", path=str(self._data_dir), were_open=self.mended.closed)
+        for path in self.mended.still_open:
+            log.warning("open_to_others", path=str(path), reason="its mode cannot be changed")
 
     def _held_by(self, holder: int | None) -> str:
         found = read(self._data_dir)

@@ -20,10 +20,12 @@ from kgserve.journal.files import storage_error, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.names import check_store_name
 from kgserve.model.store_settings import StoreSettings
+from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
 from kgserve.store.store import USUAL, Store
+from kgserve.store.tending import Tender
 
 log = structlog.get_logger()
 
@@ -32,6 +34,10 @@ _UNUSABLE = "'\"\\*?[]"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
+
+
+class NotOpen(Exception):
+    """The store is not open: ask where blocking is allowed."""
 
 
 class Companion(Protocol):
@@ -68,7 +74,7 @@ class StorePool:
         self.settings = settings
         self.observation = Observation(settings)
         self.data_dir = _usable(settings.data_dir.resolve())
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(self.data_dir)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._creating = threading.Lock()
@@ -77,6 +83,7 @@ class StorePool:
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
+        self._tender = Tender(self.open_stores, self._held_open)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self._clear_trash()
@@ -105,6 +112,16 @@ class StorePool:
         self._close_surplus()
         return store
 
+    def acquire_open(self, name: str) -> Store:
+        """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or entry.store is None:
+                raise NotOpen
+            entry.leases += 1
+            self._entries.move_to_end(name)
+            return entry.store
+
     def release(self, store: Store) -> None:
         """Give a store back."""
         self._leave(store.name)
@@ -114,6 +131,20 @@ class StorePool:
         wish = Creation(chosen)
         with self.lease(name, create=wish):
             return wish.made
+
+    @contextmanager
+    def _held_open(self, name: str) -> Generator[Store | None]:
+        """The store of a name if it is open; it counts as no use of it."""
+        with self._lock:
+            entry = self._entries.get(name)
+            store = entry.store if entry is not None else None
+            if entry is not None:
+                entry.leases += 1
+        try:
+            yield store
+        finally:
+            if entry is not None:
+                self._leave(name)
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
@@ -162,7 +193,9 @@ class StorePool:
     def open_stores(self) -> dict[str, Store]:
         """The stores that are open now."""
         with self._lock:
-            return {name: entry.store for name, entry in self._entries.items() if entry.store is not None}
+            # Each is looked at once: it may be opened or closed meanwhile.
+            found = ((name, entry.store) for name, entry in self._entries.items())
+            return {name: store for name, store in found if store is not None}
 
     def layout(self, name: str) -> Layout:
         """Where a store's files are."""
@@ -175,6 +208,7 @@ class StorePool:
         with self._lock:
             self._closed.set()
             entries = list(self._entries.values())
+        self._tender.stop()
         for entry in entries:
             with entry.gate:
                 if entry.store is not None:
@@ -236,6 +270,7 @@ class StorePool:
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
         store.after_change.append(partial(self.feeds.changed, name))
+        store.after_commit.append(partial(self._tender.committed, store))
         for companion in self.companions:
             companion.opened(store)
         return store
@@ -247,7 +282,7 @@ class StorePool:
             raise NotFound(f"there is no store {layout.name!r}")
         with self._creating:
             self._refuse_twin(layout.name)
-            layout.root.mkdir(exist_ok=True)
+            private_folder(layout.root)
         wish = create if isinstance(create, Creation) else Creation()
         feed = self.feeds.of(layout.name)
         store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)

@@ -1,4 +1,4 @@
-"""Making an engine file from the journal alone."""
+"""Making views from the journal alone: an engine file, the present rows, and snapshots, from which both begin."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kgserve.allocator import give_back
 from kgserve.engine.database import EngineOptions, build, remove
 from kgserve.errors import EngineFailed, JournalDamaged
 from kgserve.journal import snapshot
@@ -17,6 +18,8 @@ from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
 
 log = structlog.get_logger()
@@ -31,28 +34,28 @@ def rebuild(
 ) -> StoreState:
     """Build an engine file at ``path`` from the newest snapshot that is whole and the journal after it.
 
-    With ``whole`` it has columns for extras even if no row has any yet, and there is nothing to worry about.
+    With ``whole`` it has columns for extras even if no row has any yet. Without a ``reason`` it is the first one.
 
     Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full.
     """
     started = time.perf_counter()
-    # The first engine file of a new store is made in the same way, and nobody needs to hear of it.
-    level = logging.WARNING if journal.last and not whole else logging.DEBUG
+    # The first engine file of a store is made in the same way, and nobody needs to hear of it.
+    level = logging.WARNING if reason and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     rows = fresh_folder(layout.scratch / "rebuild")
-    folded = _fold(layout, journal, rows)
+    folded = fold_journal(layout, journal, rows)
     try:
         build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
         # An edge that the engine had lost was not named when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
-        folded = _fold(layout, journal, rows, drop_loose=True)
+        folded = fold_journal(layout, journal, rows, drop_loose=True)
         build(path, rows, folded.state, options, whole=whole)
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
-    if folded.rebased or _unsnapshotted_bytes(layout, journal) >= SNAPSHOT_AFTER_BYTES:
+    if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
         snapshot.install(rows, layout.journal, state)
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
@@ -62,6 +65,71 @@ def rebuild(
     return state
 
 
+def take_snapshot(layout: Layout, journal: Journal) -> StoreState:
+    """Install a snapshot of all that the journal holds; the state that it is of.
+
+    Raises JournalDamaged, and OSError for a full disk.
+    """
+    snapshots = snapshot.list_snapshots(layout.journal)
+    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last:
+        return snapshot.verify(snapshots[0]).state
+    rows = fresh_folder(layout.scratch / "snapshot")
+    try:
+        folded = fold_journal(layout, journal, rows)
+        if folded.rebased:
+            log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
+        snapshot.install(rows, layout.journal, folded.state)
+    finally:
+        shutil.rmtree(rows, ignore_errors=True)
+    return folded.state
+
+
+def open_rows(layout: Layout, journal: Journal) -> RowsView:
+    """The present rows, at the journal's last commit: as they were left, or made anew from snapshot and journal.
+
+    Raises JournalDamaged when they have seen more than the journal holds, StorageFull.
+    """
+    view = RowsView(layout.rows, layout.name)
+    if view.base_sequence > journal.last:
+        raise JournalDamaged(
+            f"{named(layout.journal)} ends at sequence {journal.last}, and the present rows have seen"
+            f" {view.base_sequence}; run `kgserve doctor --salvage`"
+        )
+    if view.base_sequence + 1 < journal.oldest:
+        renew_rows(view, layout, journal)
+        return view
+    try:
+        view.catch_up(journal.read)
+    except RowsDamaged as error:
+        log.error("rows_damaged", store=layout.name, error=str(error))
+        renew_rows(view, layout, journal)
+    return view
+
+
+def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
+    """Make the present rows anew, from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
+    started = time.perf_counter()
+    for base in _bases(layout, journal):
+        if base is None:
+            view.renew((), (), StoreState(), journal.read)
+            break
+        try:
+            state = snapshot.verify(base).state
+        except JournalDamaged:
+            log.exception("snapshot_unusable", store=layout.name)
+            continue
+        view.renew(snapshot.read_nodes(base), snapshot.read_edges(base), state, journal.read)
+        break
+    else:
+        raise _out_of_reach(layout, journal)
+    seconds = round(time.perf_counter() - started, 3)
+    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds)
+
+
+def _out_of_reach(layout: Layout, journal: Journal) -> JournalDamaged:
+    return JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
+
+
 def fresh_folder(path: Path) -> Path:
     """An empty folder at a path."""
     shutil.rmtree(path, ignore_errors=True)
@@ -69,17 +137,21 @@ def fresh_folder(path: Path) -> Path:
     return path
 
 
-def _fold(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
-    failed = JournalDamaged(f"{named(layout.journal)}: it starts at {journal.oldest} and no snapshot reaches that far")
+def fold_journal(layout: Layout, journal: Journal, rows: Path, *, drop_loose: bool = False) -> Folded:
+    """Write all rows as of the journal's end to a folder. Raises JournalDamaged when it cannot lead there."""
+    failed = _out_of_reach(layout, journal)
     for base in _bases(layout, journal):
         try:
             if base is not None:
                 snapshot.verify(base)
             changes = journal.read(snapshot.sequence_of(base) if base else 0)
-            return fold(base, changes, rows, drop_loose=drop_loose)
+            folded = fold(base, changes, rows, drop_loose=drop_loose)
         except JournalDamaged as error:
             log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
             failed = error
+        else:
+            give_back()
+            return folded
     raise failed
 
 
@@ -89,7 +161,11 @@ def _bases(layout: Layout, journal: Journal) -> Iterable[Path | None]:
     return [*usable, None] if journal.oldest == 1 else usable
 
 
-def _unsnapshotted_bytes(layout: Layout, journal: Journal) -> int:
+def unsnapshotted_bytes(layout: Layout, journal: Journal) -> tuple[int, int]:
+    """How much journal there is that no snapshot has, about, and the size of the newest snapshot's files."""
     snapshots = snapshot.list_snapshots(layout.journal)
-    after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
-    return sum(segment.size for segment in journal.segments if segment.first > after) if after else journal.bytes
+    if not snapshots:
+        return journal.bytes, 0
+    after = snapshot.sequence_of(snapshots[0])
+    size = sum(path.stat().st_size for path in snapshots[0].iterdir())
+    return sum(segment.size for segment in journal.segments if segment.first > after), size

@@ -8,8 +8,18 @@ from pathlib import Path
 from kgserve.errors import StorageFull
 from kgserve.settings import MEBIBYTE
 
+ROOM_BYTES = 4 * MEBIBYTE
+"""With less than that on the disk a server is not ready for writes."""
+ROOM_FACTOR = 2
 FACTOR = 3
 LEAST_BYTES = 16 * MEBIBYTE
+
+
+def require_room_to_write(folder: Path, size: int) -> None:
+    """Raise StorageFull unless there is room for a write of ``size`` bytes in the journal, and for what follows it."""
+    free = shutil.disk_usage(folder).free
+    if free < ROOM_BYTES + ROOM_FACTOR * size:
+        raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
 
 
 def require_room(folder: Path, size: int) -> None:

@@ -46,6 +46,11 @@ class ScopedPool(StorePool):
             self._hide_twin(name)
             raise
 
+    def acquire_open(self, name: str) -> Store:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        return self._whole.acquire_open(name)
+
     def release(self, store: Store) -> None:
         """As the pool's."""
         self._whole.release(store)
@@ -102,6 +107,23 @@ class ScopedPool(StorePool):
             other.lower() == name.lower() and not self._caller.sees(other) for other in self._whole.names()
         ):
             raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
+
+
+class OpenStores(StorePool):
+    """Of a pool only the stores that are open at the moment; to be had without blocking, or else NotOpen is raised."""
+
+    def __init__(self, whole: StorePool) -> None:
+        # As in ScopedPool.
+        self._whole = whole
+        self.settings = whole.settings
+
+    def acquire(self, name: str, *, create: Creation | bool = False) -> Store:  # noqa: ARG002 - one that is open is there
+        """As `StorePool.acquire_open`."""
+        return self._whole.acquire_open(name)
+
+    def release(self, store: Store) -> None:
+        """As the pool's."""
+        self._whole.release(store)
 
 
 class ScopedFeeds(Feeds):

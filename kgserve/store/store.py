@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import msgspec
 import structlog
 
-from kgserve.catalog import catalog as catalogs
 from kgserve.catalog.catalog import Catalog
-from kgserve.engine import read
+from kgserve.engine import dumping
 from kgserve.engine.database import EngineOptions
-from kgserve.engine.session import Session
-from kgserve.errors import Conflict, InvalidInput, KgserveError, StorageFull, Unavailable
+from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
@@ -28,30 +24,30 @@ from kgserve.metrics.observation import Observation, StoreCount
 from kgserve.metrics.origin import Laps
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.batch import WriteBatch
-from kgserve.model.change import ChangeSet, NetChange, StoreState
+from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
-from kgserve.model.rows import NodeRow
 from kgserve.model.rules import Rules
 from kgserve.model.store_settings import StoreSettings
+from kgserve.permissions import private_folder
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
-from kgserve.store.rebuild import fresh_folder
+from kgserve.store.lists import Lists
+from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows
+from kgserve.store.room import require_room_to_write
+from kgserve.store.witnesses import witnesses
 from kgserve.store.writer import Write, Writer, prepared
 
 log = structlog.get_logger()
 
-# A write is refused while the disk has less room than this plus six times its size: journal, engine log and catalog
-# must all hold it, for once the journal has it there is no way back.
-ROOM_BYTES = 4 * MEBIBYTE
-ROOM_FACTOR = 6
-LOG_BYTES = MEBIBYTE
-LOG_FACTOR = 2
-
 USUAL = StoreSettings()
+HOLD_BACK_SECONDS = 30.0
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
@@ -88,7 +84,6 @@ class Store:
         # Called in the changing thread after settings have changed: for waking, not for work.
         self.after_change: list[Callable[[], None]] = []
         self.last_check: CheckResult | None = None
-        self._catalog_sequence = -1
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
         # The first sequences that somebody still has to read from the journal.
@@ -97,17 +92,17 @@ class Store:
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
             undo.callback(self.journal.close)
-            self.view = EngineView(layout, self.journal, _engine_options(settings, layout.name, self.observation.slow))
-            undo.callback(self.view.close)
-            self._catalog = Catalog(layout.catalog)
-            undo.callback(self._catalog.close)
-            self._catalog_sequence = self._catalog.sequence
-            if self._catalog_sequence != self.state.sequence or self.view.rebuilds:
-                self._fill_catalog()
+            self.rows = open_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
+        self._background = background
+        self._folded = threading.Event()
+        self._folded.set()
+        self.engine = EngineView(layout, self.journal, _engine_options(settings, layout.name, self.observation.slow))
+        self.lists = Lists(layout, self.journal, self.rows)
+        self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
-        self.compactor = Compactor(self.view, settings, background, self.needed_from)
+        self.compactor = Compactor(layout, self.journal, self.engine, self.fold, settings, background, self.needed_from)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @classmethod
@@ -121,7 +116,7 @@ class Store:
         observation: Observation | None = None,
     ) -> Store:
         """Make a new, empty store with the ``chosen`` settings and open it."""
-        layout.root.mkdir(parents=True, exist_ok=True)
+        private_folder(layout.root)
         # Before the journal, which makes it a store: there is no moment at which it has other settings.
         layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
@@ -130,7 +125,7 @@ class Store:
     @property
     def state(self) -> StoreState:
         """Where it stands: the last commit that readers see."""
-        return self.view.state
+        return self.rows.state
 
     @property
     def queued(self) -> int:
@@ -157,12 +152,6 @@ class Store:
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare))
 
-    def widen(self) -> None:
-        """Give the engine's file columns for extras, unless it has them. Blocks; writes wait, reads do not."""
-        if not self.view.whole:
-            with self.view.commits:
-                self.view.widen()
-
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
 
@@ -184,60 +173,82 @@ class Store:
             wake()
         return True
 
-    def reading(self, timeout: float | None = None) -> AbstractContextManager[Session]:
-        """A reading session; ``timeout`` of each statement in seconds, by default the setting, 0 for none."""
-        return self.view.reading(timeout)
-
-    def listing(self, look: Callable[[Catalog], _Listed]) -> _Listed:
-        """What ``look`` finds in the catalog, which is built anew if it turns out to be damaged. Raises Unavailable."""
-        catalog = self._catalog
-        with contextlib.suppress(sqlite3.Error):
-            return look(catalog)
-        with self.view.commits:
-            if self._catalog is catalog:
-                log.error("catalog_damaged", store=self.name)
-                self._renew_catalog()
+    @contextlib.contextmanager
+    def reading(self) -> Generator[Rows]:
+        """The rows of the last commit. Raises Unavailable when they turn out to be damaged, and are made anew."""
         try:
-            return look(self._catalog)
-        except sqlite3.Error as error:
-            raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
+            with self.rows.reading() as rows:
+                yield rows
+        except RowsDamaged as error:
+            self._background(self._renew_rows)
+            raise Unavailable(
+                f"the present rows are damaged and are being made anew: {error}", retry_after=2
+            ) from error
 
-    def find_nodes(self, session: Session, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes among ``ids`` that exist, by id: from the catalog while it is in step, or else from the engine."""
-        if self._catalog_sequence == self.state.sequence:
-            return self.listing(lambda catalog: catalog.rows(ids))
-        return {row.id: row for row in read.find_nodes(session, ids)}
+    def listing(self, look: Callable[[Catalog, Rows], _Listed]) -> _Listed:
+        """What ``look`` finds in the catalog and the rows of one commit. Raises Unavailable."""
+        return self.lists.look(look)
+
+    def tend(self) -> None:
+        """Have what follows the journal follow, if that is due. Blocks."""
+        self.engine.tend()
+        self.lists.tend()
 
     def check(self) -> CheckResult:
-        """Compare the engine's rows with the digest, and build the engine anew if they differ. Blocks."""
-        rows = fresh_folder(self.layout.scratch / "check")
-        try:
-            with self.reading(timeout=0) as session:
-                state = read.dump(session, rows)
-            ok = snapshot.measure(rows) == (state.digest, state.nodes, state.edges)
-        finally:
-            shutil.rmtree(rows, ignore_errors=True)
+        """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
+        ok = all([self.check_rows(), self.check_engine()])
         self.last_check = CheckResult(_now(), ok)
         self.observation.checks.add("agreed" if ok else "failed")
         if ok:
-            log.info("check_agreed", store=self.name, sequence=state.sequence)
-        else:
-            log.error("check_failed", store=self.name, sequence=state.sequence)
-            with self.view.commits:
-                self.view.heal("its rows do not come to the digest")
+            log.info("check_agreed", store=self.name, sequence=self.state.sequence)
         return self.last_check
+
+    def check_rows(self) -> bool:
+        """Whether the present rows come to the journal's digest; if not, they have been made anew. Blocks."""
+        with self.rows.reading() as rows:
+            state = rows.state
+            try:
+                rows.base.check()
+                found = measure(rows.all_nodes(), rows.all_edges())
+            except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
+                found, reason = None, str(error)
+            else:
+                reason = "they do not come to the digest"
+        if found == (state.digest, state.nodes, state.edges):
+            return True
+        log.error("check_failed", store=self.name, view="rows", sequence=state.sequence, reason=reason)
+        self._renew_rows()
+        return False
+
+    def check_engine(self) -> bool:
+        """As `check_rows`, of the engine's rows; nothing is wrong with a file that is not open. Blocks."""
+        if not self.engine.is_open:
+            return True
+        folder = fresh_folder(self.layout.scratch / "check")
+        try:
+            with self.engine.reading(timeout=0, asked=False) as session:
+                state = dumping.dump(session, folder)
+            ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not ok:
+            log.error("check_failed", store=self.name, view="engine", sequence=state.sequence)
+            with self.engine.commits:
+                self.engine.heal("its rows do not come to the digest")
+        return ok
 
     def close(self) -> None:
         """Finish what is queued, then close everything and leave the mark of a clean close."""
         self._writer.stop()
         self.compactor.wait()
-        files = self.view.close()
+        self._folded.wait()
+        self.engine.close()
+        self.rows.close()
+        self.lists.close()
         end = self.journal.end
         self.journal.close()
-        self._catalog.close()
-        if files is not None:
-            self.layout.mark_closed(CloseMark(self.state, end, *files))
-        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=files is not None)
+        self.layout.mark_closed(CloseMark(self.state, end))
+        log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     # In the writing thread
 
@@ -245,42 +256,81 @@ class Store:
         laps = Laps()
         for write in writes:
             self.observation.waited(write.origin, laps.started - write.queued_at)
-        self.compactor.hold_back()
-        with self.view.commits:
-            self.view.recover()
+        self._hold_back()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := prepared(write)) is not None]
             laps.lap("prepare")
-        with self.view.commits:
-            if self._catalog_sequence != self.state.sequence:
-                self._renew_catalog()
-            writes = self._with_columns(writes)
-            changes, reports = self._plan(writes)
-            laps.lap("plan")
-            if changes:
-                self._require_room(sum(write.batch.cost for write in writes))
-                self.journal.append(changes)
-                laps.lap("journal")
-                net = NetChange(changes)
-                self.view.apply(net, changes[-1].state)
-                laps.lap("engine")
-                self._feed_catalog(net, changes[-1].sequence)
-                laps.lap("catalog")
+        changes, reports = self._plan(writes)
+        laps.lap("plan")
+        size = sum(each.size for each in changes)
+        if changes:
+            require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
+            self.journal.append(changes)
+            laps.lap("journal")
+            self.rows.apply(changes)
+            laps.lap("rows")
+            self.engine.committed(size)
+            self.lists.committed(size)
         self.feed.record(changes, self.state.sequence)
         if changes:
             origins = [write.origin for write in writes]
-            self.observation.committed(self.name, self.count, origins, laps, sum(each.size for each in changes))
+            self.observation.committed(self.name, self.count, origins, laps, size)
         for write, report in reports:
             write.future.set_result(report)
         if changes:
             for wake in self.after_commit:
                 wake()
-        if changes and self.compactor.wanted():
-            self._writer.wake_when_idle()
+            self._fold_if_wanted()
+            if self.compactor.wanted():
+                self._writer.wake_when_idle()
+
+    def _hold_back(self) -> None:
+        """Block while the changes beside the base are far too many and a new one is being made."""
+        if self.rows.is_overfull and not self._folded.is_set():
+            log.warning("writes_held_back", store=self.name, changed=self.rows.changed)
+            self._folded.wait(HOLD_BACK_SECONDS)
+
+    def _fold_if_wanted(self) -> None:
+        if self._folded.is_set() and self.rows.wants_fold():
+            self._folded.clear()
+            # A thread of its own, for writes may come to wait for it.
+            threading.Thread(target=self._fold, name=f"fold-{self.name}", daemon=True).start()
+
+    def fold(self) -> None:
+        """Make a new base of the rows, and wait for it, unless one is being made; a failure is logged."""
+        if self._folded.is_set():
+            self._folded.clear()
+            self._fold()
+
+    def _fold(self) -> None:
+        try:
+            self.rows.fold()
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._folded.set()
+            self._renew_rows()
+        except (KgserveError, OSError):
+            # The journal has everything; it is tried again after the next write.
+            log.exception("rows_not_folded", store=self.name)
+        finally:
+            self._folded.set()
+
+    def _renew_rows(self) -> None:
+        """Have the present rows made anew in the writer's turn, and wait for it."""
+
+        def prepare() -> WriteBatch:
+            self._renew_rows_now()
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+
+    def _renew_rows_now(self) -> None:
+        self._folded.wait()
+        renew_rows(self.rows, self.layout, self.journal)
 
     def _plan(self, writes: list[Write]) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
-        workspace = self._gather(writes)
+        workspace = self._gather([write.batch for write in writes])
         state, now, rules = self.state, _now(), self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
@@ -297,76 +347,25 @@ class Store:
             reports.append((write, report))
         return changes, reports
 
-    def _with_columns(self, writes: list[Write]) -> list[Write]:
-        """Give the engine's file columns for extras if a write needs them; those that can be carried out."""
-        needing = [] if self.view.whole else [write for write in writes if write.batch.has_extras]
-        if not needing:
-            return writes
+    def _gather(self, batches: list[WriteBatch]) -> Workspace:
         try:
-            self.view.widen()
-        except StorageFull as error:
-            for write in needing:
-                write.future.set_exception(error)
-            return [write for write in writes if write not in needing]
-        return writes
+            return gather(self.rows.rows(), batches)
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows_now()
+            return gather(self.rows.rows(), batches)
 
     def _rules(self) -> Rules:
         settings = self.description
         return Rules(frozenset(settings.kind_whitelist), settings.conflict_policy == "manual")
 
-    def _gather(self, writes: list[Write]) -> Workspace:
-        batches = [write.batch for write in writes]
-        try:
-            return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
-        except (KgserveError, TypeError, ValueError) as error:
-            # Rows that cannot be decoded are damage, too.
-            self.view.heal(f"reading before a write failed: {error}")
-            return gather(self.view.writer, batches, has_edges=self.state.edges > 0)
-
-    def _feed_catalog(self, net: NetChange, sequence: int) -> None:
-        try:
-            self._catalog.apply(net, sequence)
-        except sqlite3.Error:
-            # A view never fails a write; it is built anew.
-            log.exception("catalog_failed", store=self.name)
-            self._renew_catalog()
-        else:
-            self._catalog_sequence = sequence
-
-    def _renew_catalog(self) -> None:
-        self._catalog.close()
-        catalogs.remove(self.layout.catalog)
-        try:
-            self._catalog = Catalog(self.layout.catalog)
-            self._fill_catalog()
-        except (sqlite3.Error, KgserveError):
-            log.exception("catalog_not_rebuilt", store=self.name)
-
-    def _fill_catalog(self) -> None:
-        rows = fresh_folder(self.layout.scratch / "catalog")
-        try:
-            with self.reading(timeout=0) as session:
-                state = read.dump_nodes(session, rows)
-                relations = read.relation_type_counts(session)
-            self._catalog.rebuild(snapshot.read_nodes(rows), relations, state.sequence)
-        finally:
-            shutil.rmtree(rows, ignore_errors=True)
-        self._catalog_sequence = state.sequence
-
-    def _require_room(self, size: int) -> None:
-        free = shutil.disk_usage(self.layout.root).free
-        if free < ROOM_BYTES + ROOM_FACTOR * size:
-            raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
-        # Somebody else may fill the disk in the next moment: the engine's share is set aside before the journal's.
-        self.view.reserve(LOG_BYTES + LOG_FACTOR * size)
-
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_snapshots(layout.journal) if layout.journal.is_dir() else []
     after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
     mark = layout.close_mark()
     trusted = mark.journal if mark else None
-    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted)
+    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 
 def _engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:

@@ -8,7 +8,7 @@ import msgspec
 
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
+from kgserve.views.embed import for_indexing, load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
@@ -35,7 +35,6 @@ def open_all(settings: Settings, stack: ExitStack) -> Opened:
 
 
 def make_indexer(settings: Settings) -> Indexer:
-    """One model for queries and one for indexing: the latter's threads are made by a thread that gives way."""
+    """One model for queries, and for indexing another copy of it while there is much to index."""
     embedder = load_embedder(settings)
-    patient = load_embedder(settings) if settings.embedding_provider == "local" and not embedder.degraded else embedder
-    return Indexer(embedder, patient)
+    return Indexer(embedder, for_indexing(settings, embedder))

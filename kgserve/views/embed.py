@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgserve.errors import Unavailable
 from kgserve.settings import Settings
 from kgserve.views.hashing import HashingEmbedder
-from kgserve.views.local_model import LocalEmbedder
+from kgserve.views.local_model import REST_SECONDS, LocalEmbedder, PatientEmbedder
 from kgserve.views.model_files import checked_manifest, model_folder
 from kgserve.views.openai_model import OpenAIEmbedder
 
@@ -67,6 +67,18 @@ def load_embedder(settings: Settings) -> Embedder:
             return _local(settings)
         case "hashing":
             return HashingEmbedder()
+
+
+def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
+    """The embedder that indexes where ``embedder`` answers queries: of the same model, or the same one.
+
+    A local model's threads are made by a thread that gives way, so they do, too.
+    """
+    if not isinstance(embedder, LocalEmbedder):
+        return embedder
+    threads, batch = settings.embedding_threads, settings.embedding_batch
+    patient = LocalEmbedder(embedder.folder, embedder.manifest, threads=threads, batch=batch, rest=REST_SECONDS)
+    return PatientEmbedder(embedder, patient)
 
 
 def _local(settings: Settings) -> Embedder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,12 +13,8 @@ from typing import Literal
 import msgspec
 import structlog
 
-from kgserve.engine import read
-from kgserve.engine.session import Session
-from kgserve.journal import snapshot
 from kgserve.journal.tail import Tail
-from kgserve.model.change import StoreState
-from kgserve.store.rebuild import fresh_folder
+from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.following import Step, next_step
 from kgserve.views.text import Text
@@ -165,8 +160,8 @@ class Follower(View):
         """Take in some of the changes after the cursor, if there are any, and move it. Twice must come to the same."""
 
     @abstractmethod
-    def _take_all(self, rows: Path, state: StoreState) -> None:
-        """Forget everything, and take in the rows in a folder."""
+    def _take_all(self, rows: Rows) -> None:
+        """Forget everything, and take in the rows of a commit."""
 
     def _out_of_reach(self) -> bool:
         """Whether the journal cannot take it from its cursor to the present."""
@@ -196,23 +191,16 @@ class Follower(View):
 
     def _fill_anew(self) -> None:
         name, started = self.store.name, time.perf_counter()
-        rows = fresh_folder(self.store.layout.scratch / f"refill-{self.name}")
         log.info("index_refill_started", store=name, index=self.name)
         try:
-            with self.store.reading(timeout=0) as session:
-                state = self._dump(session, rows)
-            self.pending = state.nodes
-            self._take_all(rows, state)
+            with self.store.reading() as rows:
+                self.pending = rows.state.nodes
+                self._take_all(rows)
         finally:
             self.pending = 0
-            shutil.rmtree(rows, ignore_errors=True)
-        self._move(state.sequence)
+        self._move(rows.at)
         seconds = round(time.perf_counter() - started, 3)
-        log.info("index_refill_done", store=name, index=self.name, sequence=state.sequence, seconds=seconds)
-
-    def _dump(self, session: Session, rows: Path) -> StoreState:
-        """Write what is needed of all rows to a folder, from one snapshot; the state they are of."""
-        return read.dump_nodes(session, rows)
+        log.info("index_refill_done", store=name, index=self.name, sequence=rows.at, seconds=seconds)
 
 
 class IndexFollower(Follower):
@@ -248,11 +236,11 @@ class IndexFollower(Follower):
             self._follow(step)
             self._move(step.sequence)
 
-    def _take_all(self, rows: Path, state: StoreState) -> None:
-        self._touched = state.sequence
+    def _take_all(self, rows: Rows) -> None:
+        self._touched = rows.at
         self._clear()
         self._move(0)
-        self._fill(_texts(rows), state.sequence)
+        self._fill(_texts(rows), rows.at)
 
 
 def _nobody() -> None:
@@ -269,5 +257,5 @@ def folder_bytes(folder: Path) -> int:
     return size
 
 
-def _texts(rows: Path) -> Iterator[Text]:
-    return (text for row in snapshot.read_nodes(rows) if (text := Text.of(row)).has_words)
+def _texts(rows: Rows) -> Iterator[Text]:
+    return (text for row in rows.all_nodes() if (text := Text.of(row)).has_words)

@@ -6,17 +6,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
-from kgserve.engine import read
-from kgserve.engine.session import Session
 from kgserve.errors import Conflict, Unavailable
 from kgserve.history.history import FOREVER, History, tells_damage
-from kgserve.journal import snapshot
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import ChangeSet
+from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.follower import Follower
 from kgserve.views.indexer import Worker
@@ -214,12 +211,8 @@ class HistoryFollower(Follower):
                 break
         return found
 
-    def _dump(self, session: Session, rows: Path) -> StoreState:
-        return read.dump(session, rows)
-
-    def _take_all(self, rows: Path, state: StoreState) -> None:
-        nodes, edges = snapshot.read_nodes(rows), snapshot.read_edges(rows)
-        self._opened().begin_at(nodes, edges, state.sequence, state.time)
+    def _take_all(self, rows: Rows) -> None:
+        self._opened().begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time)
 
     def _opened(self) -> History:
         if self._history is None:

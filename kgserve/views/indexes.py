@@ -144,7 +144,7 @@ class VectorFollower(IndexFollower):
         # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
-        self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id)
+        self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id, between=self._continue)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         self._saved = self._index.sequence
         return self._index.sequence

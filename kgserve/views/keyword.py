@@ -10,7 +10,7 @@ import contextlib
 import math
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,10 @@ from kgserve.views.text import Text, past_key
 KIND = "keyword 3"
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
+# If at least this part of all texts is likely to pass a filter, some more than are wanted are found and then filtered.
+_MOST_PASS = 0.2
+_SPARE = 1.3
+_MANY_TERMS = 200
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -61,6 +65,7 @@ class _Meta(msgspec.Struct):
 
 
 _Part = tuple[tantivy.Occur, tantivy.Query]
+_Scored = tuple[float, tantivy.DocAddress]
 
 
 class KeywordIndex:
@@ -165,12 +170,38 @@ class KeywordIndex:
             return []
         searcher = self._index.searcher()
         try:
-            found = searcher.search(self._narrowed(query, only), limit, count=False)
+            found = self._best(searcher, query, limit, only)
         except ValueError as error:
             if not syntax:
                 raise
             raise InvalidInput(f"query: cannot be answered: {error}") from None
-        return [KeywordHit(str(searcher.doc(address)["id"][0]), float(score)) for score, address in found.hits]
+        return [KeywordHit(str(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
+
+    def _best(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
+        """The best that pass. Where most do, tantivy is asked for some more of all, and then which of those pass.
+
+        It finds the best of all without a look at most texts, and with any filter beside the words it looks at each.
+        """
+        share = self._share(searcher, only)
+        if not only.is_empty and share >= _MOST_PASS:
+            wanted = int(_SPARE * limit / share) + 1
+            best = _scored(searcher.search(query, wanted, count=False))
+            ids = [str(searcher.doc(address)["id"][0]) for _, address in best]
+            these = tantivy.Query.const_score_query(self._one_of("id", ids), 1.0)
+            passing = _scored(searcher.search(self._narrowed(these, only), wanted, count=False))
+            places = {(address.segment_ord, address.doc) for _, address in passing}
+            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) in places]
+            if len(kept) >= limit or len(best) < wanted:
+                return kept[:limit]
+        return _scored(searcher.search(self._narrowed(query, only), limit, count=False))
+
+    def _share(self, searcher: tantivy.Searcher, only: Filter) -> float:
+        """Which part of all texts is likely to pass, as far as that can be told at once."""
+        if only.as_of is not None or only.id_prefix:
+            return 0.0
+        count = max(self._documents, 1)
+        types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
+        return types * math.prod(searcher.doc_freq("key", key_of_tag(tag)) / count for tag in only.tags)
 
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
@@ -217,13 +248,20 @@ class KeywordIndex:
             return query
         parts = [(tantivy.Occur.Must, query), *self._in_time(only), *self._tagged(only)]
         if only.types is not None:
-            types = tantivy.Query.term_set_query(self._schema, "type", sorted(only.types))
+            types = self._one_of("type", sorted(only.types))
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
         if only.id_prefix:
             # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
             prefix = self._index.parse_query(f"key:[{key_of(only.id_prefix)} TO {after(only.id_prefix)}}}", ["key"])
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
         return tantivy.Query.boolean_query(parts)
+
+    def _one_of(self, field: str, terms: Sequence[str]) -> tantivy.Query:
+        """Texts with one of some terms. A set of terms goes through its field's whole dictionary first, 0.4 ms."""
+        if len(terms) > _MANY_TERMS:
+            return tantivy.Query.term_set_query(self._schema, field, terms)
+        each = (tantivy.Query.term_query(self._schema, field, term) for term in terms)
+        return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
 
     def _tagged(self, only: Filter) -> list[_Part]:
         terms = (tantivy.Query.term_query(self._schema, "key", key_of_tag(tag)) for tag in sorted(only.tags))
@@ -242,6 +280,10 @@ class KeywordIndex:
 
     def _range(self, field: str, least: int | None, most: int | None) -> tantivy.Query:
         return tantivy.Query.range_query(self._schema, field, tantivy.FieldType.Integer, least, most)
+
+
+def _scored(found: tantivy.SearchResult) -> list[_Scored]:
+    return list(found.hits)
 
 
 def _documents(folder: Path) -> int:

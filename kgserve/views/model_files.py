@@ -17,6 +17,7 @@ import msgspec
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.journal.files import sync_file, sync_folder, write_whole
+from kgserve.permissions import close_folder, private_folder
 from kgserve.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -143,15 +144,16 @@ def replacing(folder: Path) -> Generator[Path]:
 
     One process at a time; what one left that was killed is removed.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(folder.parent)
     with (folder.parent / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.parent.glob(f"{ASIDE}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=ASIDE, dir=folder.parent) as aside:
             new = Path(aside) / "new"
-            new.mkdir()
+            private_folder(new)
             yield new
+            close_folder(new, whole=True)
             if folder.exists():
                 folder.rename(Path(aside) / "old")
             new.rename(folder)

@@ -16,6 +16,8 @@ _LEAST_ROOM = 1024
 # Picked out, a row costs four times as much as in its place.
 _DENSE = 4
 _ROWS_AT_ONCE = 16_000
+# Those that are picked out fit the processor's cache: with ten times as many they take twice as long.
+_PICKED_AT_ONCE = 1_000
 
 Vectors = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -32,7 +34,7 @@ class VectorFile:
     def write(self, first: int, vectors: Vectors) -> None:
         """Put rows at a place and behind it, whatever was there. Raises OSError when there is no room for them."""
         end = first + len(vectors)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             # Written, not put into the mapping: a full disk is an error here, and would end the process there.
             os.lseek(descriptor, first * self._row_bytes, os.SEEK_SET)
@@ -64,7 +66,7 @@ class VectorFile:
 def products(rows: Vectors, places: Places, query: Vectors) -> Vectors:
     """The products of a query with the rows at some places, which may repeat; float32, in their order.
 
-    Not more than 4,000 rows are copied at a time.
+    Not more than 1,000 rows are copied at a time.
     """
     if not len(places):
         return np.empty(0, np.float32)
@@ -78,6 +80,7 @@ def products(rows: Vectors, places: Places, query: Vectors) -> Vectors:
         span = slice(int(some[0]), int(some[-1]) + 1)
         if len(some) * _DENSE >= span.stop - span.start:
             scores[span] = rows[span] @ query
-        else:
-            scores[some] = rows[some] @ query
+            continue
+        for few in np.array_split(some, -(-len(some) // _PICKED_AT_ONCE)):
+            scores[few] = rows[few] @ query
     return scores[places]

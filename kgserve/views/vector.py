@@ -8,20 +8,25 @@ damaged file, a vector of the wrong width or with NaN) is kept away from it here
 from __future__ import annotations
 
 import shutil
-import threading
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import hnswlib
 import msgspec
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
 from kgserve.views import manifest
+from kgserve.views.columns import Columns, Mask
+from kgserve.views.fair_lock import FairLock
 from kgserve.views.filters import ANYTHING, Filter, Marks
+from kgserve.views.past_matrix import products
+from kgserve.views.vector_rows import Rows, rows_of_graph
+
+log = structlog.get_logger()
 
 KIND = "vector 2"
 EXACT_UP_TO = 10_000
@@ -31,12 +36,19 @@ _EF_SEARCH = 100
 _ENTITIES = "entities.msgpack"
 _MATRIX = "vectors.npy"
 _GRAPH = "vectors.hnsw"
-_ALWAYS = (-(1 << 63), (1 << 63) - 1)
-# At a moment, the graph is asked if at least this part of the vectors passes, for so many times as many as needed.
-_MOST_PASS = 0.2
+# So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
+_PUT_AT_ONCE = 16
+_BUILT_AT_ONCE = 500
+# With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
 _SPARE = 1.5
+_MORE = 4
+# To come by one more vector in the graph costs about as much as so many of those that are simply multiplied.
+_WALK = 10
+# Picked out, a row costs four times as much as in its place.
+_DENSE = 4
 
 Vectors = NDArray[np.float32]
+Numbers = NDArray[np.int64]
 
 
 class VectorHit(msgspec.Struct, frozen=True):
@@ -58,22 +70,29 @@ class _Entities(msgspec.Struct):
 class VectorIndex:
     """Vectors by entity id. Any thread may search; one thread writes."""
 
-    def __init__(self, folder: Path, dimensions: int, model: str, exact_up_to: int = EXACT_UP_TO) -> None:
-        """Load what `save` left for the same model, or start empty with ``sequence`` 0."""
+    def __init__(
+        self,
+        folder: Path,
+        dimensions: int,
+        model: str,
+        exact_up_to: int = EXACT_UP_TO,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Load what `save` left for the same model, or start empty with ``sequence`` 0.
+
+        ``between`` is called now and then while a graph is built, which takes minutes for 100,000 vectors, and may
+        raise: the index stays as it was, and is built at a later `put` or `remove`.
+        """
         self._folder = folder
         self._dimensions = dimensions
         self._model = model
         self._exact_up_to = exact_up_to
-        self._lock = threading.Lock()
+        self._between = between
+        self._lock = FairLock()
         self._ids: list[str] = []
-        self._types: list[str] = []
-        self._since = array("q")
-        self._marks: dict[int, Marks] = {}
-        # When each is true in the world, in microseconds: the marks' times for whole columns at once.
-        self._valid_from, self._valid_to = array("q"), array("q")
         self._labels: dict[str, int] = {}
-        self._unused: list[int] = []
-        self._matrix: Vectors = np.empty((0, dimensions), np.float32)
+        self._columns = Columns()
+        self._rows = Rows(folder.parent, dimensions)
         self._graph: Any = None
         self.sequence = 0
         self.fresh = not self._load()
@@ -102,22 +121,18 @@ class VectorIndex:
     ) -> None:
         """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN.
 
-        ``since`` are the commits since which each has had its text, 0 if nothing is said.
+        ``since`` are the commits since which each has had its text, 0 if nothing is said. Whoever searches meanwhile
+        may find some of them. Raises OSError when there is no room on the disk.
         """
         if vectors.shape != (len(ids), self._dimensions) or not np.isfinite(vectors).all():
             raise ValueError(
                 f"vectors of shape {vectors.shape} for {len(ids)} entities of {self._dimensions} dimensions"
             )
-        with self._lock:
-            for node_id in ids:
-                self._forget(node_id)
-            first = len(self._ids)
-            self._ids += ids
-            self._types += types
-            self._since.extend(since or [0] * len(ids))
-            self._mark(len(ids), {label: found for label, found in enumerate(marks, first) if found is not None})
-            self._labels.update(zip(ids, range(first, first + len(ids)), strict=True))
-            self._insert(first, vectors)
+        since = since or [0] * len(ids)
+        for first in range(0, len(ids), _PUT_AT_ONCE):
+            some = slice(first, first + _PUT_AT_ONCE)
+            with self._lock:
+                self._put(ids[some], types[some], vectors[some], since[some], marks[some])
         self._settle()
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -131,10 +146,8 @@ class VectorIndex:
         """Forget everything, on disk too."""
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
-            self._ids, self._types, self._labels = [], [], {}
-            self._since, self._marks, self._unused = array("q"), {}, []
-            self._valid_from, self._valid_to = array("q"), array("q")
-            self._matrix = np.empty((0, self._dimensions), np.float32)
+            self._ids, self._labels, self._columns = [], {}, Columns()
+            self._rows = Rows(self._folder.parent, self._dimensions)
             self._graph = None
         self.sequence, self.fresh = 0, True
 
@@ -144,22 +157,23 @@ class VectorIndex:
             limit = min(limit, len(self._labels))
             if limit <= 0:
                 return []
-            if self._graph is None or not only.only_times:
-                return self._exact(query, limit, only)
-            return self._approximate(query, limit) if only.is_empty else self._approximate_then(query, limit, only)
+            if only.is_empty:
+                return self._exact(query, limit) if self._graph is None else self._approximate(query, limit)
+            return self._filtered(query, limit, only)
 
     def save(self, sequence: int) -> None:
-        """Write everything to the folder, whole or not at all."""
+        """Write everything to the folder, whole or not at all. Only the thread that writes may call it."""
         aside = self._folder.with_name(self._folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        with self._lock:
-            entities = _Entities(self._ids, self._types, self._since.tolist(), self._marks)
-            (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
-            if self._graph is None:
-                np.save(aside / _MATRIX, self._matrix[: len(self._ids)])
-            else:
-                self._graph.save_index(str(aside / _GRAPH))
+        # Without the lock: nobody else changes anything, and the graph of a large store takes half a second.
+        columns = self._columns
+        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.marks())
+        (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
+        if self._graph is None:
+            np.save(aside / _MATRIX, self._rows.values)
+        else:
+            self._graph.save_index(str(aside / _GRAPH))
         manifest.seal(aside, KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
@@ -170,105 +184,94 @@ class VectorIndex:
         with self._lock:
             labels = [self._labels[node_id] for node_id in ids if node_id in self._labels]
             if as_of is not None:
-                labels = [label for label in labels if self._since[label] <= as_of]
-            return dict(zip([self._ids[label] for label in labels], self._rows(labels), strict=True))
+                labels = [label for label in labels if self._columns.since[label] <= as_of]
+            rows = self._rows.values[np.asarray(labels, np.intp)]
+            return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
     # All below with the lock held
 
-    def _insert(self, first: int, vectors: Vectors) -> None:
-        end = first + len(vectors)
+    def _put(
+        self,
+        ids: Sequence[str],
+        types: Sequence[str],
+        vectors: Vectors,
+        since: Sequence[int],
+        marks: Sequence[Marks | None],
+    ) -> None:
+        first = len(self._ids)
+        self._rows.append(vectors)
         if self._graph is not None:
-            if end > self._graph.get_max_elements():
-                self._graph.resize_index(max(end, 2 * self._graph.get_max_elements()))
-            self._graph.add_items(vectors, np.arange(first, end))
-            return
-        if end > len(self._matrix):
-            room = np.empty((max(end, 2 * len(self._matrix), 64), self._dimensions), np.float32)
-            room[:first] = self._matrix[:first]
-            self._matrix = room
-        self._matrix[first:end] = vectors
-
-    def _mark(self, count: int, marks: dict[int, Marks]) -> None:
-        """Note what is said of the next labels."""
-        self._marks |= marks
-        self._valid_from.extend([_ALWAYS[0]] * count)
-        self._valid_to.extend([_ALWAYS[1]] * count)
-        for label, found in marks.items():
-            self._valid_from[label] = _ALWAYS[0] if found.valid_from is None else found.valid_from
-            self._valid_to[label] = _ALWAYS[1] if found.valid_to is None else found.valid_to
+            _make_room(self._graph, first + len(ids))
+            self._graph.add_items(vectors, np.arange(first, first + len(ids)), num_threads=1)
+        for node_id in ids:
+            self._forget(node_id)
+        self._ids += ids
+        self._columns.add(types, since, {label: found for label, found in enumerate(marks, first) if found is not None})
+        for label, node_id in enumerate(ids, first):
+            if node_id in self._labels:
+                self._forget(node_id)
+            self._labels[node_id] = label
 
     def _forget(self, node_id: str) -> None:
         label = self._labels.pop(node_id, None)
         if label is not None:
             self._ids[label] = ""
-            self._marks.pop(label, None)
-            self._unused.append(label)
+            self._columns.drop(label)
             if self._graph is not None:
                 self._graph.mark_deleted(label)
 
-    def _rows(self, labels: Sequence[int]) -> Vectors:
-        if self._graph is None:
-            return self._matrix[np.asarray(labels, np.intp)]
-        return np.asarray(self._graph.get_items(labels), np.float32).reshape(-1, self._dimensions)
-
-    def _exact(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        if self._graph is None and only.is_empty:
-            # One product over all rows costs less than picking out the rows that are still in use.
-            labels = np.arange(len(self._ids))
-            scores = self._matrix[: len(self._ids)] @ query
-            scores[self._unused] = -np.inf
-            limit = min(limit, len(self._labels))
+    def _exact(self, query: NDArray[np.float32], limit: int, passing: Mask | None = None) -> list[VectorHit]:
+        """The nearest of those that pass, which are at least ``limit``; of all if nothing is said."""
+        mask = self._columns.live if passing is None else passing
+        if np.count_nonzero(mask) * _DENSE >= len(mask):
+            labels = np.arange(len(mask))
+            scores = self._rows.values @ query
+            scores[~mask] = -np.inf
         else:
-            labels = self._passing(only)
-            scores = self._rows(labels.tolist()) @ query if len(labels) else np.empty(0, np.float32)
-        limit = min(limit, len(labels))
-        if limit == 0:
-            return []
+            labels = np.flatnonzero(mask)
+            scores = products(self._rows.values, labels, query)
         # All that are as near as the last one, so that among equals the oldest are taken whatever the limit.
         least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
         best = np.flatnonzero(scores >= least)
         order = best[np.lexsort((labels[best], -scores[best]))][:limit]
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
-    def _passing(self, only: Filter) -> NDArray[np.intp]:
-        passing = np.ones(len(self._ids), np.bool_)
-        passing[self._unused] = False
-        if only.as_of is not None:
-            passing &= np.array(self._since, np.int64) <= only.as_of
-        if only.valid_at is not None:
-            passing &= np.array(self._valid_from, np.int64) <= only.valid_at
-            passing &= np.array(self._valid_to, np.int64) > only.valid_at
-        labels = np.flatnonzero(passing)
-        if only.only_times:
-            return labels
-        ids, types, marks = self._ids, self._types, self._marks
-        found = (label for label in labels.tolist() if only.passes(ids[label], types[label], marks.get(label)))
-        return np.fromiter(found, np.intp)
+    def _filtered(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
+        """From the graph while that costs less than all products with those that pass, and as long as it finds too few.
 
-    def _approximate_then(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """From the graph while most were so then; else, or if that gives too few, from those that were."""
-        labels = self._passing(only)
-        passes = np.zeros(len(self._ids), np.bool_)
-        passes[labels] = True
-        limit, share = min(limit, len(labels)), len(labels) / len(self._labels)
-        if share >= _MOST_PASS:
-            found = self._approximate(query, min(int(_SPARE * limit / share) + 1, len(self._labels)))
-            kept = [hit for hit in found if passes[self._labels[hit.id]]][:limit]
-            if len(kept) == limit:
-                return kept
-        return self._exact(query, limit, only)
+        Those near the query may be just those that do not pass, so that hardly any of many is found.
+        """
+        passing = self._columns.passing(only, self._ids)
+        count = int(np.count_nonzero(passing))
+        limit = min(limit, count)
+        if limit == 0:
+            return []
+        wanted = int(_SPARE * limit * len(self._labels) / count) + 1
+        while self._graph is not None and wanted * _WALK < count:
+            labels, similarities = self._walk(query, wanted, wanted)
+            found = np.flatnonzero(passing[labels])[:limit]
+            if len(found) == limit:
+                return self._hits(labels[found], similarities[found])
+            wanted *= _MORE
+        return self._exact(query, limit, passing)
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
-        self._graph.set_ef(max(_EF_SEARCH, 2 * limit))
+        labels, similarities = self._walk(query, limit, 2 * limit)
+        return self._hits(labels, similarities) if len(labels) == limit else self._exact(query, limit)
+
+    def _walk(self, query: NDArray[np.float32], count: int, width: int) -> tuple[Numbers, Vectors]:
+        """The labels of the nearest in the graph with their similarities; none if it cannot find so many."""
+        self._graph.set_ef(max(_EF_SEARCH, width))
         try:
-            labels, distances = self._graph.knn_query(query[np.newaxis], k=limit)
+            labels, distances = self._graph.knn_query(query[np.newaxis], k=count, num_threads=1)
         except RuntimeError:
             # Too many deleted elements around the query for that many results.
-            return self._exact(query, limit, ANYTHING)
-        return [
-            VectorHit(self._ids[label], 1.0 - float(distance))
-            for label, distance in zip(labels[0], distances[0], strict=True)
-        ]
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        return labels[0].astype(np.int64), 1 - distances[0]
+
+    def _hits(self, labels: Numbers, similarities: Vectors) -> list[VectorHit]:
+        found = zip(labels.tolist(), similarities.tolist(), strict=True)
+        return [VectorHit(self._ids[label], similarity) for label, similarity in found]
 
     # Without the lock, by the writing thread
 
@@ -278,45 +281,65 @@ class VectorIndex:
         wants_graph = live > self._exact_up_to
         if wants_graph == self.approximate and used <= max(2 * live, live + 1000):
             return
-        labels = sorted(self._labels.values())
-        ids, types = [self._ids[label] for label in labels], [self._types[label] for label in labels]
-        since = array("q", (self._since[label] for label in labels))
-        marks = {place: self._marks[label] for place, label in enumerate(labels) if label in self._marks}
+        labels = np.array(sorted(self._labels.values()), np.intp)
+        ids, types = [self._ids[label] for label in labels], self._columns.types
+        columns, marks = Columns(), self._columns.marks()
+        columns.add(
+            [types[label] for label in labels],
+            self._columns.since[labels],
+            {place: marks[label] for place, label in enumerate(labels.tolist()) if label in marks},
+        )
+        rows = Rows(self._folder.parent, self._dimensions)
+        for first in range(0, live, _BUILT_AT_ONCE):
+            rows.append(self._rows.values[labels[first : first + _BUILT_AT_ONCE]])
+        graph = self._built(rows.values) if wants_graph else None
         with self._lock:
-            matrix = self._rows(labels).copy()
-        graph = _built(matrix, self._dimensions) if wants_graph else None
-        with self._lock:
-            self._ids, self._types, self._since, self._marks = ids, types, since, {}
-            self._valid_from, self._valid_to = array("q"), array("q")
-            self._mark(live, marks)
+            self._ids, self._columns, self._rows, self._graph = ids, columns, rows, graph
             self._labels = dict(zip(ids, range(live), strict=True))
-            self._unused = []
-            self._graph = graph
-            self._matrix = matrix if graph is None else np.empty((0, self._dimensions), np.float32)
+
+    def _built(self, rows: Vectors) -> Any:  # hnswlib has no types
+        graph = hnswlib.Index("ip", self._dimensions)
+        graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_LINKS)
+        for first in range(0, len(rows), _BUILT_AT_ONCE):
+            self._between()
+            some = rows[first : first + _BUILT_AT_ONCE]
+            graph.add_items(some, np.arange(first, first + len(some)), num_threads=1)
+        return graph
 
     def _load(self) -> bool:
         found = manifest.read(self._folder, KIND) if self._folder.is_dir() else None
         if found is None or found.model != self._model:
             return False
         entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
-        self._ids, self._types = entities.ids, entities.types
-        self._since = array("q", entities.since)
-        self._mark(len(self._ids), entities.marks)
+        self._ids = entities.ids
+        self._columns.add(entities.types, entities.since, entities.marks)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
-        self._unused = [label for label, node_id in enumerate(self._ids) if not node_id]
+        for label, node_id in enumerate(self._ids):
+            if not node_id:
+                self._columns.drop(label)
         if _GRAPH in found.files:
-            self._graph = hnswlib.Index("ip", self._dimensions)
-            self._graph.load_index(str(self._folder / _GRAPH), max_elements=max(len(self._ids), 1))
-            self._graph.set_ef(_EF_SEARCH)
+            self._load_graph()
         else:
-            self._matrix = np.load(self._folder / _MATRIX)
+            self._rows.adopt(np.asarray(np.load(self._folder / _MATRIX, mmap_mode="r")))
         self.sequence = found.sequence
         return True
 
+    def _load_graph(self) -> None:
+        path, count = self._folder / _GRAPH, len(self._ids)
+        self._graph = hnswlib.Index("ip", self._dimensions)
+        self._graph.load_index(str(path), max_elements=max(count, 1))
+        try:
+            for vectors in rows_of_graph(path, count, self._dimensions):
+                self._rows.append(vectors)
+        except ValueError as reason:
+            # Slower, but sure.
+            log.warning("vector_file_unknown", reason=str(reason))
+            for first in range(len(self._rows), count, _BUILT_AT_ONCE):
+                labels = np.arange(first, min(first + _BUILT_AT_ONCE, count))
+                self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
 
-def _built(matrix: Vectors, dimensions: int) -> Any:  # hnswlib has no types
-    graph = hnswlib.Index("ip", dimensions)
-    graph.init_index(max_elements=max(2 * len(matrix), 1024), ef_construction=_EF_BUILD, M=_LINKS)
-    graph.set_ef(_EF_SEARCH)
-    graph.add_items(matrix, np.arange(len(matrix)))
-    return graph
+
+def _make_room(graph: Any, count: int) -> None:
+    """Have room for so many in a graph, and for a quarter more if it had none: what is unused takes memory, too."""
+    if count > graph.get_max_elements():
+        graph.resize_index(count + count // 4)

@@ -86,12 +86,12 @@ class KeepingDriver(PastDriver):
         historian.close()
 
     def _compare_with(self, store: Store, graph: Graph) -> None:
-        with store.reading(timeout=0):
-            state = store.state
+        state = store.state
         assert (state.sequence, state.nodes, state.edges) == (graph.sequence, len(graph.nodes), len(graph.edges))
         assert state.digest == graph.digest
         assert store.check().ok
-        rows = store.listing(lambda catalog: catalog.page(None, None, 1 << 40))
+        with store.reading() as present:
+            rows = list(present.all_nodes())
         differ(rows, graph.nodes, [row.id for row in rows])
 
     def _compare_past(self, historian: Historian, store: Store, sequence: int) -> None:

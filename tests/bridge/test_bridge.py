@@ -19,6 +19,7 @@ import pytest
 
 from kgserve.bridge.message import header_value
 from kgserve.server_file import read_server_file
+from tests.bridge.cutting import cutting
 from tests.bridge.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
 from tests.cli.running import COMMAND, PATIENCE, Running, environment, serving
 from tests.store.writing import until
@@ -26,7 +27,15 @@ from tests.store.writing import until
 ERAS: tuple[Era, ...] = ("handshake", "stateless")
 both_eras = pytest.mark.parametrize("era", ERAS)
 
-OWN = ("kgserve", "kgserve.__main__", "kgserve.bridge", "kgserve.launch", "kgserve.server_file")
+OWN = (
+    "kgserve",
+    "kgserve.__main__",
+    "kgserve.bridge",
+    "kgserve.idempotent",
+    "kgserve.launch",
+    "kgserve.permissions",
+    "kgserve.server_file",
+)
 
 
 def entities(*ids: str) -> list[dict[str, Any]]:
@@ -298,6 +307,27 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
         assert second is not None
         assert first.pid != second.pid
         assert not [message for message in editor.heard if message.get("id")]
+
+
+@both_eras
+def test_a_call_that_may_have_been_carried_out_is_repeated_only_if_that_is_harmless(
+    server: Running, era: Era, tmp_path: Path
+) -> None:
+    store = f"cut-{era}"
+    with cutting(server.url) as wire, editing("--url", wire.url, "--data", tmp_path / "no", era=era) as editor:
+        editor.open()
+        wire.cut_at("put_node")
+        node = {"index": store, "kind": "letter", "content": "only one"}
+        unknown = editor.answer(editor.send("tools/call", {"name": "put_node", "arguments": node}))["error"]["message"]
+        for word in ("put_node", "unknown", "not sent again", "search_knowledge"):
+            assert word in unknown
+        assert (wire.cuts, wire.calls) == (1, 1)
+        assert counts(server.url, store)[0] == 1
+        assert editor.call("put_node", **node)["created"] is True
+        wire.cut_at("inject_knowledge_graph")
+        assert editor.call("inject_knowledge_graph", index=store, nodes=entities("a"), edges=[])["ok"] is True
+        assert (wire.cuts, wire.calls) == (1, 2)
+        assert counts(server.url, store)[0] == 3
 
 
 @both_eras

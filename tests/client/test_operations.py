@@ -95,6 +95,16 @@ def test_a_walk_is_the_servers_answer_and_more(project: Store) -> None:
     assert project.traverse("sym-2", direction="incoming", relation_types=["CALLS"], max_nodes=2).count == 2
 
 
+def test_a_walk_gives_all_that_it_reaches(project: Store) -> None:
+    names = [f"leaf-{number}" for number in range(1_200)]
+    project.inject(
+        [{"id": name, "type": "leaf"} for name in ("trunk", *names)],
+        [{"from": "trunk", "to": name, "relation_type": "HAS"} for name in names],
+    )
+    walk = project.traverse("trunk")
+    assert (walk.count, walk.truncated) == (1_201, False)
+
+
 def test_a_walk_as_a_graph(project: Store) -> None:
     graph = project.traverse("req-1", depth=2).to_networkx()
     assert isinstance(graph, nx.MultiDiGraph)

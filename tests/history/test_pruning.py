@@ -201,9 +201,9 @@ def fill_without(of: Kept) -> None:
 def test_a_store_that_is_off_has_no_file_after_a_restart(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
-    root = layout(tmp_path).root
-    described = msgspec.json.decode((root / "store.json").read_bytes())
-    (root / "store.json").write_bytes(msgspec.json.encode({**described, "history": "none"}))
+    root, described = layout(tmp_path).root, layout(tmp_path).description()
+    assert described is not None
+    layout(tmp_path).describe(msgspec.structs.replace(described, history="none"))
     with kept(tmp_path) as of:
         until(lambda: not list(root.glob("history.sqlite*")))
         write(of.store, node("a", "more"))

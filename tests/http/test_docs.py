@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -38,6 +40,14 @@ def test_what_it_describes_needs_a_key(keyed: Served) -> None:
     refusal(httpx.get(f"{keyed.url}/openapi.json"), 401)
     described = accepted(httpx.get(f"{keyed.url}/openapi.json", headers=bearer(given(keyed.data, "read"))))
     assert described["paths"]["/docs"]["get"]["security"] == []
+
+
+def test_the_page_shows_every_operation(http: httpx.Client) -> None:
+    script = http.get("/docs/docs.js").text
+    [methods] = re.findall(r"^const METHODS = (\[.*\]);$", script, re.MULTILINE)
+    paths = accepted(http.get("/openapi.json"))["paths"]
+    described = {method for item in paths.values() for method, operation in item.items() if "tags" in operation}
+    assert set(json.loads(methods)) == described
 
 
 def test_the_script_sends_a_key_as_a_header_and_forgets_it_with_the_tab(keyed: Served) -> None:

@@ -59,10 +59,11 @@ def test_pages_as_they_were(http: httpx.Client, api: str, written: list[str]) ->
 def test_a_walk_as_it_was(http: httpx.Client, api: str, written: list[str]) -> None:
     assert len(written) == 5
     for number, wanted in enumerate([[], ["a/b"], ["a/b", "c"], ["a/b", "c", "d"], ["a/b"]]):
-        body = {"start_id": "a/b", "depth": 2, "as_of": f"{number}"}
-        found = accepted(http.post(f"{api}/traverse", json=body))
-        assert [node["id"] for node in found["nodes"]] == wanted
-        assert found["sequence"] == number
+        for as_of in (f"{number}", number):
+            body = {"start_id": "a/b", "depth": 2, "as_of": as_of}
+            found = accepted(http.post(f"{api}/traverse", json=body))
+            assert [node["id"] for node in found["nodes"]] == wanted
+            assert found["sequence"] == number
 
 
 def test_an_export_as_it_was(http: httpx.Client, api: str, written: list[str]) -> None:
@@ -95,7 +96,7 @@ def test_restore_into_a_new_store(http: httpx.Client, api: str, store: str, writ
     assert (answer["name"], answer["nodes"], answer["edges"], answer["from_sequence"]) == (f"{store}-then", 3, 2, 3)
     then, copy = http.get(f"{api}/export", params={"as_of": "3"}), http.get(f"{api}-then/export")
     assert sorted(copy.content.splitlines()) == sorted(then.content.splitlines())
-    problem = refusal(http.post(f"{api}/restore", json={"as_of": "3", "into": f"{store}-then"}), 409)
+    problem = refusal(http.post(f"{api}/restore", json={"as_of": 3, "into": f"{store}-then"}), 409)
     assert f"{store}-then" in problem["detail"]
 
 
@@ -106,6 +107,12 @@ def test_what_is_no_moment(http: httpx.Client, api: str, written: list[str], as_
         assert "as_of" in str(refusal(http.get(f"{api}/{path}", params={"as_of": as_of}), 400))
     refusal(http.post(f"{api}/traverse", json={"start_id": "d", "as_of": as_of}), 400)
     refusal(http.post(f"{api}/restore", json={"as_of": as_of, "into": "never-made"}), 400)
+
+
+@pytest.mark.parametrize("as_of", [-1, 1.5, True, 10**18, [1]])
+def test_what_is_no_sequence(http: httpx.Client, api: str, as_of: Any) -> None:
+    for path, body in (("traverse", {"start_id": "d"}), ("search", {"query": "d"}), ("restore", {"into": "never"})):
+        assert "as_of" in str(refusal(http.post(f"{api}/{path}", json=body | {"as_of": as_of}), 400))
     refusal(http.get("/api/memory/never-made/stats"), 404)
 
 

@@ -144,6 +144,7 @@ def test_what_no_list_can_be_made_of(http: httpx.Client, api: str, query: str) -
 
 def test_a_damaged_catalog_is_made_anew(http: httpx.Client, served: Served, store: str, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": [FULL, {"id": "plain", "type": "t"}]}))
+    assert listed(http, api, tag="red") == ["full"]
     [path] = served.data.glob(f"{store}_memory/**/catalog.sqlite")
     with sqlite3.connect(path) as damaging:
         damaging.execute("UPDATE tagged SET id = 'plain'")

@@ -37,7 +37,7 @@ def test_every_mode_looks_back(http: httpx.Client, changed: str, mode: str) -> N
     assert sorted(hit["node"]["id"] for hit in answer["hits"]) == ["fox", "mill"]
     assert {hit["node"]["version"] for hit in answer["hits"]} == {1}
     assert answer["index_sequence"] == 1
-    assert "mill" in ids(http, url, query="mill", mode=mode, as_of="2")
+    assert "mill" in ids(http, url, query="mill", mode=mode, as_of=2)
     assert "mill" not in ids(http, url, query="mill", mode=mode, as_of="3")
     assert "mill" not in ids(http, url, query="mill", mode=mode, at_least=3)
 
@@ -45,8 +45,8 @@ def test_every_mode_looks_back(http: httpx.Client, changed: str, mode: str) -> N
 def test_batches_and_contexts_look_back(http: httpx.Client, changed: str) -> None:
     variants = [{"query": "mill", "mode": "keyword"}, {"query": "wood", "mode": "keyword"}]
     assert ids(http, f"{changed}/search/batch", queries=variants, as_of="1") == ["fox", "mill"]
-    assert ids(http, f"{changed}/search/batch", queries=variants, as_of="3") == ["fox"]
-    text = accepted(http.post(f"{changed}/context", json={"query": "mill", "as_of": "1"}))["text"]
+    assert ids(http, f"{changed}/search/batch", queries=variants, as_of=3) == ["fox"]
+    text = accepted(http.post(f"{changed}/context", json={"query": "mill", "as_of": 1}))["text"]
     assert "LIVES_IN" in text
     assert "an old mill" in text
 

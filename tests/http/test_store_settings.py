@@ -105,6 +105,8 @@ def test_they_outlive_a_restart_and_an_old_store_has_the_usual_ones(tmp_path: Pa
         accepted(http.put("/api/memory/new", json=CHOSEN), 201)
         accepted(http.put("/api/memory/old"), 201)
         created = accepted(http.get("/api/memory/old"))["created_at"]
+    for record in (tmp_path / "old_memory" / "journal").glob("settings.*"):
+        record.unlink()
     described = tmp_path / "old_memory" / "store.json"
     before = msgspec.json.decode(described.read_bytes())
     described.write_bytes(msgspec.json.encode({name: before[name] for name in ("format", "created_at")}))

@@ -113,3 +113,26 @@ def test_the_same_snapshot_may_be_installed_again(tmp_path: Path) -> None:
     fold(None, history.changes, again)
     assert snapshot.install(again, tmp_path, history.state) == first
     snapshot.verify(first)
+
+
+@pytest.mark.parametrize("middle", range(0, 7, 3))
+def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
+    history = mixed()
+    base = folded(tmp_path, history, middle) if middle else None
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    done = fold(base, history.changes[middle:], rows, memory_bytes=1)
+    assert (done.state, done.rebased) == (history.state, False)
+    assert held(rows) == (
+        set(history.workspace.nodes.values()),
+        {row for row in history.workspace.edges.values() if row is not None},
+    )
+    assert sorted(path.name for path in rows.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+
+
+def test_wrong_rows_are_rebased_on_disk_too(tmp_path: Path) -> None:
+    history = mixed()
+    base = folded(tmp_path, history, 2)
+    wrong = fold(base, history.changes[3:], tmp_path, memory_bytes=1)
+    assert wrong.rebased
+    assert wrong == fold(base, history.changes[3:], tmp_path)

@@ -167,11 +167,16 @@ def test_one_key_cannot_take_all_sessions(keyed: Served) -> None:
     ):
         sessions = [Session(greedy) for _ in range(MAX_SESSIONS_OF_A_KEY)]
         assert {each.opening.status_code for each in sessions} == {200}
-        assert Session(greedy).opening.status_code == 503
-        assert Session(modest).opening.status_code == 200
-        assert Stateless(greedy).post("tools/list", {}).status_code == 200
-        sessions[0].end()
-        assert Session(greedy).opening.status_code == 200
+        other = Session(modest)
+        sessions.append(Session(greedy))
+        assert sessions.pop(0).post("tools/list", {}).status_code == 404
+        assert {each.post("tools/list", {}).status_code for each in (*sessions, other)} == {200}
+        with ExitStack() as stack:
+            for each in sessions:
+                stack.enter_context(listening(each, greedy))
+            assert Session(greedy).opening.status_code == 503
+            assert Session(modest).opening.status_code == 200
+            assert Stateless(greedy).post("tools/list", {}).status_code == 200
 
 
 def test_one_key_cannot_take_all_subscriptions(keyed: Served) -> None:

@@ -14,7 +14,7 @@ def test_searches_look_back(server: Running, mode: Mode, store: str) -> None:
         ("search_batch", {"queries": [query]}),
         ("get_context", {"query": "mill"}),
     ):
-        then = call(server.url, mode, tool, index=store, as_of="1", valid_at="any", **arguments)
+        then = call(server.url, mode, tool, index=store, as_of=1, valid_at="any", **arguments)
         assert "a fox in the mill" in text_of(then), tool
         in_2020 = {"as_of": "1", "valid_at": "2020-01-01T00:00:00Z"}
         for elsewhere in ({"as_of": "2", "valid_at": "any"}, {"as_of": "1"}, in_2020):

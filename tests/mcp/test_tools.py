@@ -8,6 +8,8 @@ import httpx
 import pytest
 from mcp import Client
 
+from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
+from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
 
@@ -46,7 +48,7 @@ EXPECTED = {
 }
 
 
-NOT_IDEMPOTENT = {"put_node", "put_subgraph"}
+NOT_IDEMPOTENT = {"put_node", "put_subgraph", "drop_store"}
 
 
 def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
         return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in talk(server.url, mode, listed)}
-    assert set(tools) == set(EXPECTED)
+    assert set(tools) == set(EXPECTED) == IDEMPOTENT | set(WHERE_TO_LOOK)
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
@@ -79,6 +81,7 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
             assert all("anyOf" not in field for field in definition["properties"].values()), tool.name
     depth = walk["properties"]["depth"]
     assert (depth["default"], depth["minimum"], depth["maximum"]) == (2, 1, 10)
+    assert walk["properties"]["max_nodes"]["default"] == MAX_TRAVERSED_NODES
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
     assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
 

@@ -62,7 +62,7 @@ def test_a_commit_is_below_its_request_and_shows_its_phases(traced: Receiver) ->
     assert (commit.trace, commit.parent) == (TRACE, request.id)
     assert commit.attributes["kgserve.store"] == "hens"
     assert commit.attributes["kgserve.writes"] == 1
-    for name in ("commit plan", "commit journal", "commit engine"):
+    for name in ("commit plan", "commit journal", "commit rows"):
         phase = traced.one(name)
         assert phase.parent == commit.id
         assert commit.begun <= phase.begun <= phase.ended <= commit.ended

@@ -40,7 +40,7 @@ def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
 
 def rows(pool: StorePool) -> tuple[Rows, Rows]:
     """All nodes and edges; an edge's attributes without the times that kgserve keeps among them."""
-    with pool.lease(NAME) as store, store.reading() as session:
+    with pool.lease(NAME) as store, store.engine.reading() as session:
         return plain(session.rows(NODE)), plain(session.rows(EDGE))
 
 

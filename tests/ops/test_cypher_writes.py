@@ -24,7 +24,7 @@ from kgserve.store.pool import StorePool
 from tests.http.serving import accepted
 from tests.ops.bare import Bare
 from tests.ops.stating import changed, fill, one, rows, write
-from tests.store.writing import NAME, PATIENCE, assert_whole, settings, until
+from tests.store.writing import NAME, PATIENCE, assert_whole, ids, settings, until
 from tests.views.indexing import indexed
 
 
@@ -38,7 +38,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 def steady(kept: StorePool) -> StorePool:
     """The same, opened once for many tests."""
     with kept.lease(NAME, create=True) as store:
-        with store.reading() as session:
+        with store.engine.reading() as session:
             ids = [node_id for [node_id] in session.rows("MATCH (e:Entity) RETURN e.id")]
         store.submit(WriteBatch(delete_nodes=ids)).result(PATIENCE)
     fill(kept)
@@ -226,7 +226,7 @@ def test_what_was_written_outlives_the_engine_s_file(tmp_path: Path) -> None:
     with StorePool(settings(data)) as pool:
         assert rows(pool) == written
         with pool.lease(NAME) as store:
-            assert store.view.rebuilds == 1
+            assert store.engine.rebuilds == 1
             assert_whole(store)
 
 
@@ -242,7 +242,7 @@ def test_every_view_hears_of_it(tmp_path: Path) -> None:
         assert [sequence for sequence, _ in told] == [1, 1, 1, 2, 3, 3]
         found = search(pool, indexer, NAME, SearchRequest(query="fox", mode="keyword", at_least=3))
         assert [hit.node.id for hit in found.hits] == ["y"]
-        assert [row.id for row in store.listing(lambda catalog: catalog.page(None, None, 10))] == ["y"]
+        assert ids(store) == ["y"]
 
 
 def test_a_kill_loses_no_acknowledged_statement(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_kill_loses_no_acknowledged_statement(tmp_path: Path) -> None:
         counting.join()
     assert done == list(range(1, len(done) + 1))
     with StorePool(settings(data)) as pool, pool.lease("demo") as store:
-        with store.reading() as session:
+        with store.engine.reading() as session:
             [[content, version]] = session.rows("MATCH (n:Entity) RETURN n.content, n.version")
         assert int(content) in {len(done), len(done) + 1}
         assert version == int(content) + 1

@@ -128,6 +128,8 @@ def test_the_volume_is_the_data_folder() -> None:
     assert final("EXPOSE") == str(settings.port)
     assert settings.host == "0.0.0.0"  # noqa: S104 - a container's ports are published one by one
     assert str(settings.models_dir) in " ".join(of("COPY", LAST))
+    # Root makes the model, and for root alone; another user serves it.
+    assert any(f"chmod -R a+rX {settings.models_dir}" in line for line in of("RUN"))
 
 
 def test_the_health_check_is_a_command_and_needs_no_curl() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import threading
@@ -14,16 +15,13 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from kgserve.engine import projection, read
-from kgserve.engine.columns import edge_rows, ids_table, node_rows
-from kgserve.engine.session import Session
-from kgserve.engine.traverse import walk
+from kgserve.engine import dumping
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.frame import read_frame
 from kgserve.journal.journal import list_segments
-from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.change import StoreState
+from kgserve.model.batch import WriteBatch
+from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.store_settings import StoreSettings
@@ -31,31 +29,29 @@ from kgserve.model.times import format_time, parse_time
 from kgserve.model.walk import Walk
 from kgserve.ops import render
 from kgserve.ops.nodes import NodeList, get_node, page_nodes
+from kgserve.rows.walk import reached, walk
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.engine.reading import Contents, contents
 from tests.property.graph import Graph, Outcome, Refused, extras_of
+from tests.store.writing import ask, held, until
 
 NAME = "s"
 PATIENCE = 120
-Damage = Literal["engine gone", "engine cut", "engine flipped", "catalog gone", "description gone", "snapshot flipped"]
+Damage = Literal[
+    "engine gone",
+    "engine cut",
+    "engine flipped",
+    "catalog gone",
+    "rows gone",
+    "rows cut",
+    "rows flipped",
+    "description gone",
+    "snapshot flipped",
+]
 DAMAGES: tuple[Damage, ...] = get_args(Damage)
-
-_NODES = projection.nodes("MATCH (e:Entity) RETURN")
-_OUT = projection.edges("LOAD FROM $rows MATCH (x:Entity {id: i})-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-_IN = projection.edges("LOAD FROM $rows MATCH (y:Entity {id: i})<-[k:RELATES_TO]-(x:Entity) RETURN x.id, y.id,")
-_ONE_BY_ONE = 100
-_FIRST = WriteBatch(nodes=[NodePut(0, "first of a group", "t")])
-
-
-class Contents(msgspec.Struct):
-    """All rows of an engine, relations read from both of their ends."""
-
-    state: StoreState
-    nodes: list[NodeRow]
-    outgoing: list[EdgeRow]
-    incoming: list[EdgeRow]
 
 
 class Driver:
@@ -81,12 +77,9 @@ class Driver:
 
     def write_group(self, *batches: WriteBatch) -> None:
         """The same as one group: the writer is held back until all of them wait."""
-        with self.store.view.commits:
-            first = self.store.submit(_FIRST)
-            while self.store.queued:
-                threading.Event().wait(0.001)
-            rest = [self.store.submit(batch, wait=PATIENCE) for batch in batches]
-        self._settle([_FIRST, *batches], [first, *rest])
+        with held(self.store):
+            futures = [self.store.submit(batch, wait=PATIENCE) for batch in batches]
+        self._settle(batches, futures)
 
     def _settle(self, batches: Sequence[WriteBatch], futures: Sequence[Future[Report]]) -> list[Graph]:
         """Do the same to the graph; how it was after each batch, from before the first on."""
@@ -105,7 +98,7 @@ class Driver:
                 found = _counts(future.result())
                 assert found == expected, f"{found} where {expected} was due"
         assert self.store.state.sequence == self.graph.sequence
-        assert self.store.view.rebuilds == self._rebuilds, "the engine failed at a write and was built anew"
+        assert self.store.engine.rebuilds == self._rebuilds, "the engine failed at a write and was built anew"
         return stages
 
     def change_rules(self, *, keeps_both: bool, kinds: tuple[str, ...]) -> None:
@@ -125,8 +118,10 @@ class Driver:
         if damage == "description gone":
             self.graph.keeps_both, self.graph.kinds = False, frozenset()
         self._open()
+        ask(self.store)
+        self._rebuilds = self.store.engine.rebuilds
         if damage is None:
-            assert self.store.view.rebuilds == 0
+            assert self._rebuilds == 0
         self.compare()
 
     def crash(self, *under_way: WriteBatch, torn: int = 0) -> None:
@@ -147,11 +142,13 @@ class Driver:
         found = self.store.state.sequence
         assert acknowledged <= found <= stages[-1].sequence
         self.graph = next(stage for stage in stages if stage.sequence == found)
+        ask(self.store)
+        self._rebuilds = self.store.engine.rebuilds
         self.compare()
 
     def compact(self, *under_way: WriteBatch) -> None:
         """Compact, with batches under way, while a reader looks again and again."""
-        done, whole, stop = self.store.compactor.done, self.store.view.whole, threading.Event()
+        done, stop = self.store.compactor.done, threading.Event()
         with Beside(self.store.compactor.run) as compacting, Beside(lambda: self._read_on(stop)) as reading:
             futures = [self.store.submit(batch, wait=PATIENCE) for batch in under_way]
             try:
@@ -161,17 +158,28 @@ class Driver:
                 stop.set()
         for error in (*compacting.errors, *reading.errors):
             raise error
-        if self.store.view.whole and not whole:
-            # The file may have been built without the columns that are needed since.
-            self.store.compactor.run()
         assert self.store.compactor.done > done, "the compaction failed"
-        assert len(list(self._layout().root.glob("graph*.kuzu"))) == 1
+        ask(self.store)
+        until(lambda: len(list(self._layout().root.glob("graph*.kuzu"))) == 1)
         self.compare()
 
     def check(self) -> None:
         """The store's own comparison must agree."""
         assert self.store.check().ok
-        assert self.store.view.rebuilds == self._rebuilds
+        assert self.store.engine.rebuilds == self._rebuilds
+
+    def fold(self, *under_way: WriteBatch) -> None:
+        """Make a new base of the rows, with batches under way."""
+        folds = self.store.rows.folds
+        with self.store.reading() as rows, Beside(self.store.rows.fold) as folding:
+            before = sorted(rows.all_nodes(), key=lambda row: row.id), rows.at
+            self._settle(under_way, [self.store.submit(batch, wait=PATIENCE) for batch in under_way])
+            folding.join(PATIENCE)
+            assert (sorted(rows.all_nodes(), key=lambda row: row.id), rows.at) == before, "a snapshot has changed"
+        for error in folding.errors:
+            raise error
+        assert self.store.rows.folds > folds
+        self.compare()
 
     # Looking
 
@@ -182,8 +190,8 @@ class Driver:
         self._list(wanted or NodeList(), request.depth + 3)
 
     def _look_around(self, request: Walk) -> None:
-        with self.store.reading() as session:
-            found = walk(session, request)
+        with self.store.reading() as rows:
+            found = reached(rows, walk(rows, request))
         graph = self.graph.true_at(request.valid_at)
         depths, edges, more = graph.walk(msgspec.structs.replace(request, valid_at=None))
         assert {row.id: depth for row, depth in found.nodes} == depths
@@ -224,41 +232,45 @@ class Driver:
         found, graph = self._contents(), self.graph
         differ(found.nodes, graph.nodes, [row.id for row in found.nodes])
         differ(found.outgoing, graph.edges, [row.key for row in found.outgoing])
-        differ(found.incoming, graph.edges, [row.key for row in found.incoming])
+        bare = {key: msgspec.structs.replace(row, extras=None) for key, row in graph.edges.items()}
+        differ(found.incoming, bare, [row.key for row in found.incoming])
         state = found.state
-        assert state == self.store.state
+        assert state == self.store.state == self.store.engine.state
         assert (state.sequence, state.nodes, state.edges) == (graph.sequence, len(graph.nodes), len(graph.edges))
         assert state.digest == graph.digest
+        self._compare_rows()
         self._compare_catalog()
 
+    def _compare_rows(self) -> None:
+        with self.store.reading() as rows:
+            nodes, edges, ids = list(rows.all_nodes()), list(rows.all_edges()), list(rows.ids_behind(""))
+            incoming = [row for node_id in ids for row in rows.incoming(node_id)]
+            outgoing = [row for node_id in ids for row in rows.outgoing(node_id)]
+        assert ids == sorted(self.graph.nodes)
+        differ(nodes, self.graph.nodes, [row.id for row in nodes])
+        for found in (edges, incoming, outgoing):
+            differ(found, self.graph.edges, [row.key for row in found])
+
     def _compare_catalog(self) -> None:
-        rows, types, relations, tags = self.store.listing(
-            lambda c: (c.page(None, None, 1 << 40), c.types(99), c.relation_types(99), c.tags("", 99))
+        ids, types, relations, tags = self.store.listing(
+            lambda c, _: (c.listed(NodeFilter(), Place(), 1 << 40), c.types(99), c.relation_types(99), c.tags("", 99))
         )
-        assert [row.id for row in rows] == sorted(self.graph.nodes)
-        differ(rows, self.graph.nodes, [row.id for row in rows])
+        assert ids.items == sorted(self.graph.nodes)[: len(ids.items)]
         assert types == _tally(row.type for row in self.graph.nodes.values())
         assert relations == _tally(key[2] for key in self.graph.edges)
         used = _tally(tag for row in self.graph.nodes.values() for tag in extras_of(row)["tags"])
         assert [(each.tag, each.count) for each in tags] == sorted(used.items(), key=lambda tag: (-tag[1], tag[0]))
 
     def _contents(self) -> Contents:
-        with self.store.reading(timeout=0) as session:
-            session.run("BEGIN TRANSACTION READ ONLY")
-            state, nodes = read.state(session), list(node_rows(projection.arrow(session, _NODES, {})))
-            ids = [row.id for row in nodes]
-            found = Contents(
-                state, nodes, _edges(session, ids, read.outgoing, _OUT), _edges(session, ids, read.incoming, _IN)
-            )
-            session.run("COMMIT")
-        return found
+        with self.store.engine.reading(timeout=0) as session:
+            return contents(session)
 
     def _read_on(self, stop: threading.Event) -> None:
         folder = self.root / "reader"
         folder.mkdir(exist_ok=True)
         while not stop.is_set():
-            with self.store.reading(timeout=0) as session:
-                state = read.dump(session, folder)
+            with self.store.engine.reading(timeout=0) as session:
+                state = dumping.dump(session, folder)
             assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges), "a reader saw half a write"
 
     # Files
@@ -273,7 +285,7 @@ class Driver:
     def _open(self) -> None:
         self.pool = StorePool(Settings(data_dir=self._data, **self._options))
         self.store: Store = self.pool.acquire(NAME, create=True)
-        self._rebuilds = self.store.view.rebuilds
+        self._rebuilds = 0
 
     def _close(self) -> None:
         self.pool.release(self.store)
@@ -316,14 +328,6 @@ def _counts(report: Report) -> Outcome:
     return msgspec.convert(report, Outcome, from_attributes=True)
 
 
-def _edges(
-    session: Session, ids: list[str], one: Callable[[Session, str], list[EdgeRow]], many: projection.Query
-) -> list[EdgeRow]:
-    if len(ids) <= _ONE_BY_ONE:
-        return [row for node_id in ids for row in one(session, node_id)]
-    return list(edge_rows(projection.arrow(session, many, {"rows": ids_table(ids)})))
-
-
 class Beside(threading.Thread):
     """Runs something beside a block, which it joins at its end; ``errors`` holds what it raised."""
 
@@ -358,15 +362,13 @@ def _tally(names: Iterable[str]) -> dict[str, int]:
 
 def _damage(layout: Layout, damage: Damage) -> None:
     match damage:
-        case "engine gone":
-            layout.engine.unlink()
-        case "engine cut":
-            with layout.engine.open("r+b") as file:
-                file.truncate(layout.engine.stat().st_size // 2)
-        case "engine flipped":
-            _flip(layout.engine)
+        case "engine gone" | "engine cut" | "engine flipped":
+            _harm(layout.engine, damage)
+        case "rows gone" | "rows cut" | "rows flipped":
+            for path in layout.rows.iterdir():
+                _harm(path, damage)
         case "catalog gone":
-            layout.catalog.unlink()
+            layout.catalog.unlink(missing_ok=True)
         case "description gone":
             (layout.root / "store.json").unlink()
         case "snapshot flipped":
@@ -374,7 +376,17 @@ def _damage(layout: Layout, damage: Damage) -> None:
             if list_segments(layout.journal)[0].first == 1:
                 for path in snapshot.list_snapshots(layout.journal)[:1]:
                     _flip(path / snapshot.NODES)
-            layout.engine.unlink()
+            layout.engine.unlink(missing_ok=True)
+            shutil.rmtree(layout.rows)
+
+
+def _harm(path: Path, damage: str) -> None:
+    if damage.endswith("gone"):
+        path.unlink()
+    elif damage.endswith("cut"):
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        _flip(path)
 
 
 def _flip(path: Path) -> None:

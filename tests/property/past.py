@@ -143,7 +143,7 @@ class PastDriver(Driver):
         self.pool = StorePool(Settings(data_dir=self._data, **self._options))
         self.pool.companions.append(self.historian)
         self.store: Store = self.pool.acquire(NAME, create=True)
-        self._rebuilds = self.store.view.rebuilds
+        self._rebuilds = self.store.engine.rebuilds
 
     def _close(self) -> None:
         super()._close()
@@ -175,7 +175,8 @@ class PastDriver(Driver):
     def _time_of(self, past: Past | None) -> int:
         if past is None:
             return time.time_ns() // 1000
-        return self.times[int(past.as_of)] if past.as_of.isdecimal() else parse_time(past.as_of)
+        text = str(past.as_of)
+        return self.times[int(text)] if text.isdecimal() else parse_time(text)
 
     def _moment(self, source: random.Random) -> tuple[Past | None, Graph]:
         """Now, or a commit by its number, by its time, or by a time shortly before or after it."""

@@ -66,6 +66,10 @@ class StoreMachine(RuleBasedStateMachine):
     def compact(self, seed: int, count: int) -> None:
         self.driver.compact(*self.batches(seed, count))
 
+    @rule(seed=SEEDS, count=st.integers(0, 4))
+    def fold(self, seed: int, count: int) -> None:
+        self.driver.fold(*self.batches(seed, count))
+
     @rule()
     def check(self) -> None:
         self.driver.check()

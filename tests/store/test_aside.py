@@ -25,8 +25,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @contextmanager
 def copy_of(store: Store) -> Generator[Copy]:
-    size = sum(store.view.bytes())
-    with copied(store.reading(timeout=0), store.layout.scratch, store.view.options, size) as copy:
+    size = sum(store.engine.bytes())
+    with copied(store.engine.reading(timeout=0), store.layout.scratch, store.engine.options, size) as copy:
         yield copy
 
 
@@ -66,7 +66,7 @@ def test_the_store_hears_nothing_of_it(store: Store) -> None:
     state = store.state
     after(store, "MATCH (e:Entity) DETACH DELETE e")
     assert store.state == state
-    with store.reading() as session:
+    with store.engine.reading() as session:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
@@ -115,7 +115,7 @@ def test_odd_texts_survive(tmp_path: Path) -> None:
 
 
 def test_a_copy_holds_no_reading_session(store: Store) -> None:
-    with copy_of(store), store.reading() as session:
+    with copy_of(store), store.engine.reading() as session:
         assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[3]]
 
 
@@ -133,13 +133,13 @@ def test_nothing_is_left_behind(store: Store) -> None:
 
 
 def test_no_room_for_a_copy(store: Store) -> None:
-    options = store.view.options
+    options = store.engine.options
     with (
         pytest.raises(StorageFull, match="MiB are left"),
-        copied(store.reading(), store.layout.scratch, options, 1 << 60),
+        copied(store.engine.reading(), store.layout.scratch, options, 1 << 60),
     ):
         pass
-    with pytest.raises(Unavailable, match="copying a store"), copied(store.reading(), NOWHERE, options, 0):
+    with pytest.raises(Unavailable, match="copying a store"), copied(store.engine.reading(), NOWHERE, options, 0):
         pass
     assert list(store.layout.scratch.iterdir()) == []
     assert after(store).nodes == []

@@ -53,7 +53,7 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
         assert pool.names() == sorted(names)
         for name in names:
             with pool.lease(name) as store:
-                assert store.view.rebuilds == 0
+                assert store.engine.rebuilds == 0
                 assert ids(store) == [f"{worker}-{turn}" for worker in range(3) for turn in range(2)]
         with pool.lease(names[0]) as store:
             assert_whole(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from typing import Any
 from kgserve.journal.frame import Frame
 from kgserve.journal.journal import list_segments, read_segment
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey
 from kgserve.settings import Settings
@@ -47,14 +49,44 @@ def write(store: Store, *batches: WriteBatch) -> list[Report]:
     return [store.submit(each).result(PATIENCE) for each in batches]
 
 
+@contextmanager
+def held(store: Store) -> Generator[None]:
+    """The writer carries nothing out while the block runs; what is written then makes one group."""
+    begun, free = threading.Event(), threading.Event()
+
+    def prepare() -> WriteBatch:
+        begun.set()
+        assert free.wait(PATIENCE)
+        return WriteBatch()
+
+    future = store.submit_prepared(prepare)
+    assert begun.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        free.set()
+        future.result(PATIENCE)
+
+
 def write_together(store: Store, *batches: WriteBatch) -> list[Future[Report]]:
     """Write batches as one group: the writer is held back until all of them wait."""
-    with store.view.commits:
-        first = store.submit(batch("first of the group"))
-        until(lambda: store.queued == 0)
-        rest = [store.submit(each) for each in batches]
-    first.result(PATIENCE)
-    return rest
+    with held(store):
+        return [store.submit(each) for each in batches]
+
+
+def ask(store: Store) -> None:
+    """Have the engine opened, and follow up to now."""
+    with store.engine.reading():
+        pass
+
+
+def tamper(store: Store, statement: str) -> None:
+    """Change the engine's file behind the store's back."""
+    ask(store)
+    engine = store.engine._engine
+    assert engine is not None
+    with store.engine.commits:
+        engine.writer.run(statement)  # pyright: ignore[reportArgumentType]
 
 
 def until(condition: Any, patience: float = PATIENCE) -> None:
@@ -72,6 +104,7 @@ def layout(data: Path, name: str = NAME) -> Layout:
 def forget_close(data: Path, name: str = NAME) -> None:
     """Leave the store as if it had never been closed cleanly."""
     layout(data, name).mark_open()
+    layout(data, name).forget_engine_mark()
 
 
 def frames(data: Path, name: str = NAME) -> list[Frame]:
@@ -92,14 +125,19 @@ def flip(path: Path, offset: int) -> None:
 
 
 def ids(store: Store) -> list[str]:
-    """The ids in the catalog, in order."""
-    return [row.id for row in store.listing(lambda catalog: catalog.page(None, None, 1_000_000))]
+    """The ids of all nodes, in order, which the catalog must have as well."""
+    with store.reading() as rows:
+        found = list(rows.ids_behind(""))
+    assert store.listing(lambda catalog, _: catalog.listed(NodeFilter(), Place(), 1_000_000)).items == found[:20_000]
+    return found
 
 
 def assert_whole(store: Store) -> None:
-    """The engine, the journal's digest and the catalog agree."""
-    rebuilds = store.view.rebuilds
+    """The engine, the rows, the journal's digest and the catalog agree."""
+    ask(store)
+    rebuilds = store.engine.rebuilds
     assert store.check().ok
-    assert store.view.rebuilds == rebuilds
-    assert store.listing(lambda catalog: catalog.sequence) == store.state.sequence
+    assert store.engine.rebuilds == rebuilds
+    assert store.engine.state == store.state
+    assert store.listing(lambda catalog, _: catalog.sequence) == store.state.sequence
     assert len(ids(store)) == store.state.nodes

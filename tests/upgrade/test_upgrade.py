@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from kgserve.permissions import close_data_folder
 from tests.cli.running import kgserve, serving
 from tests.http.serving import accepted
 
@@ -53,6 +54,7 @@ def unpacked(left: str, folder: Path) -> Path:
         for name, file in (("engine", "graph.kuzu"), ("engine_log", "graph.kuzu.wal")):
             # An archive keeps them less exactly than a clean close wants them.
             os.utime(root / file, ns=(mark[name]["changed"], mark[name]["changed"]))
+    close_data_folder(data, whole=True)
     return data
 
 

@@ -72,3 +72,15 @@ def test_nobody_is_served_once_closed(three: Three) -> None:
     turns.wake(three[0])
     turns.close()
     assert turns.take() is None
+
+
+def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
+    turns = Turns()
+    assert turns.take(0.01) is None
+    assert not turns.closed
+    turns.put_off(three[0], 0.01)
+    assert turns.take(10) is three[0]
+    turns.done()
+    turns.close()
+    assert turns.take(10) is None
+    assert turns.closed

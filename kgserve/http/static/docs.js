@@ -1,6 +1,6 @@
 // Renders /openapi.json. Everything is built from text nodes: no description can become markup.
 
-const METHODS = ["get", "put", "post", "delete"];
+const METHODS = ["get", "put", "post", "patch", "delete"];
 const SHOWN_CHARACTERS = 200_000;
 const KEY = "kgserve-key";
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kgserve.engine.traverse import walk
-from kgserve.errors import TimedOut, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.requests import Direction
 from kgserve.model.walk import Walk, clamp
+from kgserve.rows.walk import reached, walk
 from kgserve.store.store import Store
 from tests.property.graph import Graph
 from tests.store.writing import opened, write
-
-SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity), (e:Entity) RETURN sum(a.version + b.version + e.version)"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +40,8 @@ def test_walks(
     for most in (1, 2, 7, 40, 1000, 5000):
         for depth in (0, 1, 2, 4, 10):
             request = Walk(f"n{source.randrange(120)}", depth, direction, types, weight, most)
-            with store.reading() as session:
-                found = walk(session, request)
+            with store.reading() as rows:
+                found = reached(rows, walk(rows, request))
             depths, edges, more = graph.walk(request)
             assert [(row.id, at) for row, at in found.nodes] == list(depths.items())
             assert (sorted(row.key for row in found.edges), found.truncated) == (sorted(edges), more)
@@ -53,29 +49,10 @@ def test_walks(
 
 
 def test_an_unknown_start_reaches_nothing(stored: tuple[Store, Graph]) -> None:
-    with stored[0].reading() as session:
-        found = walk(session, Walk("nobody", 3, "both", None, None, 10))
+    with stored[0].reading() as rows:
+        found = reached(rows, walk(rows, Walk("nobody", 3, "both", None, None, 10)))
     assert (found.nodes, found.edges, found.truncated) == ([], [], False)
 
 
 def test_depths_as_they_are_taken() -> None:
     assert [clamp(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]
-
-
-def test_a_query_over_its_time_is_stopped_and_the_store_goes_on(stored: tuple[Store, Graph]) -> None:
-    store, _ = stored
-    for _ in range(3):
-        with pytest.raises(TimedOut), store.reading(timeout=0.1) as session:
-            session.rows(SLOW)
-    with store.reading() as session:
-        assert session.rows("MATCH (e:Entity) RETURN count(*)") == [[120]]
-
-
-def test_readers_are_bounded(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, read_connections=1, query_timeout=0.2) as store,
-        store.reading(),
-        pytest.raises(Unavailable),
-        store.reading(),
-    ):
-        pass

@@ -1,0 +1,137 @@
+"""Graphs by seed, as records of the exchange format: a dense one of a known shape, and one of any size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import wordnet
+from bench.baseline import Rows
+
+SEED = 20_150_726
+# The shape of FB15k-237's training part: https://doi.org/10.18653/v1/W15-4007
+DENSE_NODES = 14_505
+DENSE_EDGES = 272_115
+DENSE_TYPES = 237
+# With these the busiest node has about 1,500 edges out, the most wanted one about 7,500 in: as there.
+_OUT, _IN, _TYPE = 0.55, 0.8, 0.75
+_WORDS = [
+    "river",
+    "city",
+    "film",
+    "actor",
+    "award",
+    "team",
+    "season",
+    "country",
+    "language",
+    "music",
+    "party",
+    "school",
+    "year",
+    "person",
+    "place",
+    "record",
+]
+
+GROWN_DEGREE = 4
+GROWN_ROWS = 1 + GROWN_DEGREE
+"""Rows that each node of a grown graph brings: itself and its edges."""
+
+Record = dict[str, Any]
+
+
+def dense(seed: int = SEED) -> Iterator[Record]:
+    """Nodes, then edges, all distinct, degrees and types heavy-tailed, weights from 0 to 1."""
+    choice = random.Random(seed)
+    ids = [f"e{number:05d}" for number in range(DENSE_NODES)]
+    for number, id_ in enumerate(ids):
+        content = f"Entity {number}: " + " ".join(choice.choices(_WORDS, k=10))
+        yield {
+            "kind": "node",
+            "id": id_,
+            "type": choice.choice(_WORDS),
+            "content": content,
+            "attributes": {"n": number},
+        }
+    seen: set[tuple[str, str, str]] = set()
+    sources, targets = choice.sample(ids, DENSE_NODES), choice.sample(ids, DENSE_NODES)
+    kinds = [f"relation_{number:03d}" for number in range(DENSE_TYPES)]
+    tails = [_tail(DENSE_NODES, _OUT), _tail(DENSE_NODES, _IN), _tail(DENSE_TYPES, _TYPE)]
+    while len(seen) < DENSE_EDGES:
+        # Each node is a source once, so that none stands alone.
+        source = ids[len(seen)] if len(seen) < DENSE_NODES else choice.choices(sources, cum_weights=tails[0])[0]
+        target = choice.choices(targets, cum_weights=tails[1])[0]
+        key = (source, target, choice.choices(kinds, cum_weights=tails[2])[0])
+        if source != target and key not in seen:
+            seen.add(key)
+            yield _edge(*key) | {"weight": round(choice.random(), 3)}
+
+
+def grown(first: int, last: int, seed: int = SEED) -> Iterator[Record]:
+    """Nodes `first` to `last` - 1 of a graph that only grows, then their edges, to nodes before them."""
+    for number in range(first, last):
+        content = f"Number {number}, one of many that were written down in turn."
+        yield {
+            "kind": "node",
+            "id": grown_id(number),
+            "type": "number",
+            "content": content,
+            "attributes": {"n": number},
+        }
+    for number in range(max(first, GROWN_DEGREE), last):
+        for target in random.Random(seed * number).sample(range(number), GROWN_DEGREE):
+            yield _edge(grown_id(number), grown_id(target), "follows") | {"weight": 1.0}
+
+
+def grown_id(number: int) -> str:
+    """The id of a node of a grown graph."""
+    return f"g{number:08d}"
+
+
+def blocks(records: Iterable[Record], size: int = 2_000) -> Iterator[bytes]:
+    """Records as lines, some thousands in each block."""
+    encode = msgspec.json.Encoder().encode
+    lines: list[bytes] = []
+    for record in records:
+        lines.append(encode(record))
+        if len(lines) == size:
+            yield b"\n".join(lines) + b"\n"
+            lines.clear()
+    yield b"\n".join(lines) + b"\n" if lines else b""
+
+
+def write(records: Iterable[Record], path: Path) -> Path:
+    """An exchange file of them."""
+    with path.open("wb") as file:
+        file.writelines(blocks(records))
+    return path
+
+
+def part(rows: Rows, nodes: int) -> Rows:
+    """The first so many nodes, and the edges between them."""
+    known = {node["id"] for node in rows.nodes[:nodes]}
+    return Rows(rows.nodes[:nodes], [edge for edge in rows.edges if edge["from"] in known and edge["to"] in known])
+
+
+def as_graph(rows: Rows) -> wordnet.Graph:
+    """The same rows as what batches are made from."""
+    nodes = [
+        wordnet.Synset(id=node["id"], type=node["type"], content=node["content"], attributes=node["attributes"])
+        for node in rows.nodes
+    ]
+    return wordnet.Graph(nodes, [wordnet.Pointer(e["from"], e["to"], e["relation_type"]) for e in rows.edges])
+
+
+def _edge(source: str, target: str, relation_type: str) -> Record:
+    return {"kind": "edge", "from": source, "to": target, "relation_type": relation_type}
+
+
+def _tail(count: int, exponent: float) -> list[float]:
+    """Cumulative weights that fall as a power of the rank."""
+    return list(accumulate((rank + 1) ** -exponent for rank in range(count)))

@@ -1,0 +1,90 @@
+"""What a history's file says of the present, read for want of a journal: each row only if it is whole."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeGuard
+
+import xxhash
+
+from kgserve.decoding import msgpack_decoder
+from kgserve.history.statements import SAME_EDGE, VERSION
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+
+_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
+_NODE = "SELECT CAST(row AS BLOB), hash, id FROM node WHERE last IS NULL"
+_EDGE = "SELECT CAST(row AS BLOB), hash, source, target, relation_type FROM edge WHERE last IS NULL"
+
+_node = msgpack_decoder(NodeRow).decode
+_edge = msgpack_decoder(EdgeRow).decode
+
+
+class Present:
+    """The rows that hold as of ``sequence``, the last commit that a history has seen; ``time`` is in microseconds.
+
+    ``lost_nodes`` and ``lost_edges`` are the keys of rows that were met and did not fit their checksums.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open it for reading alone. Raises sqlite3.Error, also when SQLite finds the file damaged: it reads all."""
+        self.lost_nodes: set[str] = set()
+        self.lost_edges: set[EdgeKey] = set()
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            self._require_whole()
+            self.sequence, self.time = self._connection.execute(_CURSOR).fetchone() or (0, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def node(self, row: NodeRow) -> NodeRow | None:
+        """How a node stands now, None when it is gone; as it is given when that is not whole."""
+        found = self._connection.execute(f"{_NODE} AND id = ? ORDER BY first DESC", (row.id,)).fetchone()
+        return self._node(*found) or row if found else None
+
+    def edge(self, row: EdgeRow) -> EdgeRow | None:
+        """The same for an edge."""
+        source, target, relation_type = row.key
+        key = {"source": source, "target": target, "relation_type": relation_type}
+        found = self._connection.execute(f"{_EDGE} AND {SAME_EDGE} ORDER BY first DESC", key).fetchone()
+        return self._edge(*found) or row if found else None
+
+    def nodes_after(self, sequence: int) -> Iterator[NodeRow]:
+        """The nodes whose present state began after a commit."""
+        states = self._connection.execute(f"{_NODE} AND first > ?", (sequence,))
+        return (row for state in states if (row := self._node(*state)) is not None)
+
+    def edges_after(self, sequence: int) -> Iterator[EdgeRow]:
+        """The edges whose present state began after a commit."""
+        states = self._connection.execute(f"{_EDGE} AND first > ?", (sequence,))
+        return (row for state in states if (row := self._edge(*state)) is not None)
+
+    def _node(self, content: bytes | None, checksum: int, node_id: str) -> NodeRow | None:
+        if _is_whole(content, checksum):
+            return _node(content)
+        self.lost_nodes.add(node_id)
+        return None
+
+    def _edge(self, content: bytes | None, checksum: int, *key: str) -> EdgeRow | None:
+        if _is_whole(content, checksum):
+            return _edge(content)
+        self.lost_edges.add((key[0], key[1], key[2]))
+        return None
+
+    def _require_whole(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise sqlite3.DatabaseError("the file is of another kind")
+        (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+
+def _is_whole(content: bytes | None, checksum: int) -> TypeGuard[bytes]:
+    return content is not None and xxhash.xxh3_64_intdigest(content) >> 1 == checksum

@@ -1,0 +1,39 @@
+"""Which tools may be called again when nobody knows whether the first call was carried out. Standard library only.
+
+The tools' annotations say it to clients, and the bridge goes by it when a connection breaks. A tool that is not named
+here is not repeated: the server may be newer than the bridge.
+"""
+
+from __future__ import annotations
+
+IDEMPOTENT = frozenset(
+    {
+        "inject_knowledge_graph",
+        "delete_graph_entity",
+        "delete_graph_relation",
+        "traverse_knowledge_graph",
+        "get_entity",
+        "list_entities",
+        "list_relations",
+        "entity_history",
+        "revert_entity",
+        "retire_entity",
+        "retire_relation",
+        "search_knowledge",
+        "search_batch",
+        "get_context",
+        "describe_schema",
+        "list_tags",
+        "list_stores",
+        "describe_store",
+        "query_cypher",
+    }
+)
+"""A second call leaves what the first one made."""
+
+WHERE_TO_LOOK = {
+    "put_node": "get_entity, or search_knowledge with words of what was written, shows whether it is there",
+    "put_subgraph": "get_entity, or search_knowledge with words of what was written, shows what of it is there",
+    "drop_store": "list_stores shows whether the store is still there",
+}
+"""The other tools: a second call makes another node or version, or drops what somebody has made since."""

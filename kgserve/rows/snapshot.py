@@ -1,0 +1,385 @@
+"""Reading the rows of one commit, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from kgserve.model.change import StoreState
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.rows.base import Base, Numbers
+from kgserve.rows.delta import Delta, Version, edge_data, node_data
+from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, with_staleness
+from kgserve.rows.fold import Changes, EdgePut, NodePut
+
+FEW = 40
+"""Up to so many texts are read one by one."""
+SLICE_ROWS = 4096
+SLICE_BYTES = 8 << 20
+"""Rows that are read at once when all are, and about the most bytes of their texts."""
+
+
+class Gathered(msgspec.Struct):
+    """Edges around some nodes: numbers of those in the base, and numbers with versions of those that have changed."""
+
+    base: Numbers
+    changed: list[tuple[int, Version]]
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self.changed)
+
+    def first(self, count: int) -> Gathered:
+        """At most so many of them."""
+        own = self.base[:count]
+        return Gathered(own, self.changed[: count - len(own)])
+
+
+class Rows:
+    """The rows as of one commit. For one thread at a time; numbers are good for this snapshot alone."""
+
+    def __init__(self, base: Base, delta: Delta, state: StoreState) -> None:
+        self.base = base
+        self.delta = delta
+        self.state = state
+        self.at = state.sequence
+
+    @property
+    def dated(self) -> bool:
+        """Whether any row says when it is true."""
+        return self.delta.dated
+
+    # Nodes
+
+    def number(self, node_id: str) -> int:
+        """The number of a node; -1 when it is not there."""
+        number = self.delta.number(node_id)
+        return number if number >= 0 and self.is_there(number) else -1
+
+    def is_there(self, number: int) -> bool:
+        """Whether a node is there."""
+        changed = self.delta.nodes.get(number)
+        version = changed and changed.at(self.at)
+        return number < self.base.nodes if version is None else version.row is not None
+
+    def has(self, node_id: str) -> bool:
+        """Whether a node is there."""
+        return self.number(node_id) >= 0
+
+    def node(self, node_id: str) -> NodeRow | None:
+        """A node, if it is there."""
+        number = self.delta.number(node_id)
+        return None if number < 0 else self.node_row(number)
+
+    def nodes(self, ids: Iterable[str]) -> dict[str, NodeRow]:
+        """The nodes among some ids that are there, by id."""
+        return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
+
+    def node_row(self, number: int) -> NodeRow | None:
+        """The row of a node, None when it is gone."""
+        version = self._node_version(number)
+        if version is not None:
+            return cast("NodeRow | None", version.row)
+        if number >= self.base.nodes:
+            return None
+        return decode_node(self.base.node(number), int(self.base.flags_of_nodes[number]))
+
+    def node_texts(self, numbers: Numbers, now: int) -> list[bytes]:
+        """The open JSON of nodes that are there; ``now`` in microseconds decides on staleness."""
+        base, count = self.base, self.base.nodes
+        if len(numbers) <= FEW:
+            return [self._node_text(number, now) for number in numbers.tolist()]
+        own = np.minimum(numbers, count - 1) if count else np.zeros_like(numbers)
+        other = numbers >= count
+        if self.delta.nodes and count:
+            other = other | self.delta.touched_nodes[own]
+        if count and not other.all():
+            texts = base.node_texts(own)
+            for at in np.flatnonzero((base.flags_of_nodes[own] & FRESH).astype(np.bool_) & ~other).tolist():
+                texts[at] = with_staleness(texts[at], now)
+        else:
+            texts = [b""] * len(numbers)
+        for at in np.flatnonzero(other).tolist():
+            texts[at] = self._node_text(int(numbers[at]), now)
+        return texts
+
+    def node_text(self, number: int, now: int) -> bytes:
+        """The JSON of a node that is there."""
+        return self._node_text(number, now) + b"}"
+
+    def nodes_hold(self, numbers: Numbers, moment: int) -> Numbers:
+        """Which nodes were true in the world at a moment, in microseconds."""
+        count = self.base.nodes
+        changed = numbers >= count
+        if self.delta.nodes and count:
+            changed = changed | self.delta.touched_nodes[np.minimum(numbers, count - 1)]
+        held = np.ones(len(numbers), np.bool_)
+        own = ~changed
+        held[own] = self.base.nodes_hold(numbers[own], moment)
+        for at in np.flatnonzero(changed).tolist():
+            row = self.node_row(int(numbers[at]))
+            held[at] = row is not None and row.holds_at(moment)
+        return held
+
+    def in_order(self, numbers: Numbers) -> Numbers:
+        """Nodes in the order of their ids."""
+        count = self.base.nodes
+        own = np.sort(numbers)
+        if not len(own) or own[-1] < count:
+            return own
+        own, new = np.split(own, [np.searchsorted(own, count)])
+        placed = sorted((self.delta.id(number).encode(), number) for number in new.tolist())
+        positions = [self.base.position(key.decode()) for key, _ in placed]
+        return np.insert(own, np.searchsorted(own, positions), [number for _, number in placed])
+
+    def some_in_order(self, numbers: Collection[int]) -> list[int]:
+        """As `in_order`, for a few."""
+        if max(numbers, default=0) < self.base.nodes:
+            return sorted(numbers)
+        return sorted(numbers, key=lambda number: self.delta.id(number).encode())
+
+    def _node_version(self, number: int) -> Version | None:
+        changed = self.delta.nodes.get(number)
+        return None if changed is None else changed.at(self.at)
+
+    def _node_text(self, number: int, now: int) -> bytes:
+        version = self._node_version(number)
+        if version is None:
+            data, flags = self.base.node(number), int(self.base.flags_of_nodes[number])
+        else:
+            data, flags = node_data(version), node_flags(cast("NodeRow", version.row).extras)
+        return with_staleness(data, now) if flags & FRESH else data
+
+    # Edges
+
+    def edge(self, key: EdgeKey) -> EdgeRow | None:
+        """An edge, if it is there."""
+        number = self.delta.edge_number(key)
+        return None if number < 0 else self.edge_row(number)
+
+    def edge_row(self, number: int) -> EdgeRow | None:
+        """The row of an edge, None when it is gone."""
+        changed = self.delta.edges.get(number)
+        version = changed and changed.at(self.at)
+        if version is not None:
+            return cast("EdgeRow | None", version.row)
+        if number >= self.base.edges:
+            return None
+        return decode_edge(self.base.edge(number), int(self.base.flags_of_edges[number]))
+
+    def edge_texts(self, found: Gathered) -> list[bytes]:
+        """The JSON of edges."""
+        few = len(found.base) <= FEW
+        texts = list(map(self.base.edge, found.base.tolist())) if few else self.base.edge_texts(found.base)
+        texts += [edge_data(version) for _, version in found.changed]
+        return texts
+
+    def around(self, numbers: Numbers, *, outgoing: bool) -> Gathered:
+        """The edges that start, or end, at any of some nodes."""
+        base, delta = self.base, self.delta
+        own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
+        if not delta.edges:
+            return Gathered(base.around(own, outgoing=outgoing), [])
+        # The mask before the lists: what a commit under way adds to both is then seen in one of them at least.
+        edges = base.around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
+        edges = edges[~delta.touched_edges[edges]]
+        lists = delta.out if outgoing else delta.into
+        changed: list[tuple[int, Version]] = []
+        hidden: list[int] = []
+        for node in numbers.tolist():
+            for number in lists.get(node, ())[:]:
+                version = delta.edges[number].at(self.at)
+                if version is None:
+                    hidden.append(number)
+                elif version.row is not None:
+                    changed.append((number, version))
+        if hidden:
+            edges = self._with_unchanged(edges, hidden)
+        return Gathered(edges, changed)
+
+    def edges_of(self, node: int, *, outgoing: bool) -> list[tuple[int, int, Version | None]]:
+        """The edges of one node, one by one: their numbers, their other ends, and the versions of those changed."""
+        base, delta = self.base, self.delta
+        numbers, ends = base.edges_of(node, outgoing=outgoing) if node < base.nodes else ((), ())
+        if not delta.edges:
+            return [(number, end, None) for number, end in zip(numbers, ends, strict=True)]
+        found: list[tuple[int, int, Version | None]] = []
+        for number, end in zip(numbers, ends, strict=True):
+            version = (changed := delta.edges.get(number)) and changed.at(self.at)
+            if version is None or version.row is not None:
+                found.append((number, end, version))
+        found += [
+            (number, delta.ends(number)[outgoing], version)
+            for number in delta.around(node, outgoing=outgoing)[:]
+            if number >= base.edges and (version := delta.edges[number].at(self.at)) and version.row is not None
+        ]
+        return found
+
+    def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
+        """The edges that start at a node."""
+        return self._edges_of(node_id, outgoing=True)
+
+    def incoming(self, node_id: str) -> Iterator[EdgeRow]:
+        """The edges that end at a node."""
+        return self._edges_of(node_id, outgoing=False)
+
+    def rows_of(self, found: Gathered) -> Iterator[EdgeRow]:
+        """The rows of edges, decoded one after the other."""
+        base = self.base
+        for start in range(0, len(found.base), SLICE_ROWS):
+            numbers = found.base[start : start + SLICE_ROWS]
+            yield from map(decode_edge, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
+        for _, version in found.changed:
+            yield cast("EdgeRow", version.row)
+
+    def holding(self, found: Gathered, moment: int) -> Gathered:
+        """Those of some edges that were true at a moment, between nodes that were."""
+        base = found.base[self.base.edges_hold(found.base, moment)] if self.base.dated else found.base
+        changed = [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)]
+        ends = self.ends(Gathered(base, changed))
+        held = self.nodes_hold(ends[0], moment) & self.nodes_hold(ends[1], moment)
+        return Gathered(
+            base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
+        )
+
+    def ends(self, found: Gathered) -> tuple[Numbers, Numbers]:
+        """Sources and targets: first of the edges in the base, then of those that have changed."""
+        source, target = self.base.edge_ends(found.base)
+        if not found.changed:
+            return source, target
+        ends = np.array([self.delta.ends(number) for number, _ in found.changed], np.int64)
+        return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
+
+    def weights(self, found: Gathered) -> list[float]:
+        """The weights of edges."""
+        changed = [cast("EdgeRow", version.row).weight for _, version in found.changed]
+        return self.base.weight[found.base].tolist() + changed
+
+    def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
+        number = self.number(node_id)
+        if number < 0:
+            return iter(())
+        return self.rows_of(self.around(np.array([number]), outgoing=outgoing))
+
+    def _with_unchanged(self, edges: Numbers, hidden: list[int]) -> Numbers:
+        """Edges with those that only a commit later than this one has changed, unless they are among them."""
+        own = np.array([number for number in hidden if number < self.base.edges], np.int64)
+        missing = own[~np.isin(own, edges)]
+        return np.concatenate((edges, missing)) if len(missing) else edges
+
+    # All rows, and lists
+
+    def ids_behind(self, after: str) -> Iterator[str]:
+        """The ids of all nodes that are behind one, in order (by code point)."""
+        new = self.delta.new_ids()
+        at, own = bisect_right(new, after), self.base.position_behind(after)
+        count = self.base.nodes
+        while own < count or at < len(new):
+            mine = self.base.id(own) if own < count else None
+            if mine is None or (at < len(new) and new[at] < mine):
+                node_id, at = new[at], at + 1
+                number = self.delta.node_numbers[node_id]
+            else:
+                node_id, number, own = mine, own, own + 1
+            if self.is_there(number):
+                yield node_id
+
+    def node_slices(self) -> Iterator[Numbers]:
+        """All nodes, some thousands at a time: those of the base first, in the order of their ids."""
+        count = self.base.nodes
+        for start, end in slices(self.base.node_at):
+            touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
+            yield np.delete(np.arange(start, end), [at for at in touched if not self.is_there(start + at)])
+        there: list[int] = []
+        size = 0
+        for number in range(count, count + len(self.delta.node_ids)):
+            row = self.node_row(number)
+            if row is not None:
+                there.append(number)
+                size += len(row.content) + len(row.attributes)
+            if len(there) >= SLICE_ROWS or size >= SLICE_BYTES:
+                yield np.array(there, np.int64)
+                there, size = [], 0
+        yield np.array(there, np.int64)
+
+    def edge_slices(self) -> Iterator[Gathered]:
+        """All edges, some thousands at a time: those of the base first, in the order of their keys."""
+        count, edges = self.base.edges, self.delta.edges
+        for start, stop in slices(self.base.edge_at):
+            numbers = np.arange(start, stop)
+            touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
+            versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}
+            changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
+            yield Gathered(np.delete(numbers, list(versions)), changed)
+        end = count + len(self.delta.sources)
+        for start in range(count, end, SLICE_ROWS):
+            found = ((number, edges.get(number)) for number in range(start, min(start + SLICE_ROWS, end)))
+            versions = [(number, version.at(self.at)) for number, version in found if version is not None]
+            yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
+
+    def all_nodes(self) -> Iterator[NodeRow]:
+        """The rows of all nodes, decoded one after the other."""
+        for numbers in self.node_slices():
+            yield from (row for number in numbers.tolist() if (row := self.node_row(number)) is not None)
+
+    def all_edges(self) -> Iterator[EdgeRow]:
+        """The rows of all edges, decoded one after the other."""
+        for found in self.edge_slices():
+            yield from self.rows_of(found)
+
+    def relation_counts(self) -> dict[str, int]:
+        """Every relation type with the number of its edges."""
+        base = self.base
+        counts = Counter(
+            dict(zip(base.names, np.bincount(base.relation, minlength=len(base.names)).tolist(), strict=True))
+        )
+        for number, changed in self.delta.edges.copy().items():
+            version = changed.at(self.at)
+            if version is None:
+                continue
+            if number < base.edges:
+                counts[base.names[base.relation[number]]] -= 1
+            if version.row is not None:
+                counts[cast("EdgeRow", version.row).relation_type] += 1
+        return +counts
+
+    def changes(self) -> Changes:
+        """What makes these rows out of the base."""
+        base, found = self.base, Changes([], [], [], [])
+        for number, changed in self.delta.nodes.copy().items():
+            version = changed.at(self.at)
+            if version is None:
+                continue
+            row, own = cast("NodeRow | None", version.row), number < base.nodes
+            if row is not None:
+                position = number if own else base.position(row.id)
+                found.nodes.append(NodePut(row, number if own else -1, position, version.data))
+            elif own:
+                found.nodes_gone.append(number)
+        for number, changed in self.delta.edges.copy().items():
+            version = changed.at(self.at)
+            if version is None:
+                continue
+            edge, own = cast("EdgeRow | None", version.row), number < base.edges
+            if edge is not None:
+                found.edges.append(EdgePut(edge, number if own else -1, version.data))
+            elif own:
+                found.edges_gone.append(number)
+        return found
+
+
+def slices(places: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of items whose texts begin at ``places``, the last of which is where the last one ends."""
+    start, count = 0, len(places) - 1
+    while start < count:
+        size = np.searchsorted(places, places[start] + np.uint64(SLICE_BYTES))
+        end = min(start + SLICE_ROWS, count, max(int(size), start + 1))
+        yield start, end
+        start = end
+
+
+_NO_EDGES = np.empty(0, np.int64)

@@ -1,0 +1,274 @@
+"""The present rows of a store as a view of its journal: a base and what has come since, read by commit.
+
+A reader gets a snapshot and lets go of it; what it may still ask for is kept so long. Once the changes have grown, a
+new base is folded in the background and takes over with the changes that came meanwhile; readers stay on the old one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from kgserve.journal.files import storage_error, sync_folder
+from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.rows.base import Base, read_directory
+from kgserve.rows.delta import Delta
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.fold import build, fold, write_empty
+from kgserve.rows.snapshot import Rows
+
+log = structlog.get_logger()
+
+SUFFIX = ".rows"
+OVERFULL = 6
+ChangesAfter = Callable[[int], Iterable[ChangeSet]]
+"""The change sets after a sequence, from the journal."""
+
+
+class FoldLimits(msgspec.Struct, frozen=True):
+    """When changes are folded into a new base: once there are more than ``rows``, or a ``share`` of the base's.
+
+    Or once their texts take so many ``bytes``.
+    """
+
+    rows: int = 50_000
+    share: float = 0.1
+    bytes: int = 64 << 20
+
+
+class _Epoch(msgspec.Struct, frozen=True, eq=False):
+    """A base and its changes, and how many read which commit of it."""
+
+    base: Base
+    delta: Delta
+    readers: Counter[int]
+
+
+class RowsView:
+    """The present rows. One thread applies commits; any thread reads."""
+
+    def __init__(self, folder: Path, store: str = "") -> None:
+        """Open the newest base in a folder that is whole; `catch_up` is to follow. Raises OSError."""
+        self.store = store
+        self.folder = folder
+        self.limits = FoldLimits()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._epoch = self._open()
+        self._state = self._epoch.base.state
+        self._folding: deque[ChangeSet] | None = None
+        self._applying: Sequence[ChangeSet] = ()
+        self.folds = 0
+
+    @property
+    def state(self) -> StoreState:
+        """The last commit that readers see."""
+        return self._state
+
+    @property
+    def base_sequence(self) -> int:
+        """The commit that the base was made at: the journal is needed from there on."""
+        return self._epoch.base.state.sequence
+
+    @property
+    def dated(self) -> bool:
+        """Whether any row says when it is true."""
+        return self._epoch.delta.dated
+
+    @property
+    def bytes(self) -> int:
+        """Size of the base's file."""
+        return self._epoch.base.size
+
+    @property
+    def changed(self) -> int:
+        """Versions of rows that are kept beside the base."""
+        return self._epoch.delta.versions
+
+    def rows(self) -> Rows:
+        """The newest rows, for the thread that applies commits, or for who reads at once and keeps nothing."""
+        epoch, state = self._epoch, self._state
+        return Rows(epoch.base, epoch.delta, state)
+
+    @contextmanager
+    def reading(self) -> Generator[Rows]:
+        """The rows of the last commit, for as long as the block runs."""
+        with self._lock:
+            epoch, state = self._registered()
+        try:
+            yield Rows(epoch.base, epoch.delta, state)
+        finally:
+            self._let_go(epoch, state)
+
+    def apply(self, changes: Sequence[ChangeSet]) -> None:
+        """Take in commits, and show them to readers all at once."""
+        with self._lock:
+            # A base that is begun, or takes over, from here on has these changes, too.
+            self._applying = changes
+            epoch = self._epoch
+            floor = min(epoch.readers, default=self._state.sequence)
+            if self._folding is not None:
+                self._folding.extend(changes)
+        for change in changes:
+            epoch.delta.apply(change, floor)
+        with self._lock:
+            self._state, self._applying = changes[-1].state, ()
+
+    def catch_up(self, changes_after: ChangesAfter) -> None:
+        """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
+        self._epoch, self._state = self._replayed(self._epoch, self._state, changes_after)
+
+    def wants_fold(self) -> bool:
+        """Whether the changes have outgrown their limits."""
+        return self._folding is None and self._is_full(self._epoch.delta)
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether the changes are far beyond their limits: who writes had better wait for a new base."""
+        return self._is_full(self._epoch.delta, OVERFULL)
+
+    def fold(self) -> None:
+        """Make a new base of the rows as they are, and put it in service. For one thread at a time.
+
+        Raises StorageFull or Unavailable with the old one in service, RowsDamaged when that is not whole.
+        """
+        if not self._epoch.delta.sequence > self.base_sequence:
+            return
+        with self._lock:
+            # At one moment: what comes after these rows, and that alone, is put into the new base's changes.
+            epoch, state = self._registered()
+            self._folding = deque(self._applying)
+        try:
+            self._put_in_service(self._folded(Rows(epoch.base, epoch.delta, state)))
+        finally:
+            self._let_go(epoch, state)
+            with self._lock:
+                self._folding = None
+
+    def renew(
+        self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, changes_after: ChangesAfter
+    ) -> None:
+        """Make everything anew, from rows as of a commit and the journal after it; nobody writes meanwhile.
+
+        Raises what `fold` does.
+        """
+        building = self.folder / "building"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        path = self._path(state.sequence)
+        try:
+            base = build(building, nodes, edges, state)
+            base.path.rename(path)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise storage_error(error, "making the present rows anew") from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        epoch, state = self._replayed(_new_epoch(Base(path)), base.state, changes_after)
+        with self._lock:
+            old, self._epoch, self._state = self._epoch, epoch, state
+        old.base.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the base; it is closed once its last reader has left."""
+        del self._epoch
+
+    def _replayed(self, epoch: _Epoch, state: StoreState, changes_after: ChangesAfter) -> tuple[_Epoch, StoreState]:
+        """An epoch that nobody reads yet with what the journal has beyond it, folded as often as need be."""
+        for change in changes_after(state.sequence):
+            epoch.delta.apply(change, change.sequence)
+            state = change.state
+            if self._is_full(epoch.delta):
+                folded = self._folded(Rows(epoch.base, epoch.delta, state))
+                epoch.base.path.unlink(missing_ok=True)
+                epoch = _new_epoch(folded)
+        return epoch, state
+
+    def _folded(self, rows: Rows) -> Base:
+        started = time.perf_counter()
+        path = self._path(rows.at)
+        try:
+            fold(rows.base, rows.changes(), rows.state, path)
+        except OSError as error:
+            raise storage_error(error, "folding rows") from error
+        self.folds += 1
+        seconds = round(time.perf_counter() - started, 3)
+        log.info("rows_folded", store=self.store, sequence=rows.at, seconds=seconds)
+        return Base(path)
+
+    def _path(self, sequence: int) -> Path:
+        return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"
+
+    def _registered(self) -> tuple[_Epoch, StoreState]:
+        """The base in service and the last commit, which is kept for a reader from here on; for who has the lock."""
+        self._epoch.readers[self._state.sequence] += 1
+        return self._epoch, self._state
+
+    def _let_go(self, epoch: _Epoch, state: StoreState) -> None:
+        with self._lock:
+            epoch.readers[state.sequence] -= 1
+            if not epoch.readers[state.sequence]:
+                del epoch.readers[state.sequence]
+
+    def _put_in_service(self, base: Base) -> None:
+        """Put a base in service, with the changes that have come since it was begun."""
+        epoch = _new_epoch(base)
+        while True:
+            with self._lock:
+                pending = self._folding or deque[ChangeSet]()
+                if not pending:
+                    old, self._epoch = self._epoch, epoch
+                    break
+                taken = [pending.popleft() for _ in range(len(pending))]
+            for change in taken:
+                # Readers of any of them may come once it is in service.
+                epoch.delta.apply(change, base.state.sequence)
+        old.base.path.unlink(missing_ok=True)
+
+    def _is_full(self, delta: Delta, times: int = 1) -> bool:
+        limits, base = self.limits, delta.base
+        rows = max(limits.rows, limits.share * (base.nodes + base.edges))
+        return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
+
+    def _open(self) -> _Epoch:
+        for path in _newest_first(self.folder):
+            try:
+                base = Base(path)
+            except RowsDamaged as error:
+                log.error("rows_damaged", path=path.name, error=str(error))
+                path.unlink()
+                continue
+            for other in self.folder.glob(f"*{SUFFIX}*"):
+                if other != path:
+                    other.unlink()
+            return _new_epoch(base)
+        path = self._path(0)
+        write_empty(path)
+        base = Base(path)
+        return _new_epoch(base)
+
+
+def newest_base(folder: Path) -> int:
+    """The commit that the newest whole base in a folder was made at; 0 when there is none. Nothing is changed."""
+    for path in _newest_first(folder):
+        with suppress(RowsDamaged, OSError):
+            return read_directory(path).sequence
+    return 0
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob(f"*{SUFFIX}") if path.stem.partition("-")[0].isdecimal()]
+    return sorted(found, key=lambda path: tuple(map(int, path.stem.split("-"))), reverse=True)
+
+
+def _new_epoch(base: Base) -> _Epoch:
+    return _Epoch(base, Delta(base), Counter())

@@ -1,0 +1,58 @@
+"""Who else knows how far a store had come: views that were told of commits once the journal had them on the disk.
+
+So none of them can rightly be ahead of the journal, whatever became of the machine: a view that is not synced may be
+behind or damaged after a power loss, but what it says it has seen was durable before. One that is ahead is proof that
+the journal has lost its end. One that cannot be read says nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from kgserve.decoding import decode_json
+from kgserve.journal.journal import Seen
+from kgserve.rows.view import newest_base
+from kgserve.store.layout import Layout
+
+# The moment is written with the cursor: a damaged number is believed only where it stands twice.
+_HISTORY = "SELECT sequence FROM cursor WHERE sequence IN (SELECT sequence FROM moment)"
+_CATALOG = "SELECT sequence FROM cursor"
+_PATIENCE = 1.0  # seconds to wait for a lock; nobody should hold one
+
+
+def witnesses(layout: Layout) -> Iterator[Seen]:
+    """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
+    yield Seen("the history", _of_database(layout.history, _HISTORY))
+    yield Seen("the catalog", _of_database(layout.catalog, _CATALOG))
+    yield Seen("the keyword index", _of_manifest(layout.views / "keyword"))
+    yield Seen("the vector index", _of_manifest(layout.views / "vector"))
+    yield Seen("the present rows", newest_base(layout.rows))
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    """The part of a sealed folder's manifest that matters here."""
+
+    sequence: int
+
+
+def _of_manifest(folder: Path) -> int:
+    try:
+        return decode_json((folder / "manifest.json").read_bytes(), _Manifest).sequence
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+
+
+def _of_database(path: Path, query: str) -> int:
+    if not path.is_file():
+        return 0
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)) as connection:
+            found = connection.execute(query).fetchone()
+    except sqlite3.Error:
+        return 0
+    return found[0] if found and isinstance(found[0], int) else 0

@@ -1,0 +1,103 @@
+"""Who may read what kgserve writes, whatever umask it is started with."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.running import COMMAND, kgserve, serving
+from tests.library.running import OPENING, Program
+
+CARELESS = ("sh", "-c", 'umask 0; exec "$@"', "sh", *COMMAND)
+NODES = {"nodes": [{"id": "a", "type": "secret", "content": "nobody else's"}]}
+
+
+def careless(*arguments: object) -> None:
+    """Run a command with umask 0, which asks for nothing to be kept back."""
+    done = subprocess.run([*CARELESS, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    return [path for path in [folder, *folder.rglob("*")] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder with one store, made by a server with umask 0."""
+    data = tmp_path / "new" / "data"
+    data.parent.mkdir()
+    with serving(data, program=CARELESS) as server:
+        for nodes in (NODES, NODES):
+            httpx.post(f"{server.url}/api/memory/s/inject", json=nodes).raise_for_status()
+        httpx.get(f"{server.url}/api/memory/s/search", params={"query": "nobody"})
+    return data
+
+
+def test_a_server_and_the_commands_write_for_their_user_alone(folder: Path, tmp_path: Path) -> None:
+    backups, restored, lines = tmp_path / "safe" / "backups", tmp_path / "restored", tmp_path / "s.ndjson"
+    careless("keys", "create", "--role", "admin", "--name", "me", "--data", folder)
+    careless("backup", "--to", backups, "--data", folder)
+    careless("keys", "create", "--role", "admin", "--name", "me", "--data", restored)
+    careless("restore", backups, "--data", restored)
+    careless("export", "s", "--data", restored, "-o", lines)
+    careless("import", "t", lines, "--data", restored)
+    assert {path for each in (folder, backups.parent) for path in open_to_others(each)} == set()
+    assert [path for path in open_to_others(restored) if path.is_dir()] == []
+    assert stat.S_IMODE(lines.stat().st_mode) == 0o666, "it is its user's file, and as that user's umask has it"
+
+
+def test_a_library_leaves_the_umask_alone_and_closes_the_folder(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    text = "store.inject([{'id': 'a', 'type': 't'}])\nprint(os.umask(0))\nlibrary.close()"
+    with Program(data, text, opening="os.umask(0)\n" + OPENING) as program:
+        assert program.line() == "0"
+        assert program.end().code == 0
+    for path in (data, data / "s_memory"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_folder_from_before_is_closed_at_the_start(folder: Path) -> None:
+    unlock(folder)
+    outside = folder.parent / "outside"
+    outside.write_text("linked to")
+    outside.chmod(0o644)
+    (folder / "s_memory" / "link").symlink_to(outside)
+    with serving(folder):
+        pass
+    assert [path for path in open_to_others(folder) if not path.is_symlink()] == []
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o644
+    assert "data_folder_closed_to_others" in (folder.parent / f"{folder.name}.log").read_text()
+
+
+def test_what_else_lies_in_the_folder_stays_as_it_is(folder: Path) -> None:
+    unlock(folder)
+    own = folder / "thesis.tex"
+    own.write_text("mine")
+    own.chmod(0o644)
+    assert kgserve("backup", "--to", folder.parent / "backups", "--data", folder).code == 0
+    assert set(open_to_others(folder)) == {folder, own}
+
+
+def test_doctor_tells_and_mends(folder: Path) -> None:
+    assert "modes" not in kgserve("doctor", "--data", folder).out
+    unlock(folder)
+    found = kgserve("doctor", "--data", folder)
+    assert found.code == 1
+    assert ["data folder", "modes", "BAD"] in [line[:3] for line in found.lines()]
+    assert open_to_others(folder) == []
+    assert kgserve("doctor", "--data", folder).code == 0
+    # Behind a closed folder nobody can reach it: no fault, but not left so either.
+    (folder / "s_memory" / "graph.kuzu").chmod(0o644)
+    assert kgserve("doctor", "--data", folder).code == 0
+    assert open_to_others(folder) == []
+
+
+def unlock(folder: Path) -> None:
+    """Modes as the versions before left them."""
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)

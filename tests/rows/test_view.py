@@ -1,0 +1,166 @@
+"""The rows view against two dicts: folded again and again, read by commit, damaged."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from kgserve.model.change import ChangeSet
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes
+from kgserve.rows.base import Base
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.view import RowsView
+
+IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
+TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
+STAMP = "2025-07-15T12:00:00.000000Z"
+
+
+class Model:
+    """What the view should hold, commit by commit; `next` makes a commit at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+        self.nodes: dict[str, NodeRow] = {}
+        self.edges: dict[EdgeKey, EdgeRow] = {}
+        self.at = 0
+
+    def node(self, node_id: str) -> NodeRow:
+        pick = self.source.choice
+        extras = NodeExtras(pick(("", "s")), pick(((), ("t", "ü"))), pick(TIMES), "", pick(TIMES), pick(TIMES), (3,))
+        content = pick(("", 'quoted "text"\n', "x" * 3000))
+        return NodeRow(node_id, "t", content, '{"k":[1.5]}', 1, self.at, 0, self.at, pick((None, extras)))
+
+    def edge(self, key: EdgeKey) -> EdgeRow:
+        pick = self.source.choice
+        extras = EdgeExtras(pick((None, -3, 7)), "ada", pick(TIMES), pick(TIMES))
+        return EdgeRow(
+            *key, pick((1.0, -0.5)), edge_attributes(STAMP, STAMP, '{"k":1}'), 1, self.at, pick((None, extras))
+        )
+
+    def next(self) -> ChangeSet:
+        self.at += 1
+        source, old_nodes, old_edges = self.source, dict(self.nodes), dict(self.edges)
+        gone = {node_id for node_id in source.sample(IDS, 3) if node_id in self.nodes}
+        cut = {key for key in self.edges if key[0] in gone or key[1] in gone or source.random() < 0.05}
+        for node_id in gone:
+            del self.nodes[node_id]
+        for key in cut:
+            del self.edges[key]
+        self.nodes |= {node_id: self.node(node_id) for node_id in source.sample(IDS, 6)}
+        ends = list(self.nodes)
+        keys = [(source.choice(ends), source.choice(ends), source.choice("rsé")) for _ in range(15)]
+        self.edges |= {key: self.edge(key) for key in keys}
+        news = [row for node_id, row in self.nodes.items() if row is not old_nodes.get(node_id)]
+        new_edges = [row for key, row in self.edges.items() if row is not old_edges.get(key)]
+        return ChangeSet(
+            sequence=self.at,
+            time=self.at,
+            nodes_created=[row for row in news if row.id not in old_nodes or row.id in gone],
+            nodes_updated=[row for row in news if row.id in old_nodes and row.id not in gone],
+            nodes_deleted=sorted(gone),
+            edges_created=[row for row in new_edges if row.key not in old_edges or row.key in cut],
+            edges_updated=[row for row in new_edges if row.key in old_edges and row.key not in cut],
+            edges_deleted=sorted(cut),
+            digest=bytes(16),
+            nodes=len(self.nodes),
+            edges=len(self.edges),
+        )
+
+
+def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) -> None:
+    assert list(rows.ids_behind("")) == [node_id for node_id in sorted(nodes) if node_id]
+    assert {row.id: row for row in rows.all_nodes()} == nodes
+    assert {row.key: row for row in rows.all_edges()} == edges
+    for node_id in IDS:
+        assert rows.node(node_id) == nodes.get(node_id)
+        assert {row.key for row in rows.outgoing(node_id)} == {key for key in edges if key[0] == node_id}
+        assert sorted(row.key for row in rows.incoming(node_id)) == sorted(key for key in edges if key[1] == node_id)
+    for key, row in edges.items():
+        assert rows.edge(key) == row
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, seed: int) -> None:
+    model, view, journal = Model(seed), RowsView(tmp_path), list[ChangeSet]()
+    held: list[tuple[Rows, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
+    for number in range(30):
+        journal.append(model.next())
+        view.apply(journal[-1:])
+        with view.reading() as rows:
+            check(rows, model.nodes, model.edges)
+            assert rows.relation_counts() == {
+                name: count for name in "rsé" if (count := sum(key[2] == name for key in model.edges))
+            }
+        if number % 7 == 3:
+            reader = view.reading()
+            held.append((reader.__enter__(), dict(model.nodes), dict(model.edges)))
+        if number % 5 == 4:
+            view.fold()
+            assert view.base_sequence == model.at
+        if number == 22:
+            view = RowsView(tmp_path)
+            view.catch_up(lambda after: journal[after:])
+    for then in held:
+        check(*then)
+
+
+def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: Path) -> None:
+    model, view, stop = Model(9), RowsView(tmp_path), threading.Event()
+    states: dict[int, tuple[dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = {0: ({}, {})}
+
+    def write() -> None:
+        while not stop.is_set() and model.at < 400:
+            group = [model.next() for _ in range(model.source.randint(1, 3))]
+            states[model.at] = dict(model.nodes), dict(model.edges)
+            view.apply(group)
+
+    def fold() -> None:
+        while not stop.is_set():
+            view.fold()
+
+    threads = [threading.Thread(target=write), threading.Thread(target=fold)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(25):
+            with view.reading() as rows:
+                check(rows, *states[rows.at])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    with view.reading() as rows:
+        check(rows, *states[model.at])
+
+
+def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+    model, view = Model(3), RowsView(tmp_path)
+    for _ in range(10):
+        view.apply([model.next()])
+    view.fold()
+    (path,) = tmp_path.glob("*.rows")
+    whole = path.read_bytes()
+    for offset in range(0, len(whole), max(len(whole) // 150, 1)):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
+        with pytest.raises(RowsDamaged):
+            Base(path).check()
+    for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RowsDamaged):
+            Base(path).check()
+
+
+def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None:
+    model, view = Model(5), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    (path,) = tmp_path.glob("*.rows")
+    path.write_bytes(path.read_bytes()[:-9])
+    again = RowsView(tmp_path)
+    assert (again.base_sequence, again.state.nodes) == (0, 0)
+    assert len(list(tmp_path.iterdir())) == 1

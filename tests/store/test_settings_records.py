@@ -1,0 +1,129 @@
+"""The settings of a store are in its journal: whatever becomes of store.json, and whenever a change breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgserve.errors import Unavailable
+from kgserve.journal.settings_records import read_records
+from kgserve.model.store_settings import StoreSettings
+from kgserve.ops.doctor import StoreReport, doctor
+from kgserve.store.layout import Layout, StoreFile
+from tests.store.writing import NAME, flip, forget_close, layout, opened, settings
+
+CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Layout:
+    """Of a store whose settings were changed three times, and which was not closed cleanly."""
+    with opened(tmp_path) as store:
+        store.change_settings(lambda _: StoreSettings(name="first"))
+        store.change_settings(lambda _: StoreSettings(name="second"))
+        store.change_settings(lambda _: CHOSEN)
+    forget_close(tmp_path)
+    return layout(tmp_path)
+
+
+def store_file(files: Layout) -> Path:
+    return files.root / "store.json"
+
+
+def newest_record(files: Layout) -> Path:
+    return max(files.journal.glob("settings.*"), key=lambda path: int(path.suffix[1:]))
+
+
+def gone(files: Layout) -> None:
+    store_file(files).unlink()
+
+
+def cut(files: Layout) -> None:
+    store_file(files).write_bytes(store_file(files).read_bytes()[:40])
+
+
+def rubbish(files: Layout) -> None:
+    store_file(files).write_bytes(b"\xff\0" * 50)
+
+
+def killed_between(files: Layout) -> None:
+    """As a kill leaves it that comes when the journal has the change and store.json has not."""
+    before = msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile)
+    store_file(files).write_bytes(msgspec.json.encode(before.with_settings(StoreSettings(name="second"), 0)))
+
+
+def record_flipped(files: Layout) -> None:
+    flip(newest_record(files), 60)
+
+
+def records_gone(files: Layout) -> None:
+    """As an older version left it."""
+    for path in files.journal.glob("settings.*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [gone, cut, rubbish, killed_between, record_flipped, records_gone])
+def test_settings_outlive_damage(files: Layout, damage: Callable[[Layout], None]) -> None:
+    data = files.root.parent
+    made = files.created_at()
+    damage(files)
+    described = files.description()
+    assert described is not None
+    assert (described.settings, described.created_at) == (CHOSEN, made)
+    with opened(data) as store:
+        assert store.description == described
+    assert msgspec.json.decode(store_file(files).read_bytes(), type=StoreFile) == described
+    assert msgspec.json.decode(next(read_records(files.journal)) or b"", type=StoreFile) == described
+
+
+def test_with_both_damaged_the_settings_before_are_taken(files: Layout) -> None:
+    record_flipped(files)
+    gone(files)
+    with opened(files.root.parent) as store:
+        assert store.description.settings == StoreSettings(name="second")
+
+
+def look(files: Layout) -> StoreReport:
+    return next(doctor(settings(files.root.parent), NAME, rebuild=False, salvage=False))
+
+
+@pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])
+def test_the_doctor_says_so_once(files: Layout, damage: Callable[[Layout], None], said: str) -> None:
+    damage(files)
+    (found,) = [each for each in look(files).findings if each.part == "settings"]
+    assert not found.ok
+    assert said in found.detail
+    assert "nothing is lost" in found.detail
+    assert look(files).ok
+    assert files.described().settings == CHOSEN
+
+
+@contextmanager
+def unwritable(folder: Path) -> Generator[None]:
+    """Nothing can be written aside in it: where the new file is to be there is a folder."""
+    blocked = [folder / f"{name}.new" for name in ("settings.5", "store.json")]
+    for path in blocked:
+        path.mkdir()
+    try:
+        yield
+    finally:
+        for path in blocked:
+            path.rmdir()
+
+
+def test_a_change_holds_once_the_journal_has_it_and_not_before(files: Layout) -> None:
+    with opened(files.root.parent) as store:
+        assert newest_record(files).name == "settings.4"
+        with unwritable(files.journal), pytest.raises(Unavailable, match="changing the settings"):
+            store.change_settings(lambda _: StoreSettings(name="refused"))
+        assert store.description.settings == CHOSEN
+        with unwritable(files.root):
+            assert store.change_settings(lambda _: StoreSettings(name="held"))
+    with opened(files.root.parent) as store:
+        assert store.description.settings.name == "held"
+    assert b"held" in store_file(files).read_bytes()
+    assert len(list(files.journal.glob("settings.*"))) == 2

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kgserve.views.filters import Filter, Marks
+from kgserve.views.keyword import KeywordIndex
+from kgserve.views.text import Text
+
+WORDS = [f"word{number}" for number in range(40)]
+COUNT = 600
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[Text]:
+    """Rare words and common ones, of five types, some with tags and times; 300 were replaced once."""
+    chance = random.Random(5)
+    return [
+        Text(
+            f"n{number}",
+            f"t{min(number % 7, 4)}",
+            " ".join(chance.choices(WORDS, weights=range(1, 41), k=chance.randint(1, 12))),
+            marks=Marks(
+                tuple(tag for tag, share in (("usual", 0.7), ("odd", 0.05)) if chance.random() < share),
+                chance.choice([None, None, 3]),
+                chance.choice([None, None, None, 8]),
+                chance.choice([None, None, None, 5]),
+            ),
+        )
+        for number in range(COUNT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, texts: list[Text]) -> KeywordIndex:
+    made = KeywordIndex(tmp_path_factory.mktemp("keyword") / "index")
+    made.write((Text(each.id, "t0", "word1 word39 before") for each in texts[:300]), (), 1)
+    made.write((*texts, Text("gone", "t4", "word39")), (), 2)
+    made.write((), ["gone"], 3)
+    return made
+
+
+def filters(chance: random.Random) -> Filter:
+    return Filter(
+        chance.choice([None, None, frozenset({"t4"}), frozenset({"t0", "t1", "t4"}), frozenset({"t2", "unknown"})]),
+        chance.choice(["", "", "", "n1"]),
+        chance.choice([frozenset[str](), frozenset({"usual"}), frozenset({"odd"}), frozenset({"usual", "odd"})]),
+        chance.choice([None, 0, 6, 9]),
+        chance.choice([None, 2, 4]),
+    )
+
+
+def test_filtered_are_the_best_of_all_that_pass(index: KeywordIndex, texts: list[Text]) -> None:
+    chance = random.Random(6)
+    known = {each.id: each for each in texts}
+    for _ in range(150):
+        query, only, limit = " ".join(chance.sample(WORDS, 3)), filters(chance), chance.choice([1, 5, 20, 400])
+        every = index.search(query, 2 * COUNT)
+        passing = [hit for hit in every if only.passes(hit.id, known[hit.id].type, known[hit.id].marks)]
+        found = index.search(query, limit, only)
+        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in passing[:limit]])
+        assert {hit.id for hit in found} <= {hit.id for hit in passing}

@@ -1,0 +1,89 @@
+"""The copy of the model for indexing: when it is loaded, and that it is let go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from kgserve.errors import Unavailable
+from kgserve.views.embed import for_indexing, load_embedder
+from kgserve.views.hashing import HashingEmbedder
+from kgserve.views.local_model import FEW, LocalEmbedder, PatientEmbedder
+from tests.store.writing import PATIENCE
+from tests.views.prepared import model_settings
+
+
+def another(rest: float | None = None) -> LocalEmbedder:
+    loaded = load_embedder(model_settings())
+    assert isinstance(loaded, LocalEmbedder)
+    return LocalEmbedder(loaded.folder, loaded.manifest, threads=1, batch=16, rest=rest)
+
+
+@pytest.fixture
+def prompt() -> Iterator[LocalEmbedder]:
+    with closing(another()) as embedder:
+        yield embedder
+
+
+def let_go(embedder: LocalEmbedder) -> bool:
+    end = time.monotonic() + PATIENCE
+    while embedder.is_loaded and time.monotonic() < end:
+        time.sleep(0.01)
+    return not embedder.is_loaded
+
+
+def test_a_model_without_use_is_let_go_and_loaded_again() -> None:
+    with closing(another(rest=0.05)) as embedder:
+        assert not embedder.is_loaded
+        first = embedder.embed(["a text"])
+        assert let_go(embedder)
+        np.testing.assert_array_equal(embedder.embed(["a text"]), first)
+        assert let_go(embedder)
+
+
+def test_while_it_is_used_it_stays() -> None:
+    texts = [f"text number {number}" for number in range(8)]
+    with closing(another(rest=0.001)) as embedder:
+        for _ in range(20):
+            assert embedder.embed(texts).shape == (8, 384)
+
+
+def test_nothing_stays_behind_it() -> None:
+    before = threading.active_count()
+    embedder = another(rest=60)
+    embedder.embed(["a text"])
+    embedder.close()
+    with pytest.raises(Unavailable, match="closed"):
+        embedder.embed(["a text"])
+    end = time.monotonic() + PATIENCE
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_a_few_texts_do_not_bring_a_second_copy(prompt: LocalEmbedder) -> None:
+    with closing(another()) as patient:
+        both = PatientEmbedder(prompt, patient)
+        vector = prompt.embed(["a few words"])
+        np.testing.assert_allclose(both.embed(["a few words"]), vector, atol=1e-5)
+        assert not patient.is_loaded
+        both.embed(["many words " * FEW])
+        assert patient.is_loaded
+
+
+def test_indexing_alone_does_not_load_the_copy_for_queries(prompt: LocalEmbedder) -> None:
+    with closing(another()) as patient:
+        PatientEmbedder(prompt, patient).embed(["a few words"])
+        assert (prompt.is_loaded, patient.is_loaded) == (False, True)
+
+
+def test_only_a_model_on_this_machine_has_a_copy(prompt: LocalEmbedder) -> None:
+    hashing = HashingEmbedder()
+    assert for_indexing(model_settings(), hashing) is hashing
+    with closing(for_indexing(model_settings(), prompt)) as copy:
+        assert (copy.model_id, copy.dimensions, copy.degraded) == (prompt.model_id, prompt.dimensions, False)
