@@ -93,9 +93,8 @@ def test_warnings_are_shown_and_nothing_else(folder: Path) -> None:
 
 
 def test_slow_operations_are_shown_to_who_asks(folder: Path) -> None:
-    program = (
-        "kgserve.open(FOLDER, indexes=False).store('s').inject([{'id': 'a', 'type': 't', 'content': 'x' * 1000000}])"
-    )
+    node = "{'id': 'a', 'type': 't', 'content': str(time.time_ns()) + 'x' * 1_000_000}"
+    program = f"import time\nkgserve.open(FOLDER, indexes=False).store('s').inject([{node}])"
     shown = ["import os\nos.environ['KGSERVE_SLOW_MS'] = '1'\n", "import logging\nlogging.basicConfig()\n"]
     with Program(folder, program, opening=shown[0]) as run:
         done = run.end()
