@@ -201,6 +201,7 @@ STATS = StoreStats(
     snapshot_sequence=None,
     engine_bytes=3_149_824,
     engine_log_bytes=1_024,
+    engine_lag=0,
     engine_rebuilds=0,
     compactions=0,
     queued_writes=0,

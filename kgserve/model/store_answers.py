@@ -74,6 +74,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     snapshot_sequence: int | None
     engine_bytes: int
     engine_log_bytes: int
+    engine_lag: Annotated[int, msgspec.Meta(description="Commits that Cypher would have to wait for")]
     engine_rebuilds: Annotated[int, msgspec.Meta(description="Since the store was opened")]
     compactions: Annotated[int, msgspec.Meta(description="Since the store was opened")]
     queued_writes: int

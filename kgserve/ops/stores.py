@@ -131,6 +131,7 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
         snapshot_sequence=snapshot.sequence_of(snapshots[0]) if snapshots else None,
         engine_bytes=engine_bytes,
         engine_log_bytes=engine_log_bytes,
+        engine_lag=store.engine.lag,
         engine_rebuilds=store.engine.rebuilds,
         compactions=store.compactor.done,
         queued_writes=store.queued,

@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 SUFFIX = ".rows"
 OVERFULL = 6
+IDLE = 0.1
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """The change sets after a sequence, from the journal."""
 
@@ -127,9 +128,9 @@ class RowsView:
         """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
         self._epoch, self._state = self._replayed(self._epoch, self._state, changes_after)
 
-    def wants_fold(self) -> bool:
-        """Whether the changes have outgrown their limits."""
-        return self._folding is None and self._is_full(self._epoch.delta)
+    def wants_fold(self, *, idle: bool = False) -> bool:
+        """Whether the changes have outgrown their limits, a tenth of them while nobody writes."""
+        return self._folding is None and self._is_full(self._epoch.delta, IDLE if idle else 1)
 
     @property
     def is_overfull(self) -> bool:
@@ -234,7 +235,7 @@ class RowsView:
                 epoch.delta.apply(change, base.state.sequence)
         old.base.path.unlink(missing_ok=True)
 
-    def _is_full(self, delta: Delta, times: int = 1) -> bool:
+    def _is_full(self, delta: Delta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base
         rows = max(limits.rows, limits.share * (base.nodes + base.edges))
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)

@@ -48,6 +48,8 @@ log = structlog.get_logger()
 
 USUAL = StoreSettings()
 HOLD_BACK_SECONDS = 30.0
+IDLE_SECONDS = 2.0
+"""So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
@@ -96,8 +98,10 @@ class Store:
             layout.mark_open()
             undo.pop_all()
         self._background = background
+        self._committed_at = time.monotonic()
         self._folded = threading.Event()
         self._folded.set()
+        self._fold_begins = threading.Lock()
         self.engine = EngineView(layout, self.journal, _engine_options(settings, layout.name, self.observation.slow))
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
@@ -191,6 +195,8 @@ class Store:
 
     def tend(self) -> None:
         """Have what follows the journal follow, if that is due. Blocks."""
+        if time.monotonic() - self._committed_at > IDLE_SECONDS:
+            self._fold_if_wanted(idle=True)
         self.engine.tend()
         self.lists.tend()
 
@@ -270,6 +276,7 @@ class Store:
             laps.lap("journal")
             self.rows.apply(changes)
             laps.lap("rows")
+            self._committed_at = time.monotonic()
             self.engine.committed(size)
             self.lists.committed(size)
         self.feed.record(changes, self.state.sequence)
@@ -291,16 +298,22 @@ class Store:
             log.warning("writes_held_back", store=self.name, changed=self.rows.changed)
             self._folded.wait(HOLD_BACK_SECONDS)
 
-    def _fold_if_wanted(self) -> None:
-        if self._folded.is_set() and self.rows.wants_fold():
-            self._folded.clear()
+    def _fold_if_wanted(self, *, idle: bool = False) -> None:
+        if self.rows.wants_fold(idle=idle) and self._begins_fold():
             # A thread of its own, for writes may come to wait for it.
             threading.Thread(target=self._fold, name=f"fold-{self.name}", daemon=True).start()
 
+    def _begins_fold(self) -> bool:
+        """Whether nobody else is folding; from here on the caller is."""
+        with self._fold_begins:
+            if not self._folded.is_set():
+                return False
+            self._folded.clear()
+            return True
+
     def fold(self) -> None:
         """Make a new base of the rows, and wait for it, unless one is being made; a failure is logged."""
-        if self._folded.is_set():
-            self._folded.clear()
+        if self._begins_fold():
             self._fold()
 
     def _fold(self) -> None:

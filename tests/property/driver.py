@@ -381,6 +381,8 @@ def _damage(layout: Layout, damage: Damage) -> None:
 
 
 def _harm(path: Path, damage: str) -> None:
+    if not path.exists():
+        return
     if damage.endswith("gone"):
         path.unlink()
     elif damage.endswith("cut"):

@@ -40,6 +40,7 @@ def digest(tmp_path: Path) -> int:
     """That of a store of nine commits which was not closed cleanly."""
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         found = fill(of, tmp_path)
+        assert ids(of.store), "the catalog has seen them all"
     forget_close(tmp_path)
     return found
 
@@ -97,6 +98,7 @@ def test_both_sequences_and_who_knows_more_are_named(tmp_path: Path, digest: int
 def test_without_a_history_the_catalog_knows_and_no_number_is_used_twice(tmp_path: Path) -> None:
     with opened(tmp_path, **SMALL_JOURNAL) as store:
         write(store, batch("a", content="x" * MEBIBYTE), batch("b"), batch("c"))
+        assert ids(store) == ["a", "b", "c"]
     forget_close(tmp_path)
     gone(layout(tmp_path))
     with pytest.raises(JournalDamaged, match="sequence 1, but the catalog has seen sequence 3"), opened(tmp_path):
