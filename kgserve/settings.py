@@ -55,7 +55,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_edges: Annotated[int, _doc("Most edges in one inject", ge=1)] = 50_000
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64
     journal_retention_mb: Annotated[int, _doc("Journal kept from before the older snapshot, per store", ge=0)] = 256
-    compact_wal_mb: Annotated[int, _doc("Growth of the journal, or of the engine's log, that triggers a compaction once idle", ge=1)] = 64
+    compact_wal_mb: Annotated[
+        int, _doc("Growth of journal or engine log that triggers a compaction once idle", ge=1)
+    ] = 64
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
     history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
