@@ -155,10 +155,12 @@ def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -
 
 def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: Store) -> None:
     ask(store)
-    store.engine.heal("to see what becomes of it")
+    with store.engine.commits:
+        store.engine.heal("to see what becomes of it")
     assert not store.engine.whole
     write(store, extending("n0"))
-    store.engine.heal("to see what becomes of it")
+    with store.engine.commits:
+        store.engine.heal("to see what becomes of it")
     assert store.engine.whole
     assert_whole(store)
 
