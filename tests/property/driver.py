@@ -170,7 +170,6 @@ class Driver:
 
     def fold(self, *under_way: WriteBatch) -> None:
         """Make a new base of the rows, with batches under way."""
-        folds = self.store.rows.folds
         with self.store.reading() as rows, Beside(self.store.rows.fold) as folding:
             before = sorted(rows.all_nodes(), key=lambda row: row.id), rows.at
             self._settle(under_way, [self.store.submit(batch, wait=PATIENCE) for batch in under_way])
@@ -178,7 +177,8 @@ class Driver:
             assert (sorted(rows.all_nodes(), key=lambda row: row.id), rows.at) == before, "a snapshot has changed"
         for error in folding.errors:
             raise error
-        assert self.store.rows.folds > folds
+        self.store.rows.fold()
+        assert self.store.rows.base_sequence == self.graph.sequence
         self.compare()
 
     # Looking
