@@ -122,6 +122,7 @@ class Base:
         self.out_starts, self.in_starts = self.out_at.data, self.in_at.data
         self._sources, self._targets, self._relations = self.source.data, self.target.data, self.relation.data
         self._in_edges = self.in_edge.data
+        self._node_flags, self._edge_flags = self.flags_of_nodes.data, self.flags_of_edges.data
         self.names = self._names()
         self._codes = {name: code for code, name in enumerate(self.names)}
         # The mean distance of a hash from where it would be if all were evenly spread, four times.
@@ -251,6 +252,14 @@ class Base:
     def nodes_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         """Which of some nodes were true at a moment, in microseconds."""
         return self._hold("node", self.flags_of_nodes, numbers, moment)
+
+    def node_holds(self, number: int, moment: int) -> bool:
+        """As `nodes_hold`, of one node; most say nothing of time, and cost next to nothing."""
+        return not self._node_flags[number] & DATED or bool(self.nodes_hold(np.array([number]), moment)[0])
+
+    def edge_holds(self, number: int, moment: int) -> bool:
+        """As `node_holds`, of one edge."""
+        return not self._edge_flags[number] & DATED or bool(self.edges_hold(np.array([number]), moment)[0])
 
     def edges_hold(self, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         """Which of some edges were true at a moment, in microseconds."""

@@ -125,6 +125,13 @@ class Rows:
             held[at] = row is not None and row.holds_at(moment)
         return held
 
+    def node_holds(self, number: int, moment: int) -> bool:
+        """As `nodes_hold`, of one node that is there."""
+        version = self._node_version(number)
+        if version is not None:
+            return cast("NodeRow", version.row).holds_at(moment)
+        return self.base.node_holds(number, moment)
+
     def in_order(self, numbers: Numbers) -> Numbers:
         """Nodes in the order of their ids."""
         count = self.base.nodes

@@ -169,6 +169,7 @@ class _SmallWalk:
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
+        self._filters = types is not None or wanted.min_weight is not None or self._valid_at is not None
 
     def run(self, start: int) -> Found:
         wanted = self._wanted
@@ -219,7 +220,7 @@ class _SmallWalk:
         self._left -= len(found)
         if self._left < 0:
             raise _Large
-        return found if not self._wanted.filtered else filter(self._follows, found)
+        return filter(self._follows, found) if self._filters else found
 
     def _follows(self, edge: tuple[int, int, Version | None]) -> bool:
         number, _, version = edge
@@ -230,11 +231,11 @@ class _SmallWalk:
             return False
         if wanted.min_weight is not None and base.weight[number] < wanted.min_weight:
             return False
-        return self._valid_at is None or bool(base.edges_hold(np.array([number]), self._valid_at)[0])
+        return self._valid_at is None or base.edge_holds(number, self._valid_at)
 
 
 def _held(rows: Rows, node: int, moment: int | None) -> bool:
-    return moment is None or not rows.dated or bool(rows.nodes_hold(np.array([node]), moment)[0])
+    return moment is None or not rows.dated or rows.node_holds(node, moment)
 
 
 def _among(numbers: Numbers, some: Numbers) -> Numbers:
