@@ -213,19 +213,22 @@ class EngineView:
         return self._renew(reason, whole=True)
 
     def _renew(self, reason: str, *, whole: bool) -> Engine:
-        path = self.next_path()
+        engine, state = self._made(self.next_path(), reason, whole=whole)
+        self.replace(engine)
+        self.state = state
+        return engine
+
+    def _made(self, path: Path, reason: str, *, whole: bool) -> tuple[Engine, StoreState]:
+        """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
             state = rebuild(self.layout, self.journal, self.options, path, reason, whole=whole)
-            engine = Engine(path, self.options)
+            return Engine(path, self.options), state
         except OSError as error:
             database.remove(path)
             raise storage_error(error, "rebuilding the engine") from error
         except BaseException:
             database.remove(path)
             raise
-        self.replace(engine)
-        self.state = state
-        return engine
 
     def replace(self, engine: Engine) -> None:
         """Put another engine in service."""
@@ -318,9 +321,8 @@ class EngineView:
         for path in files:
             path.unlink()
         again = bool(files) or self.found_damaged is not None
-        state = rebuild(self.layout, self.journal, self.options, self.layout.engine, reason if again else "")
+        self._engine, self.state = self._made(self.layout.engine, reason if again else "", whole=False)
         self.rebuilds += again
-        self._engine, self.state = Engine(self.layout.engine, self.options), state
         return self._engine
 
 
