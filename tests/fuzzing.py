@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("thorough", max_examples=2_000)
-settings.register_profile("usual", derandomize=True)
+settings.register_profile("thorough", max_examples=2_000, deadline=None)
+settings.register_profile("usual", derandomize=True, deadline=None)
 settings.load_profile("usual")
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example)

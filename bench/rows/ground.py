@@ -18,7 +18,7 @@ from bench.wire import Wire, request
 
 API = f"/api/memory/{STORE}"
 SEED = 20_060_925
-WITHOUT_INDEXES: dict[str, object] = {"indexes": False}
+WITHOUT_INDEXES: dict[str, object] = {"indexes": False, "shutdown_grace": 60}
 # Both indexes follow, and vectors cost next to nothing, so that they have seen all of WordNet within a minute.
 FOLLOWED: dict[str, object] = {"embedding_provider": "hashing", "shutdown_grace": 60}
 QUICK_NODES = {"wordnet": 10_000, "dense": 3_000}

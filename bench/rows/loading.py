@@ -26,7 +26,7 @@ def run(ground: Ground) -> Report:
     file, target = str(ground.file), str(ground.folder / "loaded.kuzu")
     engine = baseline.measure("load", exchange_file=file, database=target)["transaction"]
     for label, settings in {"without indexes": WITHOUT_INDEXES, "with indexes": FOLLOWED}.items():
-        with Server(ground.folder / f"loaded-{len(settings)}", settings) as server:
+        with Server(ground.folder / f"loaded-{label[:5].strip()}", settings) as server:
             _load(report, server, ground, label, (bare_rate, engine))
             if settings is FOLLOWED:
                 server.kill()

@@ -18,6 +18,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 def edge_id(key: EdgeKey) -> str:
     """The id of an edge."""
     source, target, relation_type = key
+    if _PLAIN.fullmatch(source + relation_type + target):
+        return f"{source}~{relation_type}~{target}"
     return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
 
 
@@ -35,4 +37,4 @@ def edge_key(text: str) -> EdgeKey:
 
 
 def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else quote(text, safe="").replace("~", "%7E")
+    return quote(text, safe="").replace("~", "%7E")

@@ -107,6 +107,11 @@ def edge_attributes(created_at: str, updated_at: str, own: str) -> str:
     return f'{_CREATED}{created_at}{_UPDATED}{updated_at}"{rest}'
 
 
+def edge_created(attributes: str) -> str:
+    """The ``created_at`` of `edge_stamps`, alone."""
+    return attributes[len(_CREATED) : attributes.index('"', len(_CREATED))]
+
+
 def edge_stamps(attributes: str) -> Stamps:
     """The inverse of `edge_attributes`."""
     created_end = attributes.index('"', len(_CREATED))

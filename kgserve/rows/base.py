@@ -1,98 +1,27 @@
 """The base: all rows of a store at one commit, in one file that is mapped into memory and never changed.
 
-Nodes are numbered in the order of their ids, edges in the order of source, target and relation type. Columns are plain
-arrays in little-endian order, so that a walk is arithmetic on them; the rows themselves are JSON, one after the other.
-
-    magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 256 KiB before them · directory
-    (JSON) · its length and its sum
-
-Columns are checked against their sums when the file is opened, texts when they are first read.
+Nodes are numbered in the order of their ids, edges in the order of source, target and relation type. Columns are
+checked against their sums when the file is opened, texts when they are first read.
 """
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgserve.decoding import decode_json
-from kgserve.model.change import StoreState
-from kgserve.model.digest import from_text
 from kgserve.model.rows import EdgeKey
-from kgserve.rows.encoding import DATED, ORDINAL, RowsDamaged
+from kgserve.rows.encoding import DATED, FRESH, ORDINAL, RowsDamaged
+from kgserve.rows.format import BLOCK, BLOCK_BITS, COLUMNS, LAST, TEXTS, Numbers, Section, directory_of, mapped
 
-MAGIC = b"KGROWS01"
-ALIGNMENT = 64
-BLOCK_BITS = 18
-BLOCK = 1 << BLOCK_BITS
-FOOTER = 24
-NOWHERE = 0xFFFFFFFF
-"""The number of a node or an edge that is none."""
-
-Numbers = NDArray[Any]
-
-COLUMNS = {
-    "id_at": "<u8",
-    "node_at": "<u8",
-    "node_flags": "u1",
-    "hashes": "<u8",
-    "hashed": "<u4",
-    "out_at": "<u4",
-    "in_at": "<u4",
-    "source": "<u4",
-    "target": "<u4",
-    "relation": "<u4",
-    "weight": "<f8",
-    "created": "<i8",
-    "edge_flags": "u1",
-    "edge_at": "<u8",
-    "in_edge": "<u4",
-    "name_at": "<u8",
-    "dated_nodes": "<u4",
-    "dated_node_from": "<i8",
-    "dated_node_to": "<i8",
-    "dated_edges": "<u4",
-    "dated_edge_from": "<i8",
-    "dated_edge_to": "<i8",
-    "ordered_edges": "<u4",
-    "ordinals": "<i8",
-}
-"""Names and types of the columns. ``*_at`` are the offsets of texts or lists, one more than there are of them;
-``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their targets."""
-TEXTS = ("ids", "nodes", "edges", "names")
-FIRST, LAST = -(1 << 63), (1 << 63) - 1
-"""The bounds of what has been true for ever, and always will be."""
-
-
-class Section(msgspec.Struct, frozen=True):
-    """Where a column or a text is in the file, in bytes."""
-
-    offset: int
-    size: int
-
-
-class Directory(msgspec.Struct, frozen=True):
-    """The end of the file: the state that its rows are of, and where everything is."""
-
-    sequence: int
-    time: int
-    digest: str
-    nodes: int
-    edges: int
-    sections: dict[str, Section]
-
-    @property
-    def state(self) -> StoreState:
-        """The state of the store at this commit."""
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+KNOWN_IDS = 1 << 17
+"""So many look-ups of ids are remembered."""
+MANY_IDS = 200
 
 
 class Base:
@@ -101,8 +30,8 @@ class Base:
     def __init__(self, path: Path) -> None:
         """Map a file. Raises RowsDamaged, and FileNotFoundError."""
         self.path = path
-        self._map = _mapped(path)
-        self._directory, self._sums = _directory(self._map, path.name)
+        self._map = mapped(path)
+        self._directory, self._sums = directory_of(self._map, path.name)
         self._checked = bytearray(len(self._sums))
         self.state = self._directory.state
         self.nodes, self.edges = self._directory.nodes, self._directory.edges
@@ -115,16 +44,20 @@ class Base:
         self.node_at, self.edge_at = column("node_at"), column("edge_at")
         self.id_at, self.hashes, self.hashed = column("id_at"), column("hashes"), column("hashed")
         self.dated = bool(len(column("dated_nodes")) or len(column("dated_edges")))
+        self.fresh = bool((self.flags_of_nodes & FRESH).any())
         self._ids, self._nodes, self._edges = (self._directory.sections[name].offset for name in TEXTS[:3])
         # Single numbers are read through these: an element of an array costs three times as much.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
         self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
         self.out_starts, self.in_starts = self.out_at.data, self.in_at.data
-        self._sources, self._targets, self._relations = self.source.data, self.target.data, self.relation.data
+        self.sources, self.targets = self.source.data, self.target.data
+        self.relations, self.weights = self.relation.data, self.weight.data
         self._in_edges = self.in_edge.data
         self._node_flags, self._edge_flags = self.flags_of_nodes.data, self.flags_of_edges.data
         self.names = self._names()
         self._codes = {name: code for code, name in enumerate(self.names)}
+        # A write asks for the same nodes some ten times, from planning to folding.
+        self._known: dict[str, int] = {}
         # The mean distance of a hash from where it would be if all were evenly spread, four times.
         self._spread = 4 * int(self.nodes**0.5) + 8
 
@@ -151,6 +84,33 @@ class Base:
 
     def number(self, node_id: str) -> int:
         """The number of a node; -1 when there is none."""
+        found = self._known.get(node_id)
+        if found is None:
+            found = self._number(node_id)
+            if len(self._known) >= KNOWN_IDS:
+                self._known.clear()
+            self._known[node_id] = found
+        return found
+
+    def look_up(self, ids: Collection[str]) -> None:
+        """Find the numbers of many nodes at once, so that asking for each of them costs next to nothing."""
+        if not self.nodes or len(ids) < MANY_IDS:
+            return
+        if len(self._known) + len(ids) > KNOWN_IDS:
+            self._known.clear()
+        keys = [node_id.encode() for node_id in ids]
+        hashed = np.array([xxhash.xxh3_64_intdigest(key) for key in keys], "<u8")
+        places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
+        numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1).tolist()
+        # Of two ids with one hash the second is left to be looked up by itself.
+        own = zip(ids, keys, numbers, strict=True)
+        self._known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
+
+    def forget(self) -> None:
+        """Give back the memory that look-ups have taken, once there are none for a while."""
+        self._known.clear()
+
+    def _number(self, node_id: str) -> int:
         key = node_id.encode()
         hashed = xxhash.xxh3_64_intdigest(key)
         hashes, count = self._hashes, self.nodes
@@ -170,6 +130,13 @@ class Base:
         """How many nodes have smaller ids."""
         return bisect_left(range(self.nodes), node_id.encode(), key=self._id)
 
+    def position_from(self, key: bytes, start: int) -> int:
+        """As `position`, of an id in UTF-8 that so many others are known to be before; quick where it is near."""
+        low, step = start, 1
+        while low + step <= self.nodes and self._id(low + step - 1) < key:
+            low, step = low + step, 2 * step
+        return bisect_left(range(self.nodes), key, low, min(low + step, self.nodes), key=self._id)
+
     def position_behind(self, node_id: str) -> int:
         """How many nodes have ids up to this one."""
         return bisect_right(range(self.nodes), node_id.encode(), key=self._id)
@@ -186,6 +153,10 @@ class Base:
         """The open JSON of nodes. Raises RowsDamaged."""
         return self._texts(self._nodes, self.node_at, numbers)
 
+    def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
+        """As `node_texts`, quicker for a few."""
+        return self._some_texts(self._nodes, self._node_at, numbers)
+
     # Edges
 
     def edge_number(self, source: int, target: int, relation: str) -> int:
@@ -194,18 +165,30 @@ class Base:
         if code is None:
             return -1
         high = self.out_starts[source + 1]
-        at = bisect_left(self._targets, target, self.out_starts[source], high)
-        while at < high and self._targets[at] == target:
-            if self._relations[at] == code:
+        at = bisect_left(self.targets, target, self.out_starts[source], high)
+        while at < high and self.targets[at] == target:
+            if self.relations[at] == code:
                 return at
             at += 1
         return -1
 
+    def joined(self, keys: Sequence[EdgeKey]) -> list[EdgeKey]:
+        """Those of many edges whose ends have some edge from one to the other."""
+        number = self.number
+        source = np.array([number(key[0]) for key in keys], np.int64)
+        target = np.array([number(key[1]) for key in keys], np.int64)
+        asked = np.where((source < 0) | (target < 0), -1, (source << 32) | target)
+        own = (self.source.astype(np.int64) << 32) | self.target
+        places = np.searchsorted(own, asked)
+        places[places == len(own)] = 0
+        found = own[places] == asked if len(own) else np.zeros(len(keys), np.bool_)
+        return [keys[at] for at in np.flatnonzero(found).tolist()]
+
     def edge_position(self, source: int, target: int, relation: str, *, is_target: bool) -> int:
         """Where an edge from a node would be among all; ``target`` is a node if ``is_target``, else a position."""
         high = self.out_starts[source + 1]
-        at = bisect_left(self._targets, target, self.out_starts[source], high)
-        while is_target and at < high and self._targets[at] == target and self.names[self._relations[at]] < relation:
+        at = bisect_left(self.targets, target, self.out_starts[source], high)
+        while is_target and at < high and self.targets[at] == target and self.names[self.relations[at]] < relation:
             at += 1
         return at
 
@@ -229,6 +212,10 @@ class Base:
         """The JSON of edges. Raises RowsDamaged."""
         return self._texts(self._edges, self.edge_at, numbers)
 
+    def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
+        """As `edge_texts`, quicker for a few."""
+        return self._some_texts(self._edges, self._edge_at, numbers)
+
     def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
         """The edges that start, or end, at any of some nodes, those of one node in order."""
         starts = self.out_at if outgoing else self.in_at
@@ -239,9 +226,9 @@ class Base:
         """The edges that start, or end, at a node: their numbers and their other ends."""
         if outgoing:
             start, end = self.out_starts[node], self.out_starts[node + 1]
-            return range(start, end), self._targets[start:end]
+            return range(start, end), self.targets[start:end]
         numbers = self._in_edges[self.in_starts[node] : self.in_starts[node + 1]]
-        return numbers, [self._sources[number] for number in numbers]
+        return numbers, [self.sources[number] for number in numbers]
 
     def edge_ends(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Sources and targets of edges."""
@@ -305,6 +292,17 @@ class Base:
             if not self._checked[block]:
                 self._check_block(block)
 
+    def _some_texts(self, offset: int, places: Sequence[int], numbers: Iterable[int]) -> list[bytes]:
+        data, checked = self._map, self._checked
+        found: list[bytes] = []
+        for number in numbers:
+            start, end = offset + places[number], offset + places[number + 1]
+            block = start >> BLOCK_BITS
+            if block != (end - 1) >> BLOCK_BITS or not checked[block]:
+                self._check_range(start, end)
+            found.append(data[start:end])
+        return found
+
     def _texts(self, offset: int, places: Numbers, numbers: Numbers) -> list[bytes]:
         starts, ends = places[numbers] + np.uint64(offset), places[numbers + 1] + np.uint64(offset)
         self._check_blocks(starts, ends)
@@ -343,35 +341,3 @@ def ranges(starts: Numbers, ends: Numbers) -> Numbers:
         return np.arange(int(starts[0]), int(ends[0]), dtype=np.int64)
     skipped = np.repeat(starts.astype(np.int64) - (np.cumsum(lengths) - lengths), lengths)
     return skipped + np.arange(total, dtype=np.int64)
-
-
-def read_directory(path: Path) -> Directory:
-    """What a file says at its end, with nothing else looked at. Raises RowsDamaged, and FileNotFoundError."""
-    with _mapped(path) as data:
-        return _directory(data, path.name)[0]
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise RowsDamaged(f"{path.name} is empty") from None
-
-
-def _directory(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
-    end = len(data)
-    if end < FOOTER + len(MAGIC) or data[: len(MAGIC)] != MAGIC or data[end - 8 :] != MAGIC:
-        raise RowsDamaged(f"{name} is no file of rows")
-    length, expected = (int.from_bytes(data[end - at : end - at + 8], "little") for at in (24, 16))
-    text = data[max(end - FOOTER - length, 0) : end - FOOTER]
-    if xxhash.xxh3_64_intdigest(text) != expected:
-        raise RowsDamaged(f"{name} has a directory that does not fit its checksum")
-    try:
-        directory = decode_json(text, Directory)
-        sums = directory.sections["sums"]
-    except (msgspec.MsgspecError, KeyError) as error:
-        raise RowsDamaged(f"{name} has no directory of ours: {error}") from error
-    if set(directory.sections) != {*COLUMNS, *TEXTS, "sums"}:
-        raise RowsDamaged(f"{name} is of another format")
-    return directory, np.frombuffer(data[sums.offset : sums.offset + sums.size], "<u8").tolist()

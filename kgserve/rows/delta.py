@@ -8,6 +8,8 @@ as somebody may look for it. Numbers of nodes and edges go on where those of the
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,6 +18,7 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import encode_edge, encode_node
+from kgserve.rows.format import Numbers
 
 _NONE = array("q")
 
@@ -34,6 +37,29 @@ class Version(msgspec.Struct, gc=False):
         while found is not None and found.sequence > sequence:
             found = found.before
         return found
+
+
+class Gathered(msgspec.Struct):
+    """Edges around some nodes: numbers of those in the base, and numbers with versions of those that have changed."""
+
+    base: Numbers
+    changed: list[tuple[int, Version]]
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self.changed)
+
+    def first(self, count: int) -> Gathered:
+        """At most so many of them."""
+        own = self.base[:count]
+        return Gathered(own, self.changed[: count - len(own)])
+
+
+class Around(NamedTuple):
+    """Edges of one node: numbers of those in the base and their other ends; number, other end and version of others."""
+
+    numbers: Sequence[int]
+    ends: Sequence[int]
+    changed: Sequence[tuple[int, int, Version]]
 
 
 class Delta:
@@ -83,7 +109,7 @@ class Delta:
         """Source and target of an edge."""
         new = number - self.base.edges
         if new < 0:
-            return int(self.base.source[number]), int(self.base.target[number])
+            return self.base.sources[number], self.base.targets[number]
         return self.sources[new], self.targets[new]
 
     def around(self, node: int, *, outgoing: bool) -> array[int]:

@@ -8,10 +8,11 @@ from typing import cast
 import numpy as np
 
 from kgserve.model.rows import EdgeRow
-from kgserve.rows.base import LAST, Base, Numbers
-from kgserve.rows.delta import edge_data
+from kgserve.rows.base import Base
+from kgserve.rows.delta import Gathered, edge_data
 from kgserve.rows.fold import created_at
-from kgserve.rows.snapshot import Gathered, Rows
+from kgserve.rows.format import LAST, Numbers
+from kgserve.rows.snapshot import Rows
 
 
 def page_of_edges(

@@ -11,7 +11,7 @@ import xxhash
 from kgserve.journal.files import write_all
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
-from kgserve.rows.base import ALIGNMENT, BLOCK, COLUMNS, MAGIC, Directory, Numbers, Section
+from kgserve.rows.format import ALIGNMENT, BLOCK, COLUMNS, MAGIC, Directory, Numbers, Section
 
 _BUFFERED = 4 << 20
 
@@ -77,15 +77,22 @@ class RowsFile:
 
     def _out(self, data: memoryview) -> None:
         write_all(self._file.fileno(), data)
-        while data:
-            part = data[: BLOCK - self._hashed]
-            self._hash.update(part)
-            self._hashed += len(part)
-            if self._hashed == BLOCK:
-                self._sums.append(self._hash.intdigest())
-                self._hash.reset()
-                self._hashed = 0
-            data = data[len(part) :]
+        if self._hashed:
+            data = self._begin_block(data)
+        whole = len(data) - len(data) % BLOCK
+        self._sums += [xxhash.xxh3_64_intdigest(data[at : at + BLOCK]) for at in range(0, whole, BLOCK)]
+        self._begin_block(data[whole:])
+
+    def _begin_block(self, data: memoryview) -> memoryview:
+        """Add to the sum of the block that is begun; what belongs to the next ones."""
+        part = data[: BLOCK - self._hashed]
+        self._hash.update(part)
+        self._hashed += len(part)
+        if self._hashed == BLOCK:
+            self._sums.append(self._hash.intdigest())
+            self._hash.reset()
+            self._hashed = 0
+        return data[len(part) :]
 
 
 class _Section:

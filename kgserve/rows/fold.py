@@ -11,40 +11,42 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import xxhash
 
 from kgserve.journal.files import sync_folder
-from kgserve.model.change import StoreState
-from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
+from kgserve.model.change import NetChange, StoreState
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created
 from kgserve.model.times import parse_time
-from kgserve.rows.base import COLUMNS, FIRST, LAST, NOWHERE, Base, Numbers
+from kgserve.rows.base import Base
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.rows.file import RowsFile
+from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, Numbers
 
 SLICE_ROWS = 500_000
 SLICE_BYTES = 256 << 20
 """Rows that are put together at once when a base is made of all of them."""
 
 
-class NodePut(msgspec.Struct, frozen=True):
-    """A node as it is now: its number in the base, or -1, and where its id would be among the base's."""
+class NodePut(msgspec.Struct, frozen=True, gc=False):
+    """A node as it is now, its number in the base or -1, and its JSON if it has been made."""
 
     row: NodeRow
-    number: int
-    position: int
-    data: bytes | None
+    number: int = -1
+    data: bytes | None = None
 
 
-class EdgePut(msgspec.Struct, frozen=True):
-    """An edge as it is now: its number in the base, or -1."""
+class EdgePut(msgspec.Struct, frozen=True, gc=False):
+    """As `NodePut`, of an edge."""
 
     row: EdgeRow
-    number: int
-    data: bytes | None
+    number: int = -1
+    data: bytes | None = None
 
 
 class Changes(msgspec.Struct):
@@ -54,6 +56,19 @@ class Changes(msgspec.Struct):
     edges: list[EdgePut]
     nodes_gone: list[int]
     edges_gone: list[int]
+
+
+def changes_of(base: Base, net: NetChange) -> Changes:
+    """What commits after a base, taken together, come to."""
+
+    def edge_number(key: EdgeKey) -> int:
+        return base.edge_number(base.number(key[0]), base.number(key[1]), key[2])
+
+    nodes = [NodePut(row) for row in net.nodes_created.values()]
+    nodes += [NodePut(row, base.number(row.id)) for row in net.nodes_updated.values()]
+    edges = [EdgePut(row) for row in net.edges_created.values()]
+    edges += [EdgePut(row, edge_number(key)) for key, row in net.edges_updated.items()]
+    return Changes(nodes, edges, [*map(base.number, net.nodes_deleted)], [*map(edge_number, net.edges_deleted)])
 
 
 def fold(base: Base, changes: Changes, state: StoreState, path: Path) -> None:
@@ -92,8 +107,8 @@ def build(folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], stat
     base = Base(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
         change = Changes([], [], [], [])
-        change.nodes = [NodePut(row, -1, base.position(row.id), None) for row in rows if isinstance(row, NodeRow)]
-        change.edges = [EdgePut(row, -1, None) for row in rows if isinstance(row, EdgeRow)]
+        change.nodes = [NodePut(row) for row in rows if isinstance(row, NodeRow)]
+        change.edges = [EdgePut(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
         fold(base, change, state, path)
         base.path.unlink()
@@ -120,13 +135,13 @@ def _slices(rows: Iterable[NodeRow] | Iterable[EdgeRow]) -> Iterator[list[NodeRo
 class _Splice:
     """Some of the old items, in order, and new ones between them."""
 
-    def __init__(self, kept: Numbers, positions: Numbers) -> None:
-        """``kept``: their old numbers. A new item goes before the first old one that is not below its position."""
+    def __init__(self, kept: Numbers, cuts: Numbers) -> None:
+        """``kept``: their old numbers; ``cuts``: how many of them are before each new item."""
         self.kept = kept
-        self._cuts = np.searchsorted(kept, positions, "left")
-        self.kept_at = np.arange(len(kept)) + np.searchsorted(positions, kept, "right")
-        self.new_at = np.arange(len(positions)) + self._cuts
-        self.count = len(kept) + len(positions)
+        self._cuts = cuts
+        self.kept_at = np.arange(len(kept)) + np.cumsum(np.bincount(cuts, minlength=len(kept)))[: len(kept)]
+        self.new_at = np.arange(len(cuts)) + cuts
+        self.count = len(kept) + len(cuts)
 
     def column(self, name: str, old: Numbers, new: Sequence[int | float] | Numbers) -> Numbers:
         """A column of all items; ``old`` are the values of those that are kept."""
@@ -158,6 +173,27 @@ class _Splice:
                 yield old[int(old_at[first]) : int(old_at[last + 1])]
 
 
+class _Keys(NamedTuple):
+    """What identifies edges, in numbers and in order: by source, target and relation type."""
+
+    source: Numbers
+    target: Numbers
+    relation: Numbers
+
+    def places(self, others: _Keys) -> Numbers:
+        """How many of these are before each of some others."""
+        own, asked = self._pairs(), others._pairs()
+        found = np.searchsorted(own, asked, "left")
+        # Few pairs of nodes have more than one edge.
+        for at in np.flatnonzero(np.searchsorted(own, asked, "right") > found).tolist():
+            end = np.searchsorted(own, asked[at], "right")
+            found[at] += np.searchsorted(self.relation[found[at] : end], others.relation[at])
+        return found
+
+    def _pairs(self) -> Numbers:
+        return (self.source.astype(np.uint64) << np.uint64(32)) | self.target.astype(np.uint64)
+
+
 class _Fold:
     """One fold: nodes first, for edges are told by the numbers of their ends."""
 
@@ -165,11 +201,10 @@ class _Fold:
         self._base = base
         self._changes = changes
         self._writer = writer
-        self._nodes = sorted(changes.nodes, key=lambda put: put.row.id.encode())
-        self._splice = _Splice(
-            _kept(base.nodes, (put.number for put in self._nodes), changes.nodes_gone),
-            np.array([put.position for put in self._nodes], np.int64),
-        )
+        keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
+        self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
+        kept = _kept(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
+        self._splice = _Splice(kept, np.searchsorted(kept, self._positions()))
         self._stays = np.full(base.nodes, NOWHERE, "<u4")
         self._stays[self._splice.kept] = self._splice.kept_at
         self._new_number = self._stays.copy()
@@ -178,7 +213,14 @@ class _Fold:
         ]
         self._new_number[[number for number, _ in replaced]] = [at for _, at in replaced]
         self._numbers = dict(zip((put.row.id for put in self._nodes), self._splice.new_at.tolist(), strict=True))
-        self._positions = {put.row.id: put.position for put in self._nodes if put.number < 0}
+
+    def _positions(self) -> list[int]:
+        """Where each node goes among those of the base."""
+        at, found = 0, list[int]()
+        for key, put in zip(self._ids, self._nodes, strict=True):
+            at = put.number if put.number >= 0 else self._base.position_from(key, at)
+            found.append(at)
+        return found
 
     def run(self) -> tuple[int, int]:
         """The number of nodes and of edges."""
@@ -189,19 +231,18 @@ class _Fold:
         base, splice, puts, writer = self._base, self._splice, self._nodes, self._writer
         flags = [node_flags(put.row.extras) for put in puts]
         writer.column("node_flags", splice.column("node_flags", base.flags_of_nodes[splice.kept], flags))
-        ids = [put.row.id.encode() for put in puts]
-        self._texts("ids", "id_at", splice, ids)
+        self._texts("ids", "id_at", splice, self._ids)
         self._texts("nodes", "node_at", splice, [put.data or encode_node(put.row) for put in puts])
-        self._write_hashes(ids)
+        self._write_hashes()
         self._write_dated(
             "node", [(int(n), put.row) for n, put, f in zip(splice.new_at, puts, flags, strict=True) if f & DATED]
         )
 
-    def _write_hashes(self, ids: list[bytes]) -> None:
+    def _write_hashes(self) -> None:
         there = self._stays[self._base.hashed]
         stays = there != NOWHERE
         hashes = np.concatenate(
-            (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in ids], "<u8"))
+            (self._base.hashes[stays], np.array([xxhash.xxh3_64_intdigest(each) for each in self._ids], "<u8"))
         )
         numbers = np.concatenate((there[stays], self._splice.new_at.astype("<u4")))
         order = np.argsort(hashes, kind="stable")
@@ -212,17 +253,17 @@ class _Fold:
         base, writer = self._base, self._writer
         kept = _kept(base.edges, (put.number for put in self._changes.edges), self._changes.edges_gone)
         names, codes = self._names(kept)
-        puts = sorted(
-            (self._number(put.row.source), self._number(put.row.target), codes[put.row.relation_type], at, put)
-            for at, put in enumerate(self._changes.edges)
-        )
-        rows = [put.row for *_, put in puts]
-        splice = _Splice(kept, np.array([self._edge_position(put) for *_, put in puts], np.int64))
-        source = splice.column("source", self._new_number[base.source[kept]], [put[0] for put in puts])
-        target = splice.column("target", self._new_number[base.target[kept]], [put[1] for put in puts])
+        puts, keys = self._in_order(self._changes.edges, codes)
+        rows = [put.row for put in puts]
         recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
-        relation = splice.column(
-            "relation", recoded[base.relation[kept]] if len(kept) else kept, [put[2] for put in puts]
+        old = _Keys(
+            self._new_number[base.source[kept]],
+            self._new_number[base.target[kept]],
+            recoded[base.relation[kept]] if len(kept) else kept,
+        )
+        splice = _Splice(kept, old.places(keys))
+        source, target, relation = (
+            splice.column(name, *each) for name, *each in zip(("source", "target", "relation"), old, keys, strict=True)
         )
         flags = [edge_flags(row.extras) for row in rows]
         writer.column("source", source)
@@ -233,7 +274,7 @@ class _Fold:
         writer.column("created", splice.column("created", base.created[kept], created))
         writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
         self._write_adjacency(source, target)
-        self._texts("edges", "edge_at", splice, [put.data or encode_edge(put.row) for *_, put in puts])
+        self._texts("edges", "edge_at", splice, [put.data or encode_edge(put.row) for put in puts])
         self._write_names(names)
         new = [(int(n), row, f) for n, row, f in zip(splice.new_at, rows, flags, strict=True)]
         number = np.full(base.edges, NOWHERE, "<u4")
@@ -245,21 +286,18 @@ class _Fold:
     def _number(self, node_id: str) -> int:
         """The number that a node will have."""
         found = self._numbers.get(node_id)
-        return int(self._new_number[self._base.number(node_id)]) if found is None else found
+        return self._new_number.data[self._base.number(node_id)] if found is None else found
 
-    def _edge_position(self, put: EdgePut) -> int:
-        """Where an edge goes among those of the base."""
-        if put.number >= 0:
-            return put.number
-        base, row = self._base, put.row
-        source = self._positions.get(row.source)
-        if source is not None:
-            return base.out_starts[source]
-        target = self._positions.get(row.target)
-        source = base.number(row.source)
-        if target is not None:
-            return base.edge_position(source, target, row.relation_type, is_target=False)
-        return base.edge_position(source, base.number(row.target), row.relation_type, is_target=True)
+    def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[list[EdgePut], _Keys]:
+        """Edges in the order of their keys, and the keys."""
+        number = self._number
+        found = _Keys(
+            np.array([number(put.row.source) for put in puts], np.uint64),
+            np.array([number(put.row.target) for put in puts], np.uint64),
+            np.array([codes[put.row.relation_type] for put in puts], np.uint64),
+        )
+        order = np.lexsort((found.relation, found.target, found.source))
+        return [puts[at] for at in order.tolist()], _Keys(*(each[order] for each in found))
 
     def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
         """The relation types in use, in order, and their codes."""
@@ -321,7 +359,7 @@ _time_of = lru_cache(maxsize=4096)(parse_time)
 
 def created_at(row: EdgeRow) -> int:
     """When an edge was made, in microseconds."""
-    return _time_of(edge_stamps(row.attributes).created_at)
+    return _time_of(edge_created(row.attributes))
 
 
 def _kept(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:

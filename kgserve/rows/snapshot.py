@@ -4,39 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.rows.base import Base, Numbers
-from kgserve.rows.delta import Delta, Version, edge_data, node_data
+from kgserve.rows.base import Base
+from kgserve.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
 from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.rows.fold import Changes, EdgePut, NodePut
+from kgserve.rows.format import Numbers
 
-FEW = 40
+FEW = 100
 """Up to so many texts are read one by one."""
+MANY_EDGES = 1_000
+LOOKED_AT = 100
+"""More than so many edges are looked for all at once, unless the base has so many times more."""
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20
 """Rows that are read at once when all are, and about the most bytes of their texts."""
-
-
-class Gathered(msgspec.Struct):
-    """Edges around some nodes: numbers of those in the base, and numbers with versions of those that have changed."""
-
-    base: Numbers
-    changed: list[tuple[int, Version]]
-
-    def __len__(self) -> int:
-        return len(self.base) + len(self.changed)
-
-    def first(self, count: int) -> Gathered:
-        """At most so many of them."""
-        own = self.base[:count]
-        return Gathered(own, self.changed[: count - len(own)])
 
 
 class Rows:
@@ -92,7 +80,10 @@ class Rows:
         """The open JSON of nodes that are there; ``now`` in microseconds decides on staleness."""
         base, count = self.base, self.base.nodes
         if len(numbers) <= FEW:
-            return [self._node_text(number, now) for number in numbers.tolist()]
+            some = numbers.tolist()
+            if base.fresh or not self.delta.nodes.keys().isdisjoint(some):
+                return [self._node_text(number, now) for number in some]
+            return base.some_node_texts(some)
         own = np.minimum(numbers, count - 1) if count else np.zeros_like(numbers)
         other = numbers >= count
         if self.delta.nodes and count:
@@ -132,6 +123,11 @@ class Rows:
             return cast("NodeRow", version.row).holds_at(moment)
         return self.base.node_holds(number, moment)
 
+    def holding_nodes(self, numbers: set[int], moment: int) -> set[int]:
+        """Those of a few nodes that were true in the world at a moment."""
+        asked = numbers if self.base.dated else self.delta.nodes.keys() & numbers
+        return numbers - {number for number in asked if not self.node_holds(number, moment)}
+
     def in_order(self, numbers: Numbers) -> Numbers:
         """Nodes in the order of their ids."""
         count = self.base.nodes
@@ -168,6 +164,13 @@ class Rows:
         number = self.delta.edge_number(key)
         return None if number < 0 else self.edge_row(number)
 
+    def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+        """The edges among some keys that are there, by key."""
+        if len(keys) > MANY_EDGES and len(keys) * LOOKED_AT > self.base.edges:
+            changed = self.delta.edge_numbers
+            keys = [*self.base.joined(keys), *(key for key in keys if key in changed)]
+        return {key: row for key in keys if (row := self.edge(key)) is not None}
+
     def edge_row(self, number: int) -> EdgeRow | None:
         """The row of an edge, None when it is gone."""
         changed = self.delta.edges.get(number)
@@ -181,7 +184,7 @@ class Rows:
     def edge_texts(self, found: Gathered) -> list[bytes]:
         """The JSON of edges."""
         few = len(found.base) <= FEW
-        texts = list(map(self.base.edge, found.base.tolist())) if few else self.base.edge_texts(found.base)
+        texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
         texts += [edge_data(version) for _, version in found.changed]
         return texts
 
@@ -208,23 +211,21 @@ class Rows:
             edges = self._with_unchanged(edges, hidden)
         return Gathered(edges, changed)
 
-    def edges_of(self, node: int, *, outgoing: bool) -> list[tuple[int, int, Version | None]]:
-        """The edges of one node, one by one: their numbers, their other ends, and the versions of those changed."""
+    def edges_of(self, node: int, *, outgoing: bool) -> Around:
+        """The edges of one node, one by one."""
         base, delta = self.base, self.delta
         numbers, ends = base.edges_of(node, outgoing=outgoing) if node < base.nodes else ((), ())
-        if not delta.edges:
-            return [(number, end, None) for number, end in zip(numbers, ends, strict=True)]
-        found: list[tuple[int, int, Version | None]] = []
-        for number, end in zip(numbers, ends, strict=True):
-            version = (changed := delta.edges.get(number)) and changed.at(self.at)
-            if version is None or version.row is not None:
-                found.append((number, end, version))
-        found += [
+        noted = (delta.out if outgoing else delta.into).get(node)
+        if noted is None:
+            return Around(numbers, ends, ())
+        versions = {number: version for number in noted[:] if (version := delta.edges[number].at(self.at)) is not None}
+        own = [(number, end) for number, end in zip(numbers, ends, strict=True) if number not in versions]
+        changed = [
             (number, delta.ends(number)[outgoing], version)
-            for number in delta.around(node, outgoing=outgoing)[:]
-            if number >= base.edges and (version := delta.edges[number].at(self.at)) and version.row is not None
+            for number, version in versions.items()
+            if version.row is not None
         ]
-        return found
+        return Around([number for number, _ in own], [end for _, end in own], changed)
 
     def outgoing(self, node_id: str) -> Iterator[EdgeRow]:
         """The edges that start at a node."""
@@ -363,8 +364,7 @@ class Rows:
                 continue
             row, own = cast("NodeRow | None", version.row), number < base.nodes
             if row is not None:
-                position = number if own else base.position(row.id)
-                found.nodes.append(NodePut(row, number if own else -1, position, version.data))
+                found.nodes.append(NodePut(row, number if own else -1, version.data))
             elif own:
                 found.nodes_gone.append(number)
         for number, changed in self.delta.edges.copy().items():

@@ -17,13 +17,15 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from kgserve.errors import KgserveError
 from kgserve.journal.files import storage_error, sync_folder
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.rows.base import Base, read_directory
+from kgserve.rows.base import Base
 from kgserve.rows.delta import Delta
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import build, fold, write_empty
+from kgserve.rows.fold import Changes, build, changes_of, fold, write_empty
+from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
 
 log = structlog.get_logger()
@@ -31,6 +33,7 @@ log = structlog.get_logger()
 SUFFIX = ".rows"
 OVERFULL = 6
 IDLE = 0.1
+AT_ONCE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """The change sets after a sequence, from the journal."""
 
@@ -112,6 +115,8 @@ class RowsView:
 
     def apply(self, changes: Sequence[ChangeSet]) -> None:
         """Take in commits, and show them to readers all at once."""
+        if self._taken_as_base(changes):
+            return
         with self._lock:
             # A base that is begun, or takes over, from here on has these changes, too.
             self._applying = changes
@@ -123,6 +128,28 @@ class RowsView:
             epoch.delta.apply(change, floor)
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
+
+    def _taken_as_base(self, changes: Sequence[ChangeSet]) -> bool:
+        """Make a base of many rows at once, where that is less work than to keep them beside the old one first."""
+        base = self._epoch.base
+        least = max(self.limits.rows, self.limits.share * AT_ONCE * (base.nodes + base.edges))
+        if sum(change.size for change in changes) < least:
+            return False
+        with self._lock:
+            if self._folding is not None or self._epoch.delta.versions:
+                return False
+            self._folding = deque()
+        try:
+            made = self._made(base, changes_of(base, NetChange(changes)), changes[-1].state)
+            with self._lock:
+                self._epoch, self._state = _new_epoch(made), made.state
+        except (RowsDamaged, OSError, KgserveError):
+            log.exception("rows_not_folded", store=self.store)
+            return False
+        finally:
+            self._folding = None
+        base.path.unlink(missing_ok=True)
+        return True
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
         """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
@@ -145,6 +172,8 @@ class RowsView:
         if not self._epoch.delta.sequence > self.base_sequence:
             return
         with self._lock:
+            if self._folding is not None:
+                return
             # At one moment: what comes after these rows, and that alone, is put into the new base's changes.
             epoch, state = self._registered()
             self._folding = deque(self._applying)
@@ -179,6 +208,10 @@ class RowsView:
             old, self._epoch, self._state = self._epoch, epoch, state
         old.base.path.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Give back what only makes writing faster, while nobody writes."""
+        self._epoch.base.forget()
+
     def close(self) -> None:
         """Let go of the base; it is closed once its last reader has left."""
         del self._epoch
@@ -195,15 +228,19 @@ class RowsView:
         return epoch, state
 
     def _folded(self, rows: Rows) -> Base:
+        return self._made(rows.base, rows.changes(), rows.state)
+
+    def _made(self, base: Base, changes: Changes, state: StoreState) -> Base:
+        """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
-        path = self._path(rows.at)
+        path = self._path(state.sequence)
         try:
-            fold(rows.base, rows.changes(), rows.state, path)
+            fold(base, changes, state, path)
         except OSError as error:
             raise storage_error(error, "folding rows") from error
         self.folds += 1
         seconds = round(time.perf_counter() - started, 3)
-        log.info("rows_folded", store=self.store, sequence=rows.at, seconds=seconds)
+        log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
         return Base(path)
 
     def _path(self, sequence: int) -> Path:

@@ -6,7 +6,6 @@ takes some 15 steps of ten microseconds, however few they are, so a small walk g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -15,9 +14,9 @@ import numpy as np
 
 from kgserve.model.rows import EdgeRow
 from kgserve.model.walk import MAX_EDGES, Reached, Walk
-from kgserve.rows.base import Numbers
-from kgserve.rows.delta import Version
-from kgserve.rows.snapshot import Gathered, Rows
+from kgserve.rows.delta import Around, Gathered, Version
+from kgserve.rows.format import Numbers
+from kgserve.rows.snapshot import Rows
 
 SMALL_EDGES = 600
 
@@ -170,6 +169,7 @@ class _SmallWalk:
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
         self._filters = types is not None or wanted.min_weight is not None or self._valid_at is not None
+        self._outgoing: dict[int, Around] = {}
 
     def run(self, start: int) -> Found:
         wanted = self._wanted
@@ -179,7 +179,7 @@ class _SmallWalk:
         for _ in range(wanted.depth):
             beyond = self._beyond(levels[-1]) - seen
             if self._valid_at is not None:
-                beyond = {node for node in beyond if _held(self._rows, node, self._valid_at)}
+                beyond = self._rows.holding_nodes(beyond, self._valid_at)
             room = wanted.max_nodes - len(seen)
             truncated = len(beyond) > room
             level = self._rows.some_in_order(beyond)[:room]
@@ -193,45 +193,55 @@ class _SmallWalk:
 
     def _beyond(self, level: list[int]) -> set[int]:
         found: set[int] = set()
+        direction = self._wanted.direction
         for node in level:
-            if self._wanted.direction != "incoming":
-                found.update(end for _, end, _ in self._followed(node, outgoing=True))
-            if self._wanted.direction != "outgoing":
-                found.update(end for _, end, _ in self._followed(node, outgoing=False))
+            if direction != "incoming":
+                self._add_ends(found, self._out_of(node))
+            if direction != "outgoing":
+                self._add_ends(found, self._followed(node, outgoing=False))
         return found
+
+    @staticmethod
+    def _add_ends(found: set[int], edges: Around) -> None:
+        found.update(edges.ends)
+        if edges.changed:
+            found.update(end for _, end, _ in edges.changed)
 
     def _between(self, levels: list[list[int]], seen: set[int]) -> Gathered:
         base: list[int] = []
         changed: list[tuple[int, Version]] = []
         for level in levels:
             for node in level:
-                for number, end, version in self._followed(node, outgoing=True):
-                    if end not in seen:
-                        continue
-                    if version is None:
-                        base.append(number)
-                    else:
-                        changed.append((number, version))
+                edges = self._out_of(node)
+                base += [number for number, end in zip(edges.numbers, edges.ends, strict=True) if end in seen]
+                changed += [(number, version) for number, end, version in edges.changed if end in seen]
         return Gathered(np.array(base, np.int64), changed)
 
-    def _followed(self, node: int, *, outgoing: bool) -> Iterable[tuple[int, int, Version | None]]:
-        """Edges of a node that are to be followed: number, other end, and version if it has changed."""
+    def _out_of(self, node: int) -> Around:
+        found = self._outgoing.get(node)
+        if found is None:
+            found = self._outgoing[node] = self._followed(node, outgoing=True)
+        return found
+
+    def _followed(self, node: int, *, outgoing: bool) -> Around:
+        """The edges of a node that are to be followed."""
         found = self._rows.edges_of(node, outgoing=outgoing)
-        self._left -= len(found)
+        self._left -= len(found.numbers) + len(found.changed)
         if self._left < 0:
             raise _Large
-        return filter(self._follows, found) if self._filters else found
+        return self._passing(found) if self._filters else found
 
-    def _follows(self, edge: tuple[int, int, Version | None]) -> bool:
-        number, _, version = edge
+    def _passing(self, edges: Around) -> Around:
         wanted, base = self._wanted, self._rows.base
-        if version is not None:
-            return wanted.follows(cast("EdgeRow", version.row))
-        if self._codes is not None and base.relation[number] not in self._codes:
-            return False
-        if wanted.min_weight is not None and base.weight[number] < wanted.min_weight:
-            return False
-        return self._valid_at is None or base.edge_holds(number, self._valid_at)
+        own = zip(edges.numbers, edges.ends, strict=True)
+        if (codes := self._codes) is not None:
+            own = [each for each in own if base.relations[each[0]] in codes]
+        if (least := wanted.min_weight) is not None:
+            own = [each for each in own if base.weights[each[0]] >= least]
+        if (moment := self._valid_at) is not None and base.dated:
+            own = [each for each in own if base.edge_holds(each[0], moment)]
+        numbers, ends = zip(*own, strict=True) if (own := [*own]) else ((), ())
+        return Around(numbers, ends, [each for each in edges.changed if wanted.follows(cast("EdgeRow", each[2].row))])
 
 
 def _held(rows: Rows, node: int, moment: int | None) -> bool:

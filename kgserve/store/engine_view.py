@@ -35,8 +35,13 @@ GROUP_ROWS = 50_000
 ASKED_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
 WORTH_ROWS = 20_000
+WORTH_SHARE = 0.25
+QUIET_SECONDS = 2.0
 LONGEST_SECONDS = 300.0
-"""A closed file is brought up to date once it is so many rows, or for so long, behind."""
+"""A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
+or once it has been behind for so long."""
+LEAST_REPLAYED_BYTES = 16 << 20
+"""A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
 
 
@@ -62,6 +67,7 @@ class EngineView:
         self.state = mark.state if mark else StoreState()
         self._asked_at = float("-inf")
         self._behind_rows = 0
+        self._written_at = time.monotonic()
         self._behind_since: float | None = None if self.state.sequence >= journal.last else time.monotonic()
 
     @property
@@ -140,8 +146,9 @@ class EngineView:
     def committed(self, rows: int) -> None:
         """Commits with so many rows have been added to the journal. For the writing thread."""
         self._behind_rows += rows
+        self._written_at = time.monotonic()
         if self._behind_since is None:
-            self._behind_since = time.monotonic()
+            self._behind_since = self._written_at
 
     def tend(self) -> None:
         """Follow if that is due, close the file when nobody asks. Blocks; raises what `follow` does."""
@@ -154,8 +161,10 @@ class EngineView:
     def _is_worth_it(self) -> bool:
         if self._behind_since is None or not self.lag:
             return False
-        late = time.monotonic() - self._behind_since > LONGEST_SECONDS
-        return late or self._behind_rows > WORTH_ROWS
+        now = time.monotonic()
+        worth = max(WORTH_ROWS, WORTH_SHARE * (self.state.nodes + self.state.edges))
+        paused = now - self._written_at > QUIET_SECONDS
+        return now - self._behind_since > LONGEST_SECONDS or (paused and self._behind_rows > worth)
 
     def follow(self, sequence: int) -> None:
         """Apply what the journal has, up to a commit at least; for the holder of ``commits``.
@@ -278,9 +287,11 @@ class EngineView:
         self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(database.wal_path(home))))
 
     def _open(self) -> Engine:
-        """Open the file as it was left, or build it anew. Raises JournalDamaged or StorageFull."""
+        """Open the file as it was left, or build it anew. Raises JournalDamaged, StorageFull or Unavailable."""
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
+        if mark is not None and self._is_outgrown():
+            return self._build("")
         reason = self._why_not(mark)
         if reason is None and mark is not None:
             try:
@@ -292,6 +303,12 @@ class EngineView:
         if mark is not None:
             self.found_damaged = reason
         return self._build(reason or "")
+
+    def _is_outgrown(self) -> bool:
+        """Whether building the file takes less than opening it, and what it has missed."""
+        file, log_ = self.bytes()
+        missed = self._behind_rows > max(WORTH_ROWS, (self.state.nodes + self.state.edges) // 2)
+        return missed or log_ > max(LEAST_REPLAYED_BYTES, file)
 
     def _why_not(self, mark: EngineMark | None) -> str | None:
         """Why the engine's file cannot be taken as it is."""
@@ -317,12 +334,14 @@ class EngineView:
         return engine
 
     def _build(self, reason: str) -> Engine:
+        """Build the file anew, for a ``reason`` unless it is the first one or saves time."""
         files = list(self.layout.root.glob("graph*"))
         for path in files:
             path.unlink()
-        again = bool(files) or self.found_damaged is not None
-        self._engine, self.state = self._made(self.layout.engine, reason if again else "", whole=False)
-        self.rebuilds += again
+        if not files and self.found_damaged is None:
+            reason = ""
+        self._engine, self.state = self._made(self.layout.engine, reason, whole=False)
+        self.rebuilds += bool(reason)
         return self._engine
 
 

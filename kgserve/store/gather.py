@@ -16,13 +16,11 @@ def gather(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     deleted = {node_id for batch in batches for node_id in batch.delete_nodes}
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     keys = {put.key for batch in batches for put in batch.edges}.union(*(batch.delete_edges for batch in batches))
-    workspace.nodes = rows.nodes(named)
     ends = ({key[0] for key in keys} | {key[1] for key in keys}) - named
+    rows.base.look_up(named | ends)
+    workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
-    present = workspace.present
-    # An edge can only be there if both its ends are: new nodes cost no look-up.
-    possible = (key for key in keys if key[0] in present and key[1] in present) if rows.state.edges else ()
-    workspace.edges = {key: row for key in possible if (row := rows.edge(key)) is not None}
+    workspace.edges = {**rows.edges([*keys])}
     # A node that is deleted may be given edges by an earlier batch of the same group.
     for node_id in deleted:
         incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}

@@ -197,6 +197,7 @@ class Store:
         """Have what follows the journal follow, if that is due. Blocks."""
         if time.monotonic() - self._committed_at > IDLE_SECONDS:
             self._fold_if_wanted(idle=True)
+            self.rows.forget()
         self.engine.tend()
         self.lists.tend()
 
