@@ -18,7 +18,7 @@ from kgserve.rows.delta import Around, Gathered, Version
 from kgserve.rows.format import Numbers
 from kgserve.rows.snapshot import Rows
 
-SMALL_EDGES = 600
+SMALL_EDGES = 200
 
 
 class TooLong(Exception):
