@@ -1,4 +1,4 @@
-"""The ASGI application at /mcp. It is there at once; the SDK is imported in a thread a moment later."""
+"""The ASGI application at /mcp. It is there at once; the SDK is imported, in a thread, for the first request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from kgserve.views.indexer import Indexer
 
 log = structlog.get_logger()
-
-QUIET_SECONDS = 1.0
-"""The import waits so long after the start, or for the first request: starting takes half as long without it."""
 
 
 class McpEndpoint:
@@ -68,8 +65,7 @@ class McpEndpoint:
             self._served.result().news.close()
 
     async def _run(self, ready: asyncio.Future[Served]) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), QUIET_SECONDS)
+        await self._wanted.wait()
         if self._stopping.is_set():
             ready.set_exception(Unavailable("the server is stopping"))
             ready.exception()
