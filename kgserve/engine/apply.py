@@ -13,8 +13,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, LiteralString, TypeVar
 
-import pyarrow as pa
-
+from kgserve.arrow import pa
 from kgserve.engine.columns import (
     edges_table,
     engine_time,

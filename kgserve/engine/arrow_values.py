@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+
+from kgserve.arrow import pa
 
 _INTERNAL = {"_ID": "_id", "_LABEL": "_label", "_SRC": "_src", "_DST": "_dst", "_NODES": "_nodes", "_RELS": "_rels"}
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from kgserve.arrow import pa, pq
 from kgserve.engine import projection
 from kgserve.engine.copying import copy
 from kgserve.engine.session import Session

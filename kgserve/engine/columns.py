@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
-
+from kgserve.arrow import pa
 from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 
-_TIME = pa.timestamp("us")
+_TIME = "timestamp[us]"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
-_TAGS = pa.list_(pa.string())
-_VERSIONS = pa.list_(pa.int64())
 
 
 def engine_time(microseconds: int) -> datetime:
@@ -54,12 +51,12 @@ def whole_nodes_table(rows: Collection[NodeRow]) -> pa.Table:
     extras = [row.extras or NodeExtras() for row in rows]
     for name, array in (
         ("u", pa.array([each.summary or None for each in extras], pa.string())),
-        ("g", pa.array([each.tags or None for each in extras], _TAGS)),
+        ("g", pa.array([each.tags or None for each in extras], pa.list_(pa.string()))),
         ("h", pa.array([each.freshness_at for each in extras], pa.int64()).cast(_TIME)),
         ("b", pa.array([each.created_by for each in extras], pa.string())),
         ("p", pa.array([each.valid_from for each in extras], pa.int64()).cast(_TIME)),
         ("q", pa.array([each.valid_to for each in extras], pa.int64()).cast(_TIME)),
-        ("k", pa.array([each.conflicts or None for each in extras], _VERSIONS)),
+        ("k", pa.array([each.conflicts or None for each in extras], pa.list_(pa.int64()))),
     ):
         table = table.append_column(name, array)
     return table

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import LiteralString, cast
 
-import pyarrow.parquet as pq
-
 from kgserve.allocator import give_back
+from kgserve.arrow import pq
 from kgserve.engine import projection
 from kgserve.engine.copying import copy
 from kgserve.engine.session import Session

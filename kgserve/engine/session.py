@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, LiteralString
 
 import kuzu
-import pyarrow as pa
 
+from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.engine.failures import STATEMENT_ERRORS, translate, translate_statement
 from kgserve.errors import InvalidInput

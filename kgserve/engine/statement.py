@@ -15,8 +15,8 @@ from typing import Any
 from uuid import UUID
 
 import kuzu
-import pyarrow as pa
 
+from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.engine import arrow_values
 from kgserve.engine.columns import microseconds

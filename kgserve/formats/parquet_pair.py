@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
+from kgserve.arrow import pa, pc, pq
 from kgserve.errors import InvalidInput
 from kgserve.formats.columns import EDGES, NODES, kind_of, record
 from kgserve.formats.csv_pair import Sink
@@ -24,49 +21,58 @@ READ_BYTES = 32 << 20
 """Rows are read in batches of about this size, by what the file says of itself."""
 READ_ROWS = range(8, 1_000)
 
-# ValueError: names that are no UTF-8, and values that Python has none for, as nanoseconds within a list.
-_BROKEN = (pa.ArrowException, OSError, ValueError)
-_MOMENT = pa.timestamp("us", tz="UTC")
-NODE_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        ("type", pa.string()),
-        ("content", pa.string()),
-        ("attributes", pa.string()),
-        ("version", pa.int64()),
-        ("created_at", _MOMENT),
-        ("updated_at", _MOMENT),
-        ("summary", pa.string()),
-        ("tags", pa.list_(pa.string())),
-        ("freshness_at", _MOMENT),
-        ("created_by", pa.string()),
-        ("valid_from", _MOMENT),
-        ("valid_to", _MOMENT),
-    ]
-)
-EDGE_SCHEMA = pa.schema(
-    [
-        pa.field("from", pa.string(), nullable=False),
-        pa.field("to", pa.string(), nullable=False),
-        pa.field("relation_type", pa.string(), nullable=False),
-        ("weight", pa.float64()),
-        ("attributes", pa.string()),
-        ("version", pa.int64()),
-        ("ordinal", pa.int64()),
-        ("created_by", pa.string()),
-        ("valid_from", _MOMENT),
-        ("valid_to", _MOMENT),
-    ]
-)
+_NODE_COLUMNS = {
+    "id": "string",
+    "type": "string",
+    "content": "string",
+    "attributes": "string",
+    "version": "int64",
+    "created_at": "moment",
+    "updated_at": "moment",
+    "summary": "string",
+    "tags": "strings",
+    "freshness_at": "moment",
+    "created_by": "string",
+    "valid_from": "moment",
+    "valid_to": "moment",
+}
+_EDGE_COLUMNS = {
+    "from": "string",
+    "to": "string",
+    "relation_type": "string",
+    "weight": "float64",
+    "attributes": "string",
+    "version": "int64",
+    "ordinal": "int64",
+    "created_by": "string",
+    "valid_from": "moment",
+    "valid_to": "moment",
+}
+_KEYS = {"id", "from", "to", "relation_type"}
+
+
+def _schema(columns: Mapping[str, str]) -> pa.Schema:
+    special = {"moment": pa.timestamp("us", tz="UTC"), "strings": pa.list_(pa.string())}
+    return pa.schema(
+        [
+            pa.field(name, special.get(kind) or pa.type_for_alias(kind), nullable=name not in _KEYS)
+            for name, kind in columns.items()
+        ]
+    )
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    # ValueError: names that are no UTF-8, and values that Python has none for, as nanoseconds within a list.
+    return (pa.ArrowException, OSError, ValueError)
 
 
 def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
     with sink(NODES) as file:
-        _write(file, NODE_SCHEMA, (_node_columns(batch) for batch in lines.nodes()))
+        _write(file, _schema(_NODE_COLUMNS), (_node_columns(batch) for batch in lines.nodes()))
     with sink(EDGES) as file:
-        _write(file, EDGE_SCHEMA, (_edge_columns(batch) for batch in lines.edges()))
+        _write(file, _schema(_EDGE_COLUMNS), (_edge_columns(batch) for batch in lines.edges()))
     return lines.count
 
 
@@ -133,7 +139,7 @@ class ParquetTable:
         try:
             self._file = pq.ParquetFile(path, read_dictionary=_texts(path))
             columns = self._file.schema_arrow.names
-        except _BROKEN as error:
+        except _broken() as error:
             raise InvalidInput(f"{name} is no Parquet file that can be read: {error}") from error
         self.kind = kind_of(name, columns)
 
@@ -149,7 +155,7 @@ class ParquetTable:
                     for part in _parts(batch):
                         yield from _of_batch(self.kind, number, part)
                         number += part.num_rows
-            except _BROKEN as error:
+            except _broken() as error:
                 raise InvalidInput(f"{self.name} cannot be read after row {number}: {error}") from error
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kgserve.arrow import pa, pq
 from kgserve.journal.snapshot import (
     BATCH_BYTES,
     BATCH_ROWS,

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
+from kgserve.arrow import pa, pq
 from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, sync_file, sync_folder, write_whole
@@ -34,59 +33,60 @@ _READ_BYTES = 1 << 20
 BATCH_BYTES = 16 << 20
 """Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
-NODE_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("type", pa.string()),
-        ("content", pa.string()),
-        ("attributes", pa.string()),
-        ("version", pa.int64()),
-        ("sequence", pa.int64()),
-        ("created_at", pa.timestamp("us")),
-        ("updated_at", pa.timestamp("us")),
-    ]
-)
-_NODE_EXTRAS = pa.schema(
-    [
-        ("summary", pa.string()),
-        ("tags", pa.list_(pa.string())),
-        ("freshness_at", pa.timestamp("us")),
-        ("created_by", pa.string()),
-        ("valid_from", pa.timestamp("us")),
-        ("valid_to", pa.timestamp("us")),
-        ("conflicts", pa.list_(pa.int64())),
-    ]
-)
-EDGE_SCHEMA = pa.schema(
-    [
-        ("from", pa.string()),
-        ("to", pa.string()),
-        ("relation_type", pa.string()),
-        ("weight", pa.float64()),
-        ("attributes", pa.string()),
-        ("version", pa.int64()),
-        ("sequence", pa.int64()),
-    ]
-)
-_EDGE_EXTRAS = pa.schema(
-    [
-        ("ordinal", pa.int64()),
-        ("created_by", pa.string()),
-        ("valid_from", pa.timestamp("us")),
-        ("valid_to", pa.timestamp("us")),
-    ]
-)
+_FIELDS = {
+    NODES: {
+        "id": "string",
+        "type": "string",
+        "content": "string",
+        "attributes": "string",
+        "version": "int64",
+        "sequence": "int64",
+        "created_at": "timestamp[us]",
+        "updated_at": "timestamp[us]",
+    },
+    EDGES: {
+        "from": "string",
+        "to": "string",
+        "relation_type": "string",
+        "weight": "float64",
+        "attributes": "string",
+        "version": "int64",
+        "sequence": "int64",
+    },
+}
+_EXTRAS = {
+    NODES: {
+        "summary": "string",
+        "tags": "string[]",
+        "freshness_at": "timestamp[us]",
+        "created_by": "string",
+        "valid_from": "timestamp[us]",
+        "valid_to": "timestamp[us]",
+        "conflicts": "int64[]",
+    },
+    EDGES: {
+        "ordinal": "int64",
+        "created_by": "string",
+        "valid_from": "timestamp[us]",
+        "valid_to": "timestamp[us]",
+    },
+}
 
 
 def schema_of(name: str, *, whole: bool) -> pa.Schema:
     """The columns of one of the two files; those for extras are there only in stores that have some."""
-    fields, extras = (NODE_SCHEMA, _NODE_EXTRAS) if name == NODES else (EDGE_SCHEMA, _EDGE_EXTRAS)
-    return pa.schema([*fields, *extras]) if whole else fields
+    columns = _FIELDS[name] | _EXTRAS[name] if whole else _FIELDS[name]
+    return pa.schema([(column, _type_of(kind)) for column, kind in columns.items()])
+
+
+def _type_of(kind: str) -> pa.DataType:
+    item = kind.removesuffix("[]")
+    return pa.type_for_alias(item) if item == kind else pa.list_(pa.type_for_alias(item))
 
 
 def are_whole(folder: Path) -> bool:
     """Whether the rows in a folder have columns for extras."""
-    return len(pq.read_schema(folder / NODES)) > len(NODE_SCHEMA)
+    return len(pq.read_schema(folder / NODES)) > len(_FIELDS[NODES])
 
 
 class FileEntry(msgspec.Struct, frozen=True):

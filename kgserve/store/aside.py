@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute
 
+from kgserve.arrow import pa
+from kgserve.arrow import pc as compute
 from kgserve.engine import dumping
 from kgserve.engine.database import Engine, EngineOptions, build, remove
 from kgserve.engine.session import Session
@@ -34,7 +34,7 @@ COPY_FACTOR = 4
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
-pc: Any = pyarrow.compute  # its functions are made at run time, where no type checker sees them
+pc: Any = compute  # its functions are made at run time, where no type checker sees them
 
 
 class Changed(msgspec.Struct, frozen=True):
