@@ -28,11 +28,12 @@ class Register(NamedTuple):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a register.
 
-    ``inject`` creates or updates, ``put`` too, and minds the version that it is ``based_on``; ``set`` updates what is
-    there, and ``delete`` takes it away.
+    ``read`` what it holds, and whether it ``lacks`` a value, as a search for that value may find. ``inject`` creates or
+    updates, ``put`` too, and minds the version that it is ``based_on``; ``set`` updates what is there, and ``delete``
+    takes it away.
     """
 
-    kind: Literal["read", "inject", "put", "set", "delete"]
+    kind: Literal["read", "lacks", "inject", "put", "set", "delete"]
     value: int = 0
     based_on: int | None = None
 
@@ -53,6 +54,8 @@ def applied(register: Register | None, step: Step) -> tuple[Register | None, Ans
     match step.kind:
         case "read":
             return register, (register.value, register.version)
+        case "lacks":
+            return register, register.value != step.value
         case "delete":
             return None, True
         case "put":
@@ -71,6 +74,8 @@ def _applied_to_nothing(step: Step) -> tuple[Register | None, Answer]:
             return Register(step.value), (1, False)
         case "read":
             return None, None
+        case "lacks":
+            return None, True
         case _:
             return None, False
 
@@ -95,7 +100,7 @@ class Operation(msgspec.Struct, kw_only=True):
     @property
     def only_looks(self) -> bool:
         """Whether it changes nothing, wherever it happens."""
-        return self.step.kind == "read" or (self.step.kind in ("set", "delete") and self.answer is False)
+        return self.step.kind in ("read", "lacks") or (self.step.kind in ("set", "delete") and self.answer is False)
 
     def __str__(self) -> str:
         """As it is shown with a violation."""
@@ -199,7 +204,7 @@ def misnumbered(history: Sequence[Operation]) -> list[str]:
     """Where the commits that callers were told are not in the order of their writes, or a value has two of them."""
     wrong: list[str] = []
     written: dict[int, Operation] = {}
-    writes = [each for each in history if each.sequence and each.step.kind != "read"]
+    writes = [each for each in history if each.sequence and each.step.kind not in ("read", "lacks")]
     newest = 0
     ended = sorted(writes, key=lambda each: each.end)
     at = 0

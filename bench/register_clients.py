@@ -14,7 +14,7 @@ from itertools import count
 import msgspec
 
 from bench.register import READ, Checker, Operation, Step, misnumbered
-from bench.register_faces import ANCHOR, EDGES, NODES, Face, Refused, Rest, Tools, Unclear
+from bench.register_faces import ANCHOR, EDGES, NODES, Face, Refused, Rest, Sought, Tools, Unclear
 
 REST_CLIENTS = 5
 MODES = ("auto", "legacy", "auto")
@@ -109,7 +109,7 @@ class Visitor:
         self._name = f"{face.NAME} {number}"
         self._choice = random.Random(f"{site.seed} {site.store} {number}")
         self._seen: dict[str, int] = {}
-        self._last: Operation | None = None
+        self._last: tuple[str, Operation] | None = None
 
     async def stay(self) -> None:
         """Come whenever there is a server, until all is over."""
@@ -160,7 +160,7 @@ class Visitor:
         operation.end = time.monotonic()
         operation.answer, operation.sequence = told
         site.note(self._face.NAME, step.kind, key, operation)
-        self._last = operation
+        self._last = key, operation
         if isinstance(told.answer, tuple):
             self._seen[key] = told.answer[0]
 
@@ -179,27 +179,31 @@ class Visitor:
                 return Step(kind="inject", value=value)
 
     async def _look(self, key: str) -> None:
-        site, last = self._site, self._last
+        site, start = self._site, time.monotonic()
         way = self._choice.choice(self._face.NODE_LOOKS if key in NODES else self._face.EDGE_LOOKS)
-        if way == SEARCH and last is None:
-            return
-        start, at_least = time.monotonic(), 0
-        if way == SEARCH and last is not None:
-            # It may show the store as of any moment from that write on.
-            start, at_least = last.start, last.sequence
+        sought, value = Sought(), 0
+        if way == SEARCH:
+            if self._last is None:
+                return
+            # What it shows may be of any moment from that write on.
+            last_key, last = self._last
+            start, sought = last.start, Sought(key, last.sequence)
+            if last_key in NODES and last.step.value and not last.only_looks:
+                key, value = last_key, last.step.value
+                sought = Sought(str(value), last.sequence)
         try:
-            looked = await self._face.look(way, key, at_least)
+            looked = await self._face.look(way, key, sought)
         except (Refused, Unclear):
             site.counts[self._face.NAME, way, "refused"] += 1
             raise
-        end = time.monotonic()
+        end, who = time.monotonic(), f"{self._name}, {way}"
         for each, (shown, sequence) in looked.items():
-            operation = Operation(
-                step=READ, start=start, end=end, answer=shown, sequence=sequence, who=f"{self._name}, {way}"
-            )
+            operation = Operation(step=READ, start=start, end=end, answer=shown, sequence=sequence, who=who)
+            if shown is None and value:
+                operation.step, operation.answer = Step(kind="lacks", value=value), True
             site.note(self._face.NAME, way, each, operation)
-            if at_least:
-                site.wait_for(each, operation, at_least)
+            if sought.at_least:
+                site.wait_for(each, operation, sought.at_least)
             if shown is not None:
                 self._seen[each] = shown[1]
 

@@ -39,6 +39,13 @@ class Unclear(Exception):
     """The server says that it could not do it; whether it has nobody knows."""
 
 
+class Sought(NamedTuple):
+    """Words to search for, in what the store was at a commit or has become since."""
+
+    words: str = ""
+    at_least: int = 0
+
+
 class Told(NamedTuple):
     """What a write answered, and its commit."""
 
@@ -67,8 +74,8 @@ class Face(ABC):
         """Do what changes a register."""
 
     @abstractmethod
-    async def look(self, way: str, key: str, at_least: int) -> Looked:
-        """Read a register, and those beside it that the way shows as well; ``at_least`` is for searches."""
+    async def look(self, way: str, key: str, sought: Sought) -> Looked:
+        """Read a register, and those beside it that the way shows as well; ``sought`` is for searches."""
 
 
 class Rest(Face):
@@ -100,13 +107,13 @@ class Rest(Face):
             case _:
                 return _deleted(await self._send("DELETE", f"/nodes/{key}"))
 
-    async def look(self, way: str, key: str, at_least: int) -> Looked:
+    async def look(self, way: str, key: str, sought: Sought) -> Looked:
         """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":
             return _rows(key, (await self._send("POST", "/cypher", _question(key)))["rows"])
-        return await (self._look_at_edge(way, key) if key in EDGES else self._look_at_node(way, key, at_least))
+        return await (self._look_at_edge(way, key) if key in EDGES else self._look_at_node(way, key, sought))
 
-    async def _look_at_node(self, way: str, key: str, at_least: int) -> Looked:
+    async def _look_at_node(self, way: str, key: str, sought: Sought) -> Looked:
         match way:
             case "node":
                 found = await self._send("GET", f"/nodes/{key}", missing={"node": None})
@@ -115,7 +122,7 @@ class Rest(Face):
                 wanted = f"?type={TYPE}" if way == "list of type" else "?limit=50"
                 return _nodes(NODES, (await self._send("GET", f"/nodes{wanted}"))["nodes"])
             case "search":
-                wanted = {"query": key, "mode": "keyword", "limit": 5, "types": [TYPE], "at_least": at_least}
+                wanted = _wanted(sought)
                 return _nodes([key], [hit["node"] for hit in (await self._send("POST", "/search", wanted))["hits"]])
             case _:
                 return _nodes([key], (await self._send("POST", "/traverse", {"start_id": key, "depth": 0}))["nodes"])
@@ -185,13 +192,13 @@ class Tools(Face):
             case _:
                 return _deleted(await self._call("delete_graph_entity", {"id": key}))
 
-    async def look(self, way: str, key: str, at_least: int) -> Looked:
+    async def look(self, way: str, key: str, sought: Sought) -> Looked:
         """Read a register, and those beside it that the way shows as well."""
         if way == "cypher":
             return _rows(key, (await self._call("query_cypher", _question(key)))["rows"])
-        return await (self._look_at_edge(way) if key in EDGES else self._look_at_node(way, key, at_least))
+        return await (self._look_at_edge(way) if key in EDGES else self._look_at_node(way, key, sought))
 
-    async def _look_at_node(self, way: str, key: str, at_least: int) -> Looked:
+    async def _look_at_node(self, way: str, key: str, sought: Sought) -> Looked:
         match way:
             case "entity":
                 found = await self._call("get_entity", {"id": key}, missing={"node": None})
@@ -200,7 +207,7 @@ class Tools(Face):
                 wanted = {"types": [TYPE], "compact": False}
                 return _nodes(NODES, (await self._call("list_entities", wanted))["nodes"])
             case "search":
-                wanted = {"query": key, "mode": "keyword", "limit": 5, "types": [TYPE], "at_least": at_least}
+                wanted = _wanted(sought)
                 return _nodes([key], [hit["node"] for hit in (await self._call("search_knowledge", wanted))["hits"]])
             case _:
                 return _nodes([key], (await self._call("traverse_knowledge_graph", {"start_id": key}))["nodes"])
@@ -234,6 +241,10 @@ def _batch(key: str, value: int) -> Json:
 def _version(key: str, step: Step) -> Json:
     whole = {"lineage_id": key, "kind": TYPE, "content": _content(key, step.value)}
     return whole if step.based_on is None else whole | {"based_on_version": step.based_on}
+
+
+def _wanted(sought: Sought) -> Json:
+    return {"query": sought.words, "mode": "keyword", "limit": 5, "types": [TYPE], "at_least": sought.at_least}
 
 
 def _content(key: str, value: int) -> str:

@@ -43,6 +43,12 @@ def lost(operation: Operation) -> Operation:
     return operation
 
 
+def lacks(start: float, end: float, value: int, *after: int) -> Operation:
+    """A search for a value that has not found it."""
+    step = Step(kind="lacks", value=value)
+    return Operation(step=step, start=start, end=end, answer=True, after=frozenset(after))
+
+
 POSSIBLE = {
     "read of nothing": [read(0, 1)],
     "one after the other": [inject(0, 1, 7), read(2, 3, 7), delete(4, 5), read(6, 7), delete(8, 9, existed=False)],
@@ -55,6 +61,7 @@ POSSIBLE = {
         *(put(0, 1, 7, None, 1, 0), put(2, 3, 8, None, 2, 0), put(4, 5, 9, 1, 3, 1)),
         *(update(5, 6, 10), put(7, 8, 11, 2, 5, 0), put(9, 10, 12, 4, 6, 1)),
     ],
+    "a search does not find what was replaced": [inject(0, 1, 7), update(2, 3, 8), lacks(0, 4, 7, 0), lacks(0, 4, 9)],
     "a search may show what has been replaced since": [
         *(inject(0, 1, 7), update(2, 3, 8), read(4, 5, 8, 2)),
         read(0, 7, 7, after=frozenset({0})),
@@ -83,6 +90,7 @@ IMPOSSIBLE = {
         *(inject(0, 1, 7), update(2, 3, 8)),
         read(2, 7, 7, after=frozenset({0, 1})),
     ],
+    "a search does not find what is there": [inject(0, 1, 7), lacks(0, 3, 7, 0), update(4, 5, 8)],
     "a search that shows what came after it": [inject(0, 1, 7), read(0, 3, 8, 2), update(4, 5, 8)],
 }
 
@@ -110,14 +118,15 @@ def test_it_finds_what_trying_all_orders_finds() -> None:
 
 
 def _made_up(choice: random.Random, value: int) -> Operation:
-    kind = choice.choice(("read", "read", "inject", "put", "set", "delete"))
+    kind = choice.choice(("read", "lacks", "inject", "put", "set", "delete"))
     start, took = choice.uniform(0, 5), choice.uniform(0, 3)
+    value = choice.randint(1, 5) if kind == "lacks" else value
     step = Step(kind=kind, value=0 if kind in ("read", "delete") else value)
     if kind == "put" and choice.random() < 0.7:
         step = Step(kind=kind, value=value, based_on=choice.randint(1, 2))
     register = choice.choice((None, Register(choice.randint(1, 5), choice.randint(1, 2))))
     answer = applied(register, step)[1]
-    unknown = step.kind != "read" and choice.random() < 0.3
+    unknown = kind not in ("read", "lacks") and choice.random() < 0.3
     return Operation(step=step, start=start, end=start + took, answer=None if unknown else answer, unknown=unknown)
 
 
