@@ -18,7 +18,7 @@ from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import valid_moment, when_asked
-from kgserve.rows.edge_page import page_of_edges
+from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
@@ -88,9 +88,10 @@ def _present(leased: Store, wanted: EdgesOfNode, moment: int | None) -> bytes | 
         numbers = np.array([rows.number(wanted.node_id)])
         if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
             return None
-        edges = rows.around(numbers, outgoing=wanted.side == "outgoing")
-        edges = edges if moment is None else rows.holding(edges, moment)
-        page, more = page_of_edges(rows, edges, wanted.kinds, wanted.offset, wanted.limit)
+        outgoing = wanted.side == "outgoing"
+        edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
+        edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
+        page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
     return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
 

@@ -19,6 +19,7 @@ from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import MAX_SHOWN, valid_moment, when_asked, world_moment
+from kgserve.rows.edge_page import held_around
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong
 from kgserve.store.lists import CatalogDamaged
@@ -74,7 +75,7 @@ def _present(leased: Store, node_id: str, moment: int | None, allowed: int | Non
             edges = rows.around(numbers, outgoing=outgoing)
             if allowed is not None and len(edges) > allowed:
                 raise TooLong
-            edges = edges if moment is None else rows.holding(edges, moment)
+            edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
             truncated = truncated or len(edges) > MAX_SHOWN
             lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))
         node = rows.node_text(number, time.time_ns() // 1000)

@@ -257,7 +257,7 @@ class Base:
         found = np.full(len(numbers), LAST, np.int64)
         having = np.flatnonzero(self.flags_of_edges[numbers] & ORDINAL)
         if len(having):
-            places = np.searchsorted(self._arrays["ordered_edges"], numbers[having])
+            places = _places_of(numbers[having], self._arrays["ordered_edges"])
             found[having] = self._arrays["ordinals"][places]
         return found
 
@@ -270,7 +270,7 @@ class Base:
         held = np.ones(len(numbers), np.bool_)
         dated = np.flatnonzero(flags[numbers] & DATED)
         if len(dated):
-            places = np.searchsorted(self._arrays[f"dated_{kind}s"], numbers[dated])
+            places = _places_of(numbers[dated], self._arrays[f"dated_{kind}s"])
             begun = self._arrays[f"dated_{kind}_from"][places] <= moment
             held[dated] = begun & (moment < self._arrays[f"dated_{kind}_to"][places])
         return held
@@ -341,3 +341,10 @@ def ranges(starts: Numbers, ends: Numbers) -> Numbers:
         return np.arange(int(starts[0]), int(ends[0]), dtype=np.int64)
     skipped = np.repeat(starts.astype(np.int64) - (np.cumsum(lengths) - lengths), lengths)
     return skipped + np.arange(total, dtype=np.int64)
+
+
+def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
+    """Where some numbers are among others in order, which hold them all. Those of one node are often side by side."""
+    first = int(np.searchsorted(among, numbers[0]))
+    beside = slice(first, first + len(numbers))
+    return beside if np.array_equal(among[beside], numbers) else np.searchsorted(among, numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 import numpy as np
@@ -14,53 +14,100 @@ from kgserve.rows.fold import created_at
 from kgserve.rows.format import LAST, Numbers
 from kgserve.rows.snapshot import Rows
 
+Key = Callable[[Numbers], Numbers]
+"""The values by which some are put in order, for those at some places among them."""
 
-def page_of_edges(
-    rows: Rows, found: Gathered, kinds: Collection[str], start: int, limit: int
-) -> tuple[list[bytes], bool]:
+
+def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+    """Those of some edges that are of any of ``kinds``; all of them when there are none."""
+    if not kinds:
+        return found
+    relations = rows.base.relation[found.base]
+    codes = {rows.base.code(kind) for kind in kinds}
+    own = found.base[np.logical_or.reduce([relations == code for code in codes])]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
+
+
+def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> Gathered:
+    """Those edges of one node, which was true at a moment, that were so as well, and whose other ends were.
+
+    As `Rows.holding` finds them, for half the price.
+    """
+    own = found.base[rows.base.edges_hold(found.base, moment)] if rows.base.dated else found.base
+    changed = [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)]
+    ends = (rows.base.target if outgoing else rows.base.source)[own].astype(np.int64)
+    others = np.array([rows.delta.ends(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
+    there = rows.nodes_hold(others, moment).tolist()
+    own = own[rows.nodes_hold(ends, moment)]
+    return Gathered(own, [each for each, holds in zip(changed, there, strict=True) if holds])
+
+
+def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[list[bytes], bool]:
     """Some edges of one node as JSON, and whether there are more; all of them are looked at, as columns.
 
     They come by ordinal, those without one last, then by age and key.
     """
-    own = found.base
-    if kinds:
-        codes = [rows.base.code(kind) for kind in kinds]
-        own = own[np.isin(rows.base.relation[own], codes)]
-    changed = [each for each in found.changed if not kinds or cast("EdgeRow", each[1].row).relation_type in kinds]
-    changed.sort(key=lambda each: cast("EdgeRow", each[1].row).key)
-    changed_rows = [cast("EdgeRow", version.row) for _, version in changed]
-    ordinals = np.concatenate((rows.base.ordinals(own), [_ordinal(row) for row in changed_rows]))
-    created = np.concatenate((rows.base.created[own], [created_at(row) for row in changed_rows]))
-    total = len(ordinals)
-    places = [_place(rows.base, number, cast("EdgeRow", version.row)) for number, version in changed]
-    order = np.concatenate((2 * own + 1, places))
-    first = first_places((ordinals, created, order), start + limit)[start:]
-    texts = [
-        rows.base.edge(int(own[at])) if at < len(own) else edge_data(changed[at - len(own)][1]) for at in first.tolist()
-    ]
-    return texts, start + limit < total
+    own, changed = found.base, [cast("EdgeRow", version.row) for _, version in found.changed]
+    count = len(own)
+
+    def joined(places: Numbers, of_base: Callable[[Numbers], Numbers], of_row: Callable[[int], int]) -> Numbers:
+        if not changed:
+            return of_base(own[places])
+        behind = places[places >= count]
+        ahead = of_base(own[places[places < count]])
+        return np.concatenate((ahead, np.array([of_row(at - count) for at in behind.tolist()], np.int64)))
+
+    def ordinals(places: Numbers) -> Numbers:
+        return joined(places, rows.base.ordinals, lambda at: _ordinal(changed[at]))
+
+    def ages(places: Numbers) -> Numbers:
+        return joined(places, rows.base.created.__getitem__, lambda at: created_at(changed[at]))
+
+    def spots(places: Numbers) -> Numbers:
+        return joined(places, lambda own: 2 * own + 1, lambda at: _spot(rows.base, found.changed[at][0], changed[at]))
+
+    def ranks(places: Numbers) -> Numbers:
+        # New edges may come between the same two of the base.
+        order = sorted((changed[at - count].key, at) for at in places[places >= count].tolist())
+        rank = {at: number for number, (_, at) in enumerate(order)}
+        return joined(places, np.zeros_like, lambda at: rank[at + count])
+
+    chosen = ranked((ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit).tolist()
+    texts = [rows.base.edge(int(own[at])) if at < count else edge_data(found.changed[at - count][1]) for at in chosen]
+    return texts, start + limit < len(found)
 
 
-def _place(base: Base, number: int, row: EdgeRow) -> int:
+def _spot(base: Base, number: int, row: EdgeRow) -> int:
     """Where an edge stands among those of the base, whose places are odd."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 
 
-def first_places(keys: Sequence[Numbers], count: int) -> Numbers:
-    """The first ``count`` places by some keys, the most important first, then by place; only those are sorted."""
-    rest = np.arange(len(keys[0]))
-    chosen: list[Numbers] = []
-    missing = min(count, len(rest))
-    for key in keys:
-        if missing == 0 or missing == len(rest):
-            break
-        values = key[rest]
-        last = np.partition(values, missing - 1)[missing - 1]
-        chosen.append(rest[values < last])
-        rest = rest[values == last]
-        missing -= len(chosen[-1])
-    found = np.sort(np.concatenate((*chosen, rest[:missing])))
-    return found[np.lexsort([key[found] for key in reversed(keys)])]
+def ranked(keys: Sequence[Key], places: Numbers, start: int, end: int) -> Numbers:
+    """Those from ``start`` to ``end`` of some ascending places, put in order by keys, the most important first.
+
+    Nothing is put in order but them; a less important key is asked for those alone that the others do not part.
+    """
+    end = min(end, len(places))
+    if start >= end:
+        return places[:0]
+    if not keys:
+        return places[start:end]
+    values = keys[0](places)
+    parted = np.partition(values, (start, end - 1))
+    low, high = parted[start], parted[end - 1]
+    below = int(np.count_nonzero(values < low))
+    first, last = places[values == low], places[values == high]
+    if low == high:
+        return ranked(keys[1:], first, start - below, end - below)
+    between = places[(values > low) & (values < high)]
+    between = between[np.lexsort([key(between) for key in reversed(keys)])]
+    return np.concatenate(
+        (
+            ranked(keys[1:], first, start - below, len(first)),
+            between,
+            ranked(keys[1:], last, 0, end - below - len(first) - len(between)),
+        )
+    )
 
 
 def _ordinal(row: EdgeRow) -> int:

@@ -117,7 +117,7 @@ class _LargeWalk:
             ends.append(self._rows.ends(self._followed(level, outgoing=True))[1])
         if self._wanted.direction != "outgoing":
             ends.append(self._rows.ends(self._followed(level, outgoing=False))[0])
-        found = np.unique(ends[0] if len(ends) == 1 else np.concatenate(ends))
+        found = _distinct(ends[0] if len(ends) == 1 else np.concatenate(ends))
         found = found[~_among(found, seen)]
         if self._dated and len(found):
             found = found[self._rows.nodes_hold(found, cast("int", self._wanted.valid_at))]
@@ -125,11 +125,14 @@ class _LargeWalk:
 
     def _between(self, seen: Numbers) -> tuple[Gathered, bool]:
         """The edges between some nodes, in sorted order, and whether there are more than may be returned."""
-        found = self._followed(seen, outgoing=True)
-        targets = self._rows.ends(found)[1]
-        inside = _among(targets, seen)
+        # An edge between two of them is found from either: beside a hub there is not much to look at.
+        base = self._rows.base
+        outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
+        found = self._followed(seen, outgoing=outgoing)
+        inside = _among(self._rows.ends(found)[1 if outgoing else 0], seen)
         own = len(found.base)
         base = found.base[inside[:own]]
+        base = base if outgoing else np.sort(base)
         changed = [each for each, there in zip(found.changed, inside[own:].tolist(), strict=True) if there]
         if len(base) + len(changed) <= MAX_EDGES:
             return Gathered(base, changed), False
@@ -225,6 +228,10 @@ class _SmallWalk:
 
     def _followed(self, node: int, *, outgoing: bool) -> Around:
         """The edges of a node that are to be followed."""
+        base = self._rows.base
+        starts = base.out_starts if outgoing else base.in_starts
+        if node < base.nodes and starts[node + 1] - starts[node] > self._left:
+            raise _Large
         found = self._rows.edges_of(node, outgoing=outgoing)
         self._left -= len(found.numbers) + len(found.changed)
         if self._left < 0:
@@ -246,6 +253,18 @@ class _SmallWalk:
 
 def _held(rows: Rows, node: int, moment: int | None) -> bool:
     return moment is None or not rows.dated or rows.node_holds(node, moment)
+
+
+def _count_around(starts: Numbers, nodes: Numbers) -> int:
+    """How many edges the lists that begin at ``starts`` hold for some nodes of the base."""
+    own = nodes[nodes < len(starts) - 1]
+    return int((starts[own + 1].astype(np.int64) - starts[own]).sum())
+
+
+def _distinct(numbers: Numbers) -> Numbers:
+    """Each number once, in order. What numpy has for it hashes them, which takes ten times as long as sorting."""
+    found = np.sort(numbers)
+    return found[np.flatnonzero(np.diff(found, prepend=-1))]
 
 
 def _among(numbers: Numbers, some: Numbers) -> Numbers:

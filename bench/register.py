@@ -1,0 +1,224 @@
+"""One key of a store as a register of versions, and whether what several clients were told of it can have been so.
+
+A history is linearizable when each operation can be taken to have happened at one moment between being sent and being
+answered, so that every answer is what a register would have given. The checker keeps all states in which the register
+may be as it goes through the history in order of time, and puts an operation off until its end asks for it (Lowe,
+Testing for linearizability, 2017). What overlaps at one moment is little, so that is quick for a history of any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Shown = tuple[int, int]
+"""A value and its version, as a reader is shown them."""
+
+
+class Register(NamedTuple):
+    """A key that is there. ``heads`` are the versions beside this one that nobody has settled."""
+
+    value: int
+    version: int = 1
+    heads: frozenset[int] = frozenset()
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a register.
+
+    ``read`` what it holds, and whether it ``lacks`` a value, as a search for that value may find. ``inject`` creates or
+    updates, ``put`` too, and minds the version that it is ``based_on``; ``set`` updates what is there, and ``delete``
+    takes it away.
+    """
+
+    kind: Literal["read", "lacks", "inject", "put", "set", "delete"]
+    value: int = 0
+    based_on: int | None = None
+
+
+Answer = Shown | tuple[int, bool] | bool | None
+"""Of a read what it was shown, or None for nothing; of a put the version, and whether it went beside others.
+
+Of an inject whether it created; of the others whether there was anything.
+"""
+READ = Step(kind="read")
+
+
+def applied(register: Register | None, step: Step) -> tuple[Register | None, Answer]:
+    """What a step makes of a register, and what it answers."""
+    if register is None:
+        return _applied_to_nothing(step)
+    version = register.version + 1
+    match step.kind:
+        case "read":
+            return register, (register.value, register.version)
+        case "lacks":
+            return register, register.value != step.value
+        case "delete":
+            return None, True
+        case "put":
+            heads = register.heads | {register.version}
+            beside = step.based_on is not None and step.based_on not in heads
+            return Register(step.value, version, heads if beside else frozenset()), (version, beside)
+        case _:
+            return Register(step.value, version, register.heads), step.kind == "set"
+
+
+def _applied_to_nothing(step: Step) -> tuple[Register | None, Answer]:
+    match step.kind:
+        case "inject":
+            return Register(step.value), True
+        case "put":
+            return Register(step.value), (1, False)
+        case "read":
+            return None, None
+        case "lacks":
+            return None, True
+        case _:
+            return None, False
+
+
+class Operation(msgspec.Struct, kw_only=True):
+    """One step of one client; times on one clock, in seconds.
+
+    Where ``unknown``, nobody was told what came of it: it may have happened up to its end, or not at all. It comes
+    ``after`` those operations of the same history (their places), which it must have seen. ``sequence`` is the commit
+    that a write was told, or that wrote what a read was shown; 0: not told.
+    """
+
+    step: Step
+    start: float
+    end: float
+    answer: Answer = None
+    unknown: bool = False
+    after: frozenset[int] = frozenset()
+    sequence: int = 0
+    who: str = ""
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether it changes nothing, wherever it happens."""
+        return self.step.kind in ("read", "lacks") or (self.step.kind in ("set", "delete") and self.answer is False)
+
+    def __str__(self) -> str:
+        """As it is shown with a violation."""
+        based_on = "" if self.step.based_on is None else f" based on version {self.step.based_on}"
+        value = f" {self.step.value}" if self.step.value else ""
+        told = "?" if self.unknown else self.answer
+        at = f"{1000 * self.start:.1f} to {1000 * self.end:.1f} ms"
+        return f"{self.who}: {self.step.kind}{value}{based_on} → {told}, commit {self.sequence or '?'}, {at}"
+
+
+class _Possible(NamedTuple):
+    """One way in which the register may be: what it holds, and what of the operations under way has happened."""
+
+    register: Register | None
+    done: frozenset[int]
+
+
+class Checker:
+    """Goes through one history. `violation` says what cannot be, None if all can."""
+
+    def __init__(self, history: Sequence[Operation]) -> None:
+        self._history = history
+        self._pending: set[int] = set()
+        self._over: set[int] = set()
+        self._possible = {_Possible(None, frozenset())}
+        self.widest = 1
+
+    def violation(self) -> str | None:
+        """The first operation that cannot have been answered as it was, and what was under way beside it."""
+        for _, ends, place in _events(self._history):
+            if not ends:
+                self._pending.add(place)
+                self._possible = {self._looked(each) for each in self._possible}
+                continue
+            before = {each.register for each in self._possible}
+            self._possible = self._ended(place)
+            self.widest = max(self.widest, len(self._possible))
+            if not self._possible:
+                return self._described(place, before)
+            self._pending.discard(place)
+            self._over.add(place)
+        return None
+
+    def _ended(self, place: int) -> set[_Possible]:
+        """The ways that are left once an operation is over, with it done in each, unless it need not have happened."""
+        undone = {each for each in self._possible if place not in each.done}
+        found = undone.copy() if self._history[place].unknown else set[_Possible]()
+        met = set(self._possible)
+        waiting = list(met)
+        while waiting:
+            each = waiting.pop()
+            if place in each.done:
+                found.add(_Possible(each.register, each.done - {place}))
+                continue
+            for following in self._followers(each):
+                if following not in met:
+                    met.add(following)
+                    waiting.append(following)
+        return found
+
+    def _followers(self, possible: _Possible) -> Iterable[_Possible]:
+        for place in self._pending - possible.done:
+            operation = self._history[place]
+            if operation.only_looks or not self._may_come(operation, possible.done):
+                continue
+            register, answer = applied(possible.register, operation.step)
+            if operation.unknown or answer == operation.answer:
+                yield self._looked(_Possible(register, possible.done | {place}))
+
+    def _looked(self, possible: _Possible) -> _Possible:
+        """With everything done that changes nothing and fits: to put that off would not help."""
+        register, done = possible
+        fitting = [
+            place
+            for place in self._pending - done
+            if (operation := self._history[place]).only_looks
+            and self._may_come(operation, done)
+            and applied(register, operation.step)[1] == operation.answer
+        ]
+        return _Possible(register, done.union(fitting)) if fitting else possible
+
+    def _may_come(self, operation: Operation, done: frozenset[int]) -> bool:
+        return all(place in done or place in self._over for place in operation.after)
+
+    def _described(self, place: int, before: set[Register | None]) -> str:
+        beside = [self._history[other] for other in sorted(self._pending - {place})]
+        states = ", ".join(sorted("nothing" if each is None else f"{each.value}@{each.version}" for each in before))
+        last = sorted((each for each in map(self._history.__getitem__, self._over)), key=lambda each: each.end)[-8:]
+        lines = [f"{self._history[place]}", f"  the register may have held: {states}"]
+        lines += [f"  before: {each}" for each in last] + [f"  beside: {each}" for each in beside]
+        return "\n".join(lines)
+
+
+def _events(history: Sequence[Operation]) -> list[tuple[float, bool, int]]:
+    """Beginnings and ends in order of time; at one moment beginnings first, which allows more."""
+    begun = [(each.start, False, place) for place, each in enumerate(history)]
+    return sorted(begun + [(each.end, True, place) for place, each in enumerate(history)])
+
+
+def misnumbered(history: Sequence[Operation]) -> list[str]:
+    """Where the commits that callers were told are not in the order of their writes, or a value has two of them."""
+    wrong: list[str] = []
+    written: dict[int, Operation] = {}
+    writes = [each for each in history if each.sequence and each.step.kind not in ("read", "lacks")]
+    newest = 0
+    ended = sorted(writes, key=lambda each: each.end)
+    at = 0
+    for each in sorted(writes, key=lambda each: each.start):
+        while at < len(ended) and ended[at].end < each.start:
+            newest = max(newest, ended[at].sequence)
+            at += 1
+        if each.sequence < newest or (each.sequence == newest and not each.only_looks):
+            wrong.append(f"{each}\n  began when commit {newest} had been answered")
+    for each in history:
+        value = each.answer[0] if each.step.kind == "read" and isinstance(each.answer, tuple) else each.step.value
+        if not each.sequence or not value or (each.only_looks and each.step.kind != "read"):
+            continue
+        other = written.setdefault(value, each)
+        if other.sequence != each.sequence:
+            wrong.append(f"{each}\n  is of another commit than {other}")
+    return wrong
