@@ -20,7 +20,7 @@ from kgserve.engine import database, schema
 from kgserve.engine.database import Engine, EngineOptions, Retired
 from kgserve.engine.session import Session
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
-from kgserve.journal.files import storage_error, sync_file
+from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail
 from kgserve.model.change import NetChange, StoreState
@@ -275,9 +275,6 @@ class EngineView:
             if (engine_log := database.wal_path(engine.path)).exists():
                 engine_log.rename(database.wal_path(home))
             engine.path.rename(home)
-        for path in (home, database.wal_path(home)):
-            if path.exists():
-                sync_file(path)  # the mark says that the content is there
         self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(database.wal_path(home))))
 
     def _open(self) -> Engine:
