@@ -51,8 +51,9 @@ bench: $(dev) $(model) ## Measure on WordNet against the stated baselines (ARGS=
 demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
 	@$(bin)/python -m bench.demo
 
-crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, fill its disk
+crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose its unsynced writes, damage its files, fill its disk
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
+	@$(bin)/python -m bench.power_loss --states $(ROUNDS)
 	@$(bin)/python -m bench.index_crash
 	@$(bin)/python -m bench.history_crash
 

@@ -1,8 +1,8 @@
 """Kills, damage and a full disk: `python -m bench.crash [--rounds N] [--seed S] [--only kill|damage|full]`.
 
 The real server is killed (SIGKILL) in the middle of its work, again and again; after each kill every acknowledged batch
-must be whole, no batch in part, and the store must open. Then its engine files are damaged, and its disk is filled.
-Exit code 1 on any violation.
+must be whole, no batch in part, the store must open, and all its views must say the same. Then its engine files are
+damaged, and its disk is filled. Exit code 1 on any violation.
 """
 
 from __future__ import annotations
@@ -13,34 +13,43 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
-from bench import damage, full_disk
-from bench.ledger import Ledger, Stream
-from bench.server import Server
+from bench import agreement, damage, eager, full_disk
+from bench.ledger import Ledger, Stream, Unit
+from bench.server import Client, Server, ServerFailed
 from bench.tally import Tally, consult, export_when_open, show
 from bench.writers import GONE, Upload, Writers
 
-PHASES = ("inject", "import", "compaction", "swap", "rebuild")
-SETTINGS = {"compact_wal_mb": 1, "journal_segment_mb": 1, "journal_retention_mb": 1}
+COUNT = b'{"query": "MATCH (n:Entity) RETURN count(n)"}'
+FOLLOWING = {
+    "write": "append",
+    "engine's following": "engine",
+    "catalog's following": "catalog",
+    "index's following": "index",
+    "base": "base",
+}
+"""Phases that are a moment of `bench.eager`."""
+PHASES = (*FOLLOWING, "import", "compaction", "swap", "rebuild")
+SETTINGS = {
+    "compact_wal_mb": 1,
+    "journal_segment_mb": 1,
+    "journal_retention_mb": 1,
+    "embedding_provider": "hashing",
+}
 ROUNDS_PER_STORE = 10
 ROUNDS_PER_DOCTOR = 5
+SEARCHED = 5
+"""Units whose nodes are searched after each round."""
 LARGE = 4_000
 """Bytes of a node's content where the engine's log is to outgrow its limit soon."""
 PATIENCE = 20.0
-
-
-class Windows(msgspec.Struct):
-    """How long a phase lasts, in seconds, as last seen; kills are spread over it."""
-
-    compaction: float = 0.4
-    swap: float = 0.05
-    rebuild: float = 0.4
+AGREED_SECONDS = 30.0
+"""Seconds in which all views must have come to what the journal has."""
 
 
 class Crash:
@@ -49,8 +58,9 @@ class Crash:
     def __init__(self, data: Path, seed: int) -> None:
         self._data = data
         self._choice = random.Random(seed)
-        self._windows = Windows()
-        self._server = Server(data, SETTINGS)
+        # How long each moment lasts, in seconds, as last seen; kills are spread over it.
+        self._windows = {"compaction": 0.4, "compaction_swapping": 0.05, "rebuild": 0.4}
+        self._server = self._started()
         self._ledgers = [Ledger("crash-0")]
         self.slowest_recovery = 0.0
 
@@ -64,15 +74,7 @@ class Crash:
             self._ledgers.append(Ledger(f"crash-{number // ROUNDS_PER_STORE}"))
         before = self._ledger.acknowledged
         tally.rounds += 1
-        match phase:
-            case "inject":
-                tally.reached += self._kill_in_inject(f"r{number}", tally)
-            case "import":
-                tally.reached += self._kill_in_import(f"r{number}", tally)
-            case "compaction" | "swap":
-                tally.reached += self._kill_in_compaction(f"r{number}", phase, tally)
-            case _:
-                tally.reached += self._kill_in_rebuild(f"r{number}", tally)
+        tally.reached += self._kill(f"r{number}", phase, tally)
         tally.acknowledged += self._ledger.acknowledged - before
         self._recover(tally)
         if (number + 1) % ROUNDS_PER_DOCTOR == 0:
@@ -95,13 +97,48 @@ class Crash:
         if self._server.running:
             self._server.kill()
 
-    def _kill_in_inject(self, name: str, tally: Tally) -> bool:
-        before = self._ledger.acknowledged
-        with Writers(self._server.port, self._ledger, name) as writers:
-            time.sleep(self._choice.uniform(0.2, 1.5))
+    def _kill(self, name: str, phase: str, tally: Tally) -> bool:
+        """Write, and kill in the middle of a phase; whether it was the middle."""
+        match phase:
+            case "import":
+                return self._kill_in_import(name, tally)
+            case "compaction" | "swap":
+                return self._kill_in_compaction(name, phase, tally)
+            case "rebuild":
+                return self._kill_in_rebuild(name, tally)
+            case _:
+                return self._kill_in_moment(name, FOLLOWING[phase], tally)
+
+    def _kill_in_moment(self, name: str, moment: str, tally: Tally) -> bool:
+        first, last = eager.begins(moment), eager.ends(moment)
+        with Writers(self._server.port, self._ledger, name) as writers, self._asking():
+            time.sleep(self._choice.uniform(0.1, 1.0))
+            began = self._server.wait_event(first, self._server.mark(), PATIENCE)
+            time.sleep(self._choice.uniform(0, self._windows.get(moment, 0.005)))
             self._server.kill()
         tally.violations += writers.unexpected
-        return self._ledger.acknowledged > before
+        self._windows[moment] = self._lasted(first, last) or self._windows.get(moment, 0.005)
+        return began is not None and self._server.is_within(first, last)
+
+    @contextmanager
+    def _asking(self) -> Generator[None]:
+        """Have engine and catalog follow at once: ask them, again and again."""
+        over = threading.Event()
+        ledger, server = self._ledger, self._server
+
+        def ask() -> None:
+            with suppress(*GONE), server.client() as client:
+                while not over.wait(0.01):
+                    client.send("POST", f"/api/memory/{ledger.store}/cypher", COUNT)
+                    client.send("GET", f"/api/memory/{ledger.store}/nodes?limit=10")
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _kill_in_import(self, name: str, tally: Tally) -> bool:
         stream = Stream(f"i{name}", 15_000)
@@ -117,9 +154,9 @@ class Crash:
 
     def _kill_in_compaction(self, name: str, phase: str, tally: Tally) -> bool:
         place = "compaction_started" if phase == "compaction" else "compaction_swapping"
-        window = self._windows.compaction if phase == "compaction" else self._windows.swap
+        window = self._windows["compaction" if phase == "compaction" else place]
         since = self._server.mark()
-        with Writers(self._server.port, self._ledger, name, size=LARGE) as writers:
+        with Writers(self._server.port, self._ledger, name, size=LARGE) as writers, self._asking():
             reached = self._provoke(writers, place, since)
             writers.resume()
             before = self._server.mark()
@@ -147,41 +184,76 @@ class Crash:
         tally.violations += writers.unexpected
         reached = False
         for _ in range(self._choice.choice((1, 1, 2))):
-            self._server = Server(self._data, SETTINGS)
+            self._server = self._started()
             threading.Thread(target=self._ask_for_store, args=(self._server,), daemon=True).start()
             began = self._server.wait_event("rebuild_started", 0, PATIENCE) is not None
-            delay = self._choice.uniform(0, self._windows.rebuild)
+            delay = self._choice.uniform(0, self._windows["rebuild"])
             done = self._server.wait_event("rebuild_done", 0, delay) is not None
             reached = reached or (began and not done)
             self._server.kill()
         return reached
 
+    def _started(self) -> Server:
+        return Server(self._data, SETTINGS, module="bench.eager")
+
     def _ask_for_store(self, server: Server) -> None:
         with suppress(*GONE), server.client() as client:
-            client.send("GET", f"/api/memory/{self._ledger.store}/stats")
+            client.send("POST", f"/api/memory/{self._ledger.store}/cypher", COUNT)
 
     def _recover(self, tally: Tally) -> None:
         start = time.monotonic()
-        self._server = Server(self._data, SETTINGS)
+        self._server = self._started()
         self._server.wait_ready()
         with self._server.client() as client:
             exported = export_when_open(client, self._ledger.store)
             self.slowest_recovery = max(self.slowest_recovery, time.monotonic() - start)
             tally.violations += self._ledger.verify(exported)
-        self._windows.rebuild = self._lasted("rebuild_started", "rebuild_done") or self._windows.rebuild
+            if exported:
+                tally.violations += self._disagreements(client)
+        self._windows["rebuild"] = self._lasted("rebuild_started", "rebuild_done") or self._windows["rebuild"]
+
+    def _disagreements(self, client: Client) -> list[str]:
+        """Where views differ from the present rows, once they have had the time to follow."""
+        store, end = self._ledger.store, time.monotonic() + AGREED_SECONDS
+        while True:
+            try:
+                wrong = [f"{store}: {text}" for text in agreement.disagreements(client, store)]
+                wrong += [text for unit in self._ledger.settled_units()[-SEARCHED:] for text in self._searched(unit)]
+            except ServerFailed as error:
+                wrong = [f"{store}: {error}"]
+            if not wrong or time.monotonic() > end:
+                return wrong
+            time.sleep(0.1)
+
+    def _searched(self, unit: Unit) -> list[str]:
+        """Whether words find the nodes of a unit as they are, with a search that waits for the last commit."""
+        with self._server.client() as client:
+            api = f"/api/memory/{self._ledger.store}"
+            body = {
+                "query": f'"generation {unit.allowed[0].generation}"',
+                "mode": "keyword",
+                "syntax": True,
+                "id_prefix": f"{unit.name}/",
+                "limit": 100,
+                "at_least": client.call("GET", f"{api}/stats")["sequence"],
+            }
+            found = {hit["node"]["id"] for hit in client.call("POST", f"{api}/search", body)["hits"]}
+        wanted = {key[0] for key in unit.rows(unit.allowed[0]) if len(key) == 1}
+        return [] if found == wanted else [f"search finds {len(found)} of the {len(wanted)} nodes of {unit.name}"]
 
     def _lasted(self, first: str, last: str) -> float | None:
         """Seconds between two lines of the current server's log."""
         start, end = (self._server.wait_event(name, 0, 0.0) for name in (first, last))
-        if start is None or end is None:
+        if start is None or end is None or end["timestamp"] < start["timestamp"]:
             return None
         return (datetime.fromisoformat(end["timestamp"]) - datetime.fromisoformat(start["timestamp"])).total_seconds()
 
     def _examine(self, tally: Tally) -> None:
-        self._windows.compaction = self._lasted("compaction_started", "compaction_done") or self._windows.compaction
+        lasted = self._lasted("compaction_started", "compaction_done")
+        self._windows["compaction"] = lasted or self._windows["compaction"]
         self._server.stop()
         consult(self._data, self._ledger.store, tally)
-        self._server = Server(self._data, SETTINGS)
+        self._server = self._started()
 
 
 def kill_rounds(rounds: int, seed: int) -> list[Tally]:

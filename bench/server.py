@@ -97,14 +97,24 @@ class Client:
 
 
 class Server:
-    """`kgserve serve` on a free port. Its log lines (JSON, standard error) are read as they come."""
+    """`kgserve serve` on a free port. Its log lines (JSON, standard error) are read as they come.
 
-    def __init__(self, data: Path, settings: Mapping[str, object] | None = None) -> None:
+    ``module`` is what to run in its place, ``environment`` is added to that of this process.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        module: str = "kgserve",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data = data
         self._events: list[dict[str, Any]] = []
         self._seen = 0
         self._news = threading.Condition()
-        self._process = _launch(data, settings or {})
+        self._process = _launch(data, settings or {}, module, environment or {})
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.pid = self._process.pid
@@ -139,6 +149,12 @@ class Server:
                         return event
                 if not self._news.wait(end - time.monotonic()):
                     return None
+
+    def is_within(self, first: str, last: str) -> bool:
+        """Whether the newest log line of the two events is that of the first."""
+        with self._news:
+            names = [event.get("event") for event in self._events if event.get("event") in (first, last)]
+        return names[-1:] == [first]
 
     def log_tail(self, count: int = 20) -> list[dict[str, Any]]:
         """The newest log lines."""
@@ -239,10 +255,11 @@ def end_when_told() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def _launch(data: Path, settings: Mapping[str, object]) -> subprocess.Popen[str]:
-    environment = dict(os.environ) | {f"KGSERVE_{name.upper()}": str(value) for name, value in settings.items()}
+def _launch(data: Path, settings: Mapping[str, object], module: str, more: Mapping[str, str]) -> subprocess.Popen[str]:
+    given = {f"KGSERVE_{name.upper()}": str(value) for name, value in settings.items()}
+    environment = {**os.environ, **given, **more}
     place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]
-    command = [sys.executable, "-m", "kgserve", "serve", *place, "--log-format", "json"]
+    command = [sys.executable, "-m", module, "serve", *place, "--log-format", "json"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench import wordnet
 from bench.measure import Report
-from bench.rows import hybrid, loading, statements, walks, writes
+from bench.rows import hybrid, killed, loading, statements, walks, writes
 from bench.rows.ground import Ground
 from bench.server import end_when_told
 
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Ground], Report]] = {
     "statements": statements.run,
     "writes": writes.run,
     "hybrid": hybrid.run,
+    "killed": killed.run,
 }
 
 

@@ -1,7 +1,7 @@
 """The catalog: nodes in the order of their ids, and counts by type and tag, in SQLite, so that listing never scans.
 
 A view like any other: it carries the sequence that it has seen, is brought up to date before it is asked, and is built
-anew whenever it does not fit. It is not synced to disk for that reason. What it names is compared with the row.
+anew whenever it does not fit. For that reason commits do not wait for the disk. What it names is compared with the row.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from __future__ import annotations
 from kgserve.model.listing import NodeFilter
 
 FORMAT = 4
-# Readers go on while a large write is taken in.
+# Readers go on while a large write is taken in. A power loss may take its end, but nothing out of the middle.
 SETUP = """
 PRAGMA journal_mode = WAL;
-PRAGMA synchronous = OFF;
+PRAGMA synchronous = NORMAL;
 """
 # "tagged" and "valid" have rows for those nodes alone that have tags, or a bound in the world's time.
 SCHEMA = f"""

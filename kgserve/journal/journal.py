@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.errors import Internal, JournalDamaged, Unavailable
-from kgserve.journal.files import named, storage_error, sync_folder, write_all
+from kgserve.journal.files import named, storage_error, sync_file, sync_folder, write_all
 from kgserve.journal.frame import Frame, FrameError, encode_frame, find_frame, read_frame
 from kgserve.model.change import ChangeSet
 
@@ -107,6 +107,9 @@ class Journal:
             return cls(folder, segments, trusted.sequence, segment_bytes)
         closed = Seen("the mark of its clean close", trusted.sequence if trusted is not None else 0)
         last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
+        # A process that was killed has left what it wrote to the system: views are about to believe it.
+        sync_file(newest.path)
+        sync_folder(folder)
         if last < after:
             # The journal lost what a snapshot has: it goes on behind the snapshot, in a segment of its own.
             _new_segment(folder, after + 1)
@@ -180,12 +183,17 @@ class Journal:
                 s for s, after in zip(self._segments, self._segments[1:], strict=False) if after.first <= sequence + 1
             ]
             excess = sum(segment.size for segment in spare) - keep_bytes
+            going: list[Segment] = []
             for segment in spare:
                 if excess <= 0:
                     break
-                segment.path.unlink(missing_ok=True)
                 self._segments.remove(segment)
+                going.append(segment)
                 excess -= segment.size
+        for segment in going:
+            segment.path.unlink(missing_ok=True)
+            # One after the other: should an older one come back after a power loss, then those behind it, too.
+            sync_folder(self.folder)
 
     def close(self) -> None:
         """Release the file."""

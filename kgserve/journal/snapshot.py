@@ -23,6 +23,7 @@ from kgserve.model.digest import from_text, rows_digest, to_text
 from kgserve.model.rows import EdgeRow, NodeRow
 
 PREFIX = "snapshot."
+_REMOVED = ".removed"
 NODES = "nodes.parquet"
 EDGES = "edges.parquet"
 MANIFEST = "manifest.json"
@@ -199,7 +200,7 @@ def place(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     """Give a sealed folder its name. Nobody may be reading a snapshot of the same sequence."""
     target = journal_folder / f"{PREFIX}{state.sequence}"
     if target.exists():
-        shutil.rmtree(target)
+        _remove(target)
     folder.rename(target)
     sync_folder(journal_folder)
     return target
@@ -225,8 +226,19 @@ def remove_but_newest(journal_folder: Path, keep: int) -> int:
     """Remove old snapshots; the sequence of the oldest that is left, 0 when there is none."""
     snapshots = list_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
-        shutil.rmtree(snapshot, ignore_errors=True)
+        _remove(snapshot)
+    for left in journal_folder.glob(f"{PREFIX}*{_REMOVED}"):
+        shutil.rmtree(left, ignore_errors=True)
     return sequence_of(snapshots[:keep][-1]) if snapshots else 0
+
+
+def _remove(snapshot: Path) -> None:
+    # One that has its name is whole, whatever comes in between.
+    removed = snapshot.with_name(snapshot.name + _REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
+    snapshot.rename(removed)
+    sync_folder(snapshot.parent)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _plain(column: pa.Array) -> pa.Array:

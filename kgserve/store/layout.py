@@ -163,6 +163,11 @@ class Layout:
         description = self.description()
         return description.created_at if description else self.root.stat().st_mtime_ns // 1000
 
+    def sync_names(self) -> None:
+        """Make durable that the store is there: a process that was killed may not have come to it."""
+        sync_folder(self.root)
+        sync_folder(self.root.parent)
+
     def forget_views(self) -> None:
         """Have the engine's file and the present rows made anew from the journal when they are next needed."""
         self.forget_engine_mark()

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
@@ -75,6 +75,8 @@ class StorePool:
         self.observation = Observation(settings)
         self.data_dir = _usable(settings.data_dir.resolve())
         private_folder(self.data_dir)
+        with suppress(PermissionError):
+            sync_folder(self.data_dir.parent)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._creating = threading.Lock()
@@ -283,6 +285,7 @@ class StorePool:
         with self._creating:
             self._refuse_twin(layout.name)
             private_folder(layout.root)
+            sync_folder(self.data_dir)
         wish = create if isinstance(create, Creation) else Creation()
         feed = self.feeds.of(layout.name)
         store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)
@@ -346,6 +349,8 @@ class StorePool:
         root = self._layout(name).root
         trash = self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
         root.rename(trash)
+        # Before anything in it goes: it is there as a whole, or not at all.
+        sync_folder(self.data_dir)
         self.feeds.dropped(name)
         shutil.rmtree(trash, ignore_errors=True)
         log.info("store_dropped", store=name)

@@ -379,6 +379,8 @@ def _open_journal(layout: Layout, settings: Settings) -> Journal:
     after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
     mark = layout.close_mark()
     trusted = mark.journal if mark else None
+    if mark is None:
+        layout.sync_names()
     return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 

@@ -6,12 +6,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.history.history import FOREVER, History, tells_damage
+from kgserve.journal.files import sync_file, sync_folder
 from kgserve.model.change import ChangeSet
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
@@ -60,8 +62,15 @@ class HistoryFollower(Follower):
 
     @property
     def needs_from(self) -> int:
-        """The first commit that it has yet to read from the journal."""
-        return FOREVER if self.turned_off else self.sequence + 1
+        """The first commit that it has yet to read from the journal, should the power fail now. Raises OSError."""
+        if self.turned_off:
+            return FOREVER
+        seen = self.sequence
+        with suppress(FileNotFoundError):
+            # Commits are in SQLite's log, which is synced before they move on from there. Nobody has a lock on it.
+            sync_file(self._path.with_name(f"{self._path.name}-wal"))
+        sync_folder(self._path.parent)
+        return seen + 1
 
     def look(self, question: Callable[[History], Found]) -> Found:
         """What ``question`` finds. Raises Conflict while it is turned off for the store.

@@ -1,0 +1,278 @@
+"""A folder as a process sees it and as the disk may have it: made from a record of all that was done to its files.
+
+Certain is what was synced: a file's content by a sync of the file, a name in a folder by a sync of the folder. All else
+may have reached the disk or not: writes page by page, and names one by one, in any order. That is less than any file
+system in use promises.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+OPENED, WRITTEN, CUT, SYNCED, RENAMED, UNLINKED, MADE = range(1, 8)
+NAMES = (OPENED, RENAMED, UNLINKED, MADE)
+PAGE = 4096
+
+_HEADER = struct.Struct("<IIQQqqIIQ")
+_MAGIC = 0x314C5750
+
+
+class Record(NamedTuple):
+    """One call: its kind, where its record begins and ends, and what it was given."""
+
+    kind: int
+    at: int
+    end: int
+    inode: int
+    place: int
+    begin: int
+    path: str
+    second: str
+    data: bytes
+
+
+def records(file: BinaryIO, start: int = 0) -> Iterator[Record]:
+    """The whole records of a file from an offset on."""
+    file.seek(start)
+    at = start
+    while len(head := file.read(_HEADER.size)) == _HEADER.size:
+        magic, kind, length, inode, place, begin, path, second, size = _HEADER.unpack(head)
+        body = file.read(length - _HEADER.size)
+        if magic != _MAGIC or len(body) != path + second + size:
+            return
+        first, other = body[:path].decode(), body[path : path + second].decode()
+        yield Record(kind, at, at + length, inode, place, begin, first, other, body[path + second :])
+        at += length
+
+
+def record(kind: int, path: str = "", *, second: str = "", inode: int = 0, place: int = 0, data: bytes = b"") -> bytes:
+    """A record as the recorder would have written it."""
+    first, other = path.encode(), second.encode()
+    size = _HEADER.size + len(first) + len(other) + len(data)
+    head = _HEADER.pack(_MAGIC, kind, size, inode, place, 0, len(first), len(other), len(data))
+    return head + first + other + data
+
+
+class Write(NamedTuple):
+    """Bytes that were put at a place of a file; without any the file was cut there, or lengthened."""
+
+    at: int
+    place: int
+    data: bytes | None
+
+    def apply(self, content: bytearray) -> None:
+        """Do it."""
+        end = self.place + len(self.data or b"")
+        if len(content) < end:
+            content.extend(bytes(end - len(content)))
+        if self.data is None:
+            del content[self.place :]
+        else:
+            content[self.place : end] = self.data
+
+
+class File:
+    """A file's content: as it is on the disk for certain, and as it is seen."""
+
+    def __init__(self) -> None:
+        self.certain = bytearray()
+        self.seen = bytearray()
+        self.pending: list[Write] = []
+
+    def write(self, write: Write) -> None:
+        """Write or cut."""
+        write.apply(self.seen)
+        self.pending.append(write)
+
+    def sync(self, begin: int) -> None:
+        """What came before is certain now."""
+        for write in self.pending:
+            if write.at < begin:
+                write.apply(self.certain)
+        self.pending = [write for write in self.pending if write.at >= begin]
+
+
+class Change(NamedTuple):
+    """Names that are given and taken in one step."""
+
+    at: int
+    effects: list[tuple[Folder, str, File | Folder | None]]
+
+    def apply(self, entries: Callable[[Folder], dict[str, File | Folder]]) -> None:
+        """Do it, in one of the two views."""
+        for folder, name, given in self.effects:
+            if given is None:
+                entries(folder).pop(name, None)
+            else:
+                entries(folder)[name] = given
+
+
+class Folder:
+    """A folder's names."""
+
+    def __init__(self) -> None:
+        self.certain: dict[str, File | Folder] = {}
+        self.seen: dict[str, File | Folder] = {}
+
+
+class Disk:
+    """The folder as of the last record that was taken in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.root = Folder()
+        self.pending: list[Change] = []
+        self._inodes: dict[int, File | Folder] = {path.stat().st_ino: self.root}
+
+    def take(self, each: Record) -> None:
+        """Do what a record says."""
+        match each.kind:
+            case 1:  # OPENED
+                self._open(each)
+            case 7:  # MADE
+                self._give(each, Folder())
+            case 2 | 3:  # WRITTEN, CUT
+                if isinstance(file := self._inodes.get(each.inode), File):
+                    file.write(Write(each.at, each.place, each.data if each.kind == WRITTEN else None))
+            case 4:  # SYNCED
+                self._sync(each)
+            case 5:  # RENAMED
+                old, new = self._place(each.path), self._place(each.second)
+                self._change(Change(each.at, [(*old, None), (*new, old[0].seen[old[1]])]))
+            case _:  # UNLINKED
+                self._change(Change(each.at, [(*self._place(each.path), None)]))
+
+    def find(self, path: str) -> File | Folder | None:
+        """What has a name now."""
+        folder, name = self._place(path)
+        return folder.seen.get(name)
+
+    def _open(self, each: Record) -> None:
+        there = self.find(each.path)
+        if there is None or there is not self._inodes.get(each.inode):
+            there = self._give(each, File())
+        if each.place == 0 and isinstance(there, File) and there.seen:
+            there.write(Write(each.at, 0, None))
+
+    def _give(self, each: Record, made: File | Folder) -> File | Folder:
+        self._inodes[each.inode] = made
+        self._change(Change(each.at, [(*self._place(each.path), made)]))
+        return made
+
+    def _change(self, change: Change) -> None:
+        change.apply(lambda folder: folder.seen)
+        self.pending.append(change)
+
+    def _sync(self, each: Record) -> None:
+        synced = self._inodes.get(each.inode)
+        if isinstance(synced, File):
+            synced.sync(each.begin)
+            return
+        left: list[Change] = []
+        for change in self.pending:
+            if change.at < each.begin and any(folder is synced for folder, _, _ in change.effects):
+                change.apply(lambda folder: folder.certain)
+            else:
+                left.append(change)
+        self.pending = left
+
+    def _place(self, path: str) -> tuple[Folder, str]:
+        *above, name = Path(path).relative_to(self.path).parts
+        folder = self.root
+        for each in above:
+            inner = folder.seen[each]
+            assert isinstance(inner, Folder)
+            folder = inner
+        return folder, name
+
+
+MANNERS = ("nothing more", "zeros", "torn", "pages", "anything")
+"""How much of what was not synced has reached the disk."""
+
+
+def survive(disk: Disk, target: Path, manner: str, choice: random.Random) -> int:
+    """Write what a power loss leaves into a new folder; how many files and names were other than they had been seen."""
+    names: dict[int, dict[str, File | Folder]] = {}
+
+    def entries(folder: Folder) -> dict[str, File | Folder]:
+        return names.setdefault(id(folder), dict(folder.certain))
+
+    kept = [change for change in disk.pending if _is_kept(manner, choice)]
+    if manner == "torn":
+        kept = disk.pending[: choice.randint(0, len(disk.pending))]
+    for change in kept:
+        change.apply(entries)
+    return len(disk.pending) - len(kept) + _written(disk.root, target, entries, manner, choice)
+
+
+def _written(
+    folder: Folder,
+    target: Path,
+    entries: Callable[[Folder], dict[str, File | Folder]],
+    manner: str,
+    choice: random.Random,
+) -> int:
+    target.mkdir(mode=0o700)
+    other = 0
+    for name, each in entries(folder).items():
+        if isinstance(each, Folder):
+            other += _written(each, target / name, entries, manner, choice)
+        else:
+            content = content_after(each, manner, choice)
+            other += content != each.seen
+            (target / name).write_bytes(content)
+            (target / name).chmod(0o600)
+    return other
+
+
+def _is_kept(manner: str, choice: random.Random) -> bool:
+    return manner != "nothing more" and (manner == "zeros" or choice.random() < 0.5)
+
+
+def content_after(file: File, manner: str, choice: random.Random) -> bytearray:
+    """A file's content after a power loss."""
+    if not file.pending:
+        return file.certain
+    if manner == "anything":
+        manner = choice.choice(("seen", *MANNERS[:-1]))
+    match manner:
+        case "seen":
+            return file.seen
+        case "nothing more":
+            return file.certain
+        case "zeros":  # as long as it was, but without what was written
+            content = file.certain[: len(file.seen)]
+            return content + bytes(len(file.seen) - len(content))
+        case "torn":
+            return _torn(file, choice)
+        case _:
+            return _by_pages(file, choice)
+
+
+def _torn(file: File, choice: random.Random) -> bytearray:
+    """Some of the writes in their order, and a part of the next one."""
+    content = bytearray(file.certain)
+    whole = choice.randrange(len(file.pending))
+    for write in file.pending[:whole]:
+        write.apply(content)
+    last = file.pending[whole]
+    if last.data:
+        Write(0, last.place, last.data[: choice.randint(1, len(last.data))]).apply(content)
+    return content
+
+
+def _by_pages(file: File, choice: random.Random) -> bytearray:
+    """Each page as it was, or as it is seen; the length either, or between."""
+    old, new = file.certain, file.seen
+    low, high = sorted((len(old), len(new)))
+    length = choice.choice((len(old), len(new), choice.randint(low, high)))
+    content = bytearray(length)
+    for at in range(0, length, PAGE):
+        end = min(at + PAGE, length)
+        page = choice.choice((old, new))[at:end]
+        content[at : at + len(page)] = page
+    return content

@@ -1,0 +1,135 @@
+"""Opening what a power loss left, and comparing it with what had been acknowledged by then."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+import kgserve
+from bench.ledger import ABSENT, Ledger, Unit
+from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
+from kgserve.errors import KgserveError, NotFound, Unavailable
+from kgserve.library.face import Library, Store
+from kgserve.ops.doctor import doctor
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+
+PATIENCE = 30.0
+UNITS = 12
+
+Found = TypeVar("Found")
+
+
+def examine(data: Path, timeline: Timeline, position: int, choice: random.Random) -> tuple[list[str], float]:
+    """What is wrong with a data folder after a power loss at a length of the record, and the seconds to an export."""
+    seconds = 0.0
+    try:
+        with kgserve.open(data, embedding_provider="hashing") as library:
+            stores = {store.name for store in library.stores().stores}
+            wrong = list(_dropped(library, stores, timeline.marked(DROPPED, position)))
+            ledger = timeline.at(position)
+            if STORE in stores:
+                seconds, more = _compared(library.store(STORE), ledger, choice)
+                wrong += [*more, *_settings(library.store(STORE), timeline.marked("settings", position))]
+            elif ledger.acknowledged:
+                wrong.append(f"{STORE} is gone, and {ledger.acknowledged} writes had been acknowledged")
+        return [*wrong, *_consulted(data)], seconds
+    except (KgserveError, OSError) as error:
+        return [f"{type(error).__name__}: {error}"], seconds
+
+
+def _dropped(library: Library, stores: set[str], last: int) -> Iterator[str]:
+    """What was dropped must be gone for good; what was about to be is there as a whole, or not at all."""
+    for number in range(last + 1):
+        if f"{DROPPED}-{number}" in stores:
+            yield f"{DROPPED}-{number} is there again"
+    for name in stores - {STORE}:
+        ledger, unit = Ledger(name), Unit("dropped", 500, None)
+        unit.allowed = [ABSENT, *unit.allowed]
+        rows = {**unit.rows(ABSENT)}
+        lines = _lines(library.store(name))
+        whole = len(unit.batch(1)["nodes"]) + len(unit.batch(1)["edges"])
+        if len(lines) not in (len(rows), whole):
+            yield f"{ledger.store}: {len(lines)} lines, not {whole}"
+
+
+def _compared(store: Store, ledger: Ledger, choice: random.Random) -> tuple[float, list[str]]:
+    started = time.monotonic()
+    lines = _patiently(lambda: _lines(store))
+    seconds = time.monotonic() - started
+    wrong = ledger.verify(lines)
+    nodes = {line["id"] for line in lines if line["kind"] == "node"}
+    sequence = store.stats().sequence
+    counted = _patiently(lambda: store.cypher("MATCH (n:Entity) RETURN count(n)").rows[0][0])
+    related = _patiently(lambda: store.cypher("MATCH (:Entity)-[r]->(:Entity) RETURN count(r)").rows[0][0])
+    if (counted, related) != (len(nodes), len(lines) - len(nodes)):
+        wrong.append(f"the engine counts {counted} nodes and {related} edges; there are {len(nodes)} of {len(lines)}")
+    if (listed := {node.id for node in store.nodes()}) != nodes:
+        wrong.append(f"the list has {len(listed)} nodes, not {len(nodes)}")
+    settled = ledger.settled_units()
+    for unit in choice.sample(settled, min(UNITS, len(settled))):
+        wrong += [*_searched(store, unit, sequence), *_remembered(store, unit, sequence)]
+    return seconds, wrong
+
+
+def _searched(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+    """Its nodes are found by words as they are now."""
+    text = f"generation {unit.allowed[0].generation}"
+    hits = _patiently(
+        lambda: (
+            store.search(
+                f'"{text}"', mode="keyword", syntax=True, id_prefix=f"{unit.name}/", limit=100, at_least=sequence
+            ).hits
+        )
+    )
+    wanted = {key[0] for key in unit.rows(unit.allowed[0]) if len(key) == 1}
+    if (found := {hit.node.id for hit in hits}) != wanted:
+        yield f"search for {text!r} finds {len(found)} nodes of {unit.name}, not {len(wanted)}"
+
+
+def _remembered(store: Store, unit: Unit, sequence: int) -> Iterator[str]:
+    """The history has each of its generations."""
+    _patiently(lambda: store.node(unit.id(1), as_of=sequence))
+    found = [state.node.version for state in _patiently(lambda: store.history(unit.id(1), limit=200).states)]
+    if found != list(range(unit.allowed[0].generation, 0, -1)):
+        yield f"the history of {unit.id(1)} has versions {found[:5]}, not {unit.allowed[0].generation} of them"
+
+
+def _settings(store: Store, last: int) -> Iterator[str]:
+    number = store.settings().metadata.get("number", -1)
+    if not isinstance(number, int) or number < last:
+        yield f"the settings are number {number}, and {last} was acknowledged"
+
+
+def _consulted(data: Path) -> Iterator[str]:
+    settings = Settings(data_dir=data, buffer_pool_mb=int(str(SETTINGS["buffer_pool_mb"])), check_interval=0)
+    with StorePool(settings) as pool:
+        names = pool.names()
+    for name in names:
+        for report in doctor(settings, name, rebuild=False, salvage=False):
+            yield from (f"doctor: {each.part}: {each.detail}" for each in report.findings if not each.ok)
+
+
+def _lines(store: Store) -> list[dict[str, Any]]:
+    return [_line(each) for each in store.export()]
+
+
+def _line(each: Any) -> dict[str, Any]:
+    found: dict[str, Any] = each if isinstance(each, dict) else msgspec.to_builtins(each)
+    return found
+
+
+def _patiently(ask: Callable[[], Found]) -> Found:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return ask()
+        except (Unavailable, NotFound) as error:
+            if time.monotonic() > end or isinstance(error, NotFound):
+                raise
+            time.sleep(0.05)

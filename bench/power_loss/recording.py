@@ -1,0 +1,233 @@
+"""A server whose file system calls are recorded, the clients at work on it, and what they were told and when."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.ledger import Ledger, State, Stream, Unit
+from bench.power_loss import disk
+from bench.power_loss.disk import Disk, File, Folder
+from bench.server import Client, Server
+from bench.writers import GONE, Upload, Writers
+
+STORE = "kept"
+DROPPED = "dropped"
+LIVES = 3
+SECONDS = 2.0
+SETTINGS: dict[str, object] = {
+    "embedding_provider": "hashing",
+    "buffer_pool_mb": 64,
+    "compact_wal_mb": 1,
+    "journal_segment_mb": 1,
+    "journal_retention_mb": 0,
+}
+
+
+class Said(NamedTuple):
+    """What a client was about to ask for, or was told, when the record was so long."""
+
+    position: int
+    unit: Unit
+    state: State
+    acknowledged: bool
+
+
+class Timeline(Ledger):
+    """A ledger that knows what it held at each length of the record."""
+
+    def __init__(self, store: str, file: Path) -> None:
+        super().__init__(store)
+        self._file = file
+        self._said: list[Said] = []
+        self._imports: list[tuple[int, Stream, bool]] = []
+        self.marks: list[tuple[int, str, int]] = []
+
+    @property
+    def position(self) -> int:
+        """The length of the record now."""
+        return self._file.stat().st_size
+
+    def attempt(self, unit: Unit, state: State) -> None:
+        """See Ledger."""
+        self._said.append(Said(self.position, unit, state, acknowledged=False))
+        super().attempt(unit, state)
+
+    def acknowledge(self, unit: Unit, state: State) -> None:
+        """See Ledger."""
+        super().acknowledge(unit, state)
+        self._said.append(Said(self.position, unit, state, acknowledged=True))
+
+    def attempt_stream(self, stream: Stream) -> None:
+        """See Ledger."""
+        self._imports.append((self.position, stream, False))
+        super().attempt_stream(stream)
+
+    def acknowledge_stream(self, stream: Stream) -> None:
+        """See Ledger."""
+        super().acknowledge_stream(stream)
+        self._imports.append((self.position, stream, True))
+
+    def mark(self, what: str, number: int) -> None:
+        """Note that something was acknowledged just now."""
+        self.marks.append((self.position, what, number))
+
+    def marked(self, what: str, position: int) -> int:
+        """The last number that was noted for something by then; -1 for none."""
+        return max((number for at, name, number in self.marks if name == what and at <= position), default=-1)
+
+    def at(self, position: int) -> Ledger:
+        """What must hold if the power fails when the record is so long."""
+        ledger, units, streams = Ledger(self.store), dict[str, Unit](), dict[str, Stream]()
+        for said in self._said:
+            if said.position > position:
+                continue
+            unit = units.setdefault(said.unit.name, Unit(said.unit.name, said.unit.size, said.unit.previous))
+            (ledger.acknowledge if said.acknowledged else ledger.attempt)(unit, said.state)
+        for at, stream, acknowledged in self._imports:
+            if at <= position:
+                known = streams.setdefault(stream.name, Stream(stream.name, stream.steps))
+                (ledger.acknowledge_stream if acknowledged else ledger.attempt_stream)(known)
+        return ledger
+
+
+def compile_recorder(folder: Path) -> Path:
+    """The recorder as a library. Raises CalledProcessError."""
+    made = folder / "recorder.so"
+    source = Path(__file__).with_name("recorder.c")
+    command = ["cc", "-shared", "-fPIC", "-O2", "-D_LARGEFILE64_SOURCE", "-o", str(made), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    return made
+
+
+class Recording:
+    """A data folder that a server works on, and the record of it."""
+
+    def __init__(self, folder: Path, recorder: Path, seed: int) -> None:
+        self.data = folder / "data"
+        self.data.mkdir(mode=0o700)
+        self.file = folder / "record"
+        self.file.touch()
+        self.seed = seed
+        self.timeline = Timeline(STORE, self.file)
+        self.unexpected: list[str] = []
+        self._environment = {
+            "LD_PRELOAD": str(recorder),
+            "RECORDED_FOLDER": str(self.data),
+            "RECORD_FILE": str(self.file),
+        }
+        self._choice = random.Random(seed)
+        self._inode = self.data.stat().st_ino
+        self._numbers = itertools.count()
+
+    def disk(self) -> Disk:
+        """The folder before anything was done to it."""
+        return Disk(self.data)
+
+    def run(self) -> int:
+        """Let clients work on a server that is stopped or killed, and started again; how many files it missed."""
+        missed = 0
+        for life in range(LIVES):
+            server = Server(self.data, SETTINGS, module="bench.eager", environment=self._environment)
+            self._live(server, life)
+            if server.running:
+                server.stop()
+            missed += self._complete()
+        return missed
+
+    def _live(self, server: Server, life: int) -> None:
+        name = f"s{self.seed}-{life}"
+        self._drop_a_store(server)
+        with Writers(server.port, self.timeline, name, threads=3, size=1_500) as writers, _asking(server, self):
+            upload = Upload(server.port, self.timeline, Stream(f"i{name}", 2_000))
+            upload.start()
+            time.sleep(self._choice.uniform(0.6, 1.4) * SECONDS)
+            if life != 1:
+                server.kill()
+        upload.join()
+        self.unexpected += writers.unexpected + upload.unexpected
+
+    def _drop_a_store(self, server: Server) -> None:
+        with server.client() as client:
+            unit = Unit("dropped", 500, None)
+            number = next(self._numbers)
+            client.call("POST", f"/api/memory/{DROPPED}-{number}/inject", unit.batch(1))
+            client.call("DELETE", f"/api/memory/{DROPPED}-{number}?confirm={DROPPED}-{number}")
+            self.timeline.mark(DROPPED, number)
+
+    def ask(self, client: Client) -> None:
+        """What has views follow: a statement, a list, and a change of settings."""
+        number = next(self._numbers)
+        client.send("POST", f"/api/memory/{STORE}/cypher", b'{"query": "MATCH (n:Entity) RETURN count(n)"}')
+        client.send("GET", f"/api/memory/{STORE}/nodes?limit=5")
+        said = f'{{"metadata": {{"number": {number}}}}}'.encode()
+        if client.send("PATCH", f"/api/memory/{STORE}", said).status == 200:
+            self.timeline.mark("settings", number)
+
+    def _complete(self) -> int:
+        """Cut what the end of the process left half, and add what was done unseen; how many files that was."""
+        now = self.disk()
+        end = 0
+        with self.file.open("rb") as file:
+            for each in disk.records(file):
+                now.take(each)
+                end = each.end
+        os.truncate(self.file, end)
+        missing = list(_differences(now, self.data))
+        with self.file.open("ab") as file:
+            file.write(b"".join(missing))
+        return len(missing)
+
+
+@contextmanager
+def _asking(server: Server, recording: Recording) -> Generator[None]:
+    over = threading.Event()
+
+    def ask() -> None:
+        with suppress(*GONE), server.client() as client:
+            while not over.wait(0.02):
+                recording.ask(client)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _differences(now: Disk, data: Path) -> Iterator[bytes]:
+    """Records of what makes the folder as it is."""
+    there = sorted(data.rglob("*"))
+    names = {str(path) for path in there}
+    for path in sorted(_paths(now.root, data), reverse=True):
+        if path not in names:
+            yield disk.record(disk.UNLINKED, path)
+    for path in there:
+        status, known = path.stat(), now.find(str(path)) if str(path.parent) in _known(now, data) else None
+        if path.is_dir():
+            if known is None:
+                yield disk.record(disk.MADE, str(path), inode=status.st_ino)
+        elif not isinstance(known, File) or bytes(known.seen) != path.read_bytes():
+            yield disk.record(disk.OPENED, str(path), inode=status.st_ino, place=0)
+            yield disk.record(disk.WRITTEN, inode=status.st_ino, data=path.read_bytes())
+
+
+def _known(now: Disk, data: Path) -> set[str]:
+    return {str(data), *(_paths(now.root, data))}
+
+
+def _paths(folder: Folder, path: Path) -> Iterator[str]:
+    for name, each in folder.seen.items():
+        yield str(path / name)
+        if isinstance(each, Folder):
+            yield from _paths(each, path / name)
