@@ -164,7 +164,7 @@ class Layout:
         return description.created_at if description else self.root.stat().st_mtime_ns // 1000
 
     def sync_names(self) -> None:
-        """Make durable that the store is there: a process that was killed may not have come to it."""
+        """Make durable that the store is there: it may be new, or a process that was killed not have come to it."""
         sync_folder(self.root)
         sync_folder(self.root.parent)
 

@@ -285,7 +285,6 @@ class StorePool:
         with self._creating:
             self._refuse_twin(layout.name)
             private_folder(layout.root)
-            sync_folder(self.data_dir)
         wish = create if isinstance(create, Creation) else Creation()
         feed = self.feeds.of(layout.name)
         store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)

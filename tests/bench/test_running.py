@@ -33,7 +33,7 @@ def test_more_stores_than_may_be_open_are_all_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_one_kill_in_each_phase_loses_nothing() -> None:
     tallies = crash.kill_rounds(len(crash.PHASES), seed=1)
     assert [tally.violations for tally in tallies] == [[]] * len(tallies)
