@@ -171,7 +171,8 @@ class _SmallWalk:
         types = wanted.relation_types
         self._codes = None if types is None else {rows.base.code(name) for name in types}
         self._valid_at = wanted.valid_at if rows.dated else None
-        self._filters = types is not None or wanted.min_weight is not None or self._valid_at is not None
+        dated = self._valid_at is not None and rows.base.dated
+        self._filters = types is not None or wanted.min_weight is not None or dated
         self._outgoing: dict[int, Around] = {}
 
     def run(self, start: int) -> Found:
@@ -228,7 +229,7 @@ class _SmallWalk:
 
     def _followed(self, node: int, *, outgoing: bool) -> Around:
         """The edges of a node that are to be followed."""
-        base = self._rows.base
+        base, wanted = self._rows.base, self._wanted
         starts = base.out_starts if outgoing else base.in_starts
         if node < base.nodes and starts[node + 1] - starts[node] > self._left:
             raise _Large
@@ -236,7 +237,7 @@ class _SmallWalk:
         self._left -= len(found.numbers) + len(found.changed)
         if self._left < 0:
             raise _Large
-        return self._passing(found) if self._filters else found
+        return self._passing(found) if self._filters or (found.changed and wanted.filtered) else found
 
     def _passing(self, edges: Around) -> Around:
         wanted, base = self._wanted, self._rows.base
