@@ -150,20 +150,23 @@ class EngineView:
         if self._behind_since is None:
             self._behind_since = self._written_at
 
-    def tend(self) -> None:
-        """Follow if that is due, close the file when nobody asks. Blocks; raises what `follow` does."""
-        if self.is_asked or self._is_worth_it():
+    def tend(self, *, writing: bool = False) -> None:
+        """Follow if that is due, close the file when nobody asks. Blocks; raises what `follow` does.
+
+        ``writing`` says that writes are under way, which a file that nobody asks can wait for.
+        """
+        if self.is_asked or self._is_worth_it(writing=writing):
             with self.commits:
                 self.follow(self.journal.last)
         if self._engine is not None and not self.is_asked:
             self.rest()
 
-    def _is_worth_it(self) -> bool:
+    def _is_worth_it(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:
             return False
         now = time.monotonic()
         worth = max(WORTH_ROWS, WORTH_SHARE * (self.state.nodes + self.state.edges))
-        paused = now - self._written_at > QUIET_SECONDS
+        paused = not writing and now - self._written_at > QUIET_SECONDS
         return now - self._behind_since > LONGEST_SECONDS or (paused and self._behind_rows > worth)
 
     def follow(self, sequence: int) -> None:
