@@ -7,7 +7,7 @@ checked against their sums when the file is opened, texts when they are first re
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from kgserve.model.rows import EdgeKey
 from kgserve.rows.encoding import DATED, FRESH, ORDINAL, RowsDamaged
 from kgserve.rows.format import BLOCK, BLOCK_BITS, COLUMNS, LAST, TEXTS, Numbers, Section, directory_of, mapped
 
+SLICE_ROWS = 4096
+SLICE_BYTES = 8 << 20
+"""Rows that are read at once when all are, and about the most bytes of their texts."""
 KNOWN_IDS = 1 << 17
 """So many look-ups of ids are remembered."""
 MANY_IDS = 200
@@ -172,17 +175,21 @@ class Base:
             at += 1
         return -1
 
-    def joined(self, keys: Sequence[EdgeKey]) -> list[EdgeKey]:
-        """Those of many edges whose ends have some edge from one to the other."""
-        number = self.number
+    def edge_numbers(self, keys: Sequence[EdgeKey]) -> list[int]:
+        """The numbers of many edges; -1 for one that is not there. It costs a look at the ends of all edges."""
+        number, code = self.number, self._codes.get
         source = np.array([number(key[0]) for key in keys], np.int64)
         target = np.array([number(key[1]) for key in keys], np.int64)
+        relation = np.array([code(key[2], -1) for key in keys], np.int64)
         asked = np.where((source < 0) | (target < 0), -1, (source << 32) | target)
         own = (self.source.astype(np.int64) << 32) | self.target
-        places = np.searchsorted(own, asked)
-        places[places == len(own)] = 0
-        found = own[places] == asked if len(own) else np.zeros(len(keys), np.bool_)
-        return [keys[at] for at in np.flatnonzero(found).tolist()]
+        places = np.minimum(np.searchsorted(own, asked), len(own) - 1)
+        joined = own[places] == asked
+        found = np.where(joined & (self.relation[places] == relation), places, -1).tolist()
+        # Two nodes may have more than one edge from one to the other.
+        for at in np.flatnonzero(joined & (self.relation[places] != relation)).tolist():
+            found[at] = self.edge_number(int(source[at]), int(target[at]), keys[at][2])
+        return found
 
     def edge_position(self, source: int, target: int, relation: str, *, is_target: bool) -> int:
         """Where an edge from a node would be among all; ``target`` is a node if ``is_target``, else a position."""
@@ -348,3 +355,13 @@ def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
     first = int(np.searchsorted(among, numbers[0]))
     beside = slice(first, first + len(numbers))
     return beside if np.array_equal(among[beside], numbers) else np.searchsorted(among, numbers)
+
+
+def slices(places: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of items whose texts begin at ``places``, the last of which is where the last one ends."""
+    start, count = 0, len(places) - 1
+    while start < count:
+        size = np.searchsorted(places, places[start] + np.uint64(SLICE_BYTES))
+        end = min(start + SLICE_ROWS, count, max(int(size), start + 1))
+        yield start, end
+        start = end

@@ -71,17 +71,22 @@ def changes_of(base: Base, net: NetChange) -> Changes:
     return Changes(nodes, edges, [*map(base.number, net.nodes_deleted)], [*map(edge_number, net.edges_deleted)])
 
 
-def fold(base: Base, changes: Changes, state: StoreState, path: Path) -> None:
-    """Write a new base, durable and whole or not there. ``state`` is what the rows come to. Raises OSError."""
+def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True) -> None:
+    """Write a new base, whole or not there. ``state`` is what the rows come to. Raises OSError.
+
+    One that is not ``durable`` may be torn by a power loss.
+    """
     aside = path.with_name(path.name + ".new")
     try:
         with aside.open("wb", buffering=0) as file:
             writer = RowsFile(file)
             nodes, edges = _Fold(base, changes, writer).run()
             writer.finish(StoreState(state.sequence, state.time, state.digest, nodes, edges))
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         aside.rename(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -290,10 +295,11 @@ class _Fold:
 
     def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[list[EdgePut], _Keys]:
         """Edges in the order of their keys, and the keys."""
-        number = self._number
+        ends = {put.row.source for put in puts} | {put.row.target for put in puts}
+        number = {node_id: self._number(node_id) for node_id in ends}
         found = _Keys(
-            np.array([number(put.row.source) for put in puts], np.uint64),
-            np.array([number(put.row.target) for put in puts], np.uint64),
+            np.array([number[put.row.source] for put in puts], np.uint64),
+            np.array([number[put.row.target] for put in puts], np.uint64),
             np.array([codes[put.row.relation_type] for put in puts], np.uint64),
         )
         order = np.lexsort((found.relation, found.target, found.source))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 import numpy as np
 
 from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.rows.base import Base
+from kgserve.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
 from kgserve.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
 from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.rows.fold import Changes, EdgePut, NodePut
@@ -19,12 +19,9 @@ from kgserve.rows.format import Numbers
 
 FEW = 100
 """Up to so many texts are read one by one."""
-MANY_EDGES = 1_000
+MANY = 1_000
 LOOKED_AT = 100
-"""More than so many edges are looked for all at once, unless the base has so many times more."""
-SLICE_ROWS = 4096
-SLICE_BYTES = 8 << 20
-"""Rows that are read at once when all are, and about the most bytes of their texts."""
+"""So many rows and more are looked up all at once; edges only while the base has less than so many times more."""
 
 
 class Rows:
@@ -63,9 +60,17 @@ class Rows:
         number = self.delta.number(node_id)
         return None if number < 0 else self.node_row(number)
 
-    def nodes(self, ids: Iterable[str]) -> dict[str, NodeRow]:
+    def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
         """The nodes among some ids that are there, by id."""
-        return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
+        if len(ids) < MANY:
+            return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
+        base, delta = self.base, self.delta
+        numbers = {number: node_id for node_id in ids if (number := delta.number(node_id)) >= 0}
+        own = [number for number in numbers if number < base.nodes and number not in delta.nodes]
+        flags = base.flags_of_nodes[own].tolist()
+        rows = dict(zip(map(numbers.__getitem__, own), map(decode_node, base.some_node_texts(own), flags), strict=True))
+        changed = {number: node_id for number, node_id in numbers.items() if number in delta.nodes}
+        return rows | {each: row for number, each in changed.items() if (row := self.node_row(number)) is not None}
 
     def node_row(self, number: int) -> NodeRow | None:
         """The row of a node, None when it is gone."""
@@ -166,10 +171,16 @@ class Rows:
 
     def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
         """The edges among some keys that are there, by key."""
-        if len(keys) > MANY_EDGES and len(keys) * LOOKED_AT > self.base.edges:
-            changed = self.delta.edge_numbers
-            keys = [*self.base.joined(keys), *(key for key in keys if key in changed)]
-        return {key: row for key in keys if (row := self.edge(key)) is not None}
+        base, delta = self.base, self.delta
+        if len(keys) < MANY or len(keys) * LOOKED_AT < base.edges or not base.edges:
+            return {key: row for key in keys if (row := self.edge(key)) is not None}
+        found = {number: key for key, number in zip(keys, base.edge_numbers(keys), strict=True) if number >= 0}
+        own = [number for number in found if number not in delta.edges]
+        flags = base.flags_of_edges[own].tolist()
+        rows = dict(zip(map(found.__getitem__, own), map(decode_edge, base.some_edge_texts(own), flags), strict=True))
+        changed = [key for number, key in found.items() if number in delta.edges]
+        changed += [key for key in keys if key in delta.edge_numbers]
+        return rows | {key: row for key in changed if (row := self.edge(key)) is not None}
 
     def edge_row(self, number: int) -> EdgeRow | None:
         """The row of an edge, None when it is gone."""
@@ -264,8 +275,7 @@ class Rows:
 
     def weights(self, found: Gathered) -> list[float]:
         """The weights of edges."""
-        changed = [cast("EdgeRow", version.row).weight for _, version in found.changed]
-        return self.base.weight[found.base].tolist() + changed
+        return self.base.weight[found.base].tolist() + [cast("EdgeRow", each.row).weight for _, each in found.changed]
 
     def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
         number = self.number(node_id)
@@ -377,16 +387,6 @@ class Rows:
             elif own:
                 found.edges_gone.append(number)
         return found
-
-
-def slices(places: Numbers) -> Iterator[tuple[int, int]]:
-    """Ranges of items whose texts begin at ``places``, the last of which is where the last one ends."""
-    start, count = 0, len(places) - 1
-    while start < count:
-        size = np.searchsorted(places, places[start] + np.uint64(SLICE_BYTES))
-        end = min(start + SLICE_ROWS, count, max(int(size), start + 1))
-        yield start, end
-        start = end
 
 
 _NO_EDGES = np.empty(0, np.int64)

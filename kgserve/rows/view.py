@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.journal.files import storage_error, sync_folder
+from kgserve.journal.files import storage_error, sync_file, sync_folder
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
@@ -31,6 +31,8 @@ from kgserve.rows.snapshot import Rows
 log = structlog.get_logger()
 
 SUFFIX = ".rows"
+UNSYNCED = ".unsynced"
+"""Part of the name of a base that a power loss might tear: it is looked through before it is used again."""
 OVERFULL = 6
 IDLE = 0.1
 AT_ONCE = 0.25
@@ -140,16 +142,29 @@ class RowsView:
                 return False
             self._folding = deque()
         try:
-            made = self._made(base, changes_of(base, NetChange(changes)), changes[-1].state)
+            # Nobody waits for the disk twice: the journal has it all.
+            made = self._made(base, changes_of(base, NetChange(changes)), changes[-1].state, durable=False)
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
+                base.path.unlink(missing_ok=True)
         except (RowsDamaged, OSError, KgserveError):
             log.exception("rows_not_folded", store=self.store)
             return False
         finally:
             self._folding = None
-        base.path.unlink(missing_ok=True)
         return True
+
+    def sync(self) -> None:
+        """Make the base durable if it is not. Blocks. Raises OSError."""
+        base = self._epoch.base
+        if UNSYNCED not in base.path.suffixes:
+            return
+        with suppress(FileNotFoundError):  # another base has taken over meanwhile
+            sync_file(base.path)
+        with self._lock:
+            if self._epoch.base is base:
+                base.path = base.path.rename(base.path.with_suffix("").with_suffix(SUFFIX))
+        sync_folder(self.folder)
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
         """Take in what the journal has beyond; nobody reads yet. Raises RowsDamaged, StorageFull and Unavailable."""
@@ -213,7 +228,8 @@ class RowsView:
         self._epoch.base.forget()
 
     def close(self) -> None:
-        """Let go of the base; it is closed once its last reader has left."""
+        """Let go of the base; it is closed once its last reader has left. Raises OSError."""
+        self.sync()
         del self._epoch
 
     def _replayed(self, epoch: _Epoch, state: StoreState, changes_after: ChangesAfter) -> tuple[_Epoch, StoreState]:
@@ -230,12 +246,13 @@ class RowsView:
     def _folded(self, rows: Rows) -> Base:
         return self._made(rows.base, rows.changes(), rows.state)
 
-    def _made(self, base: Base, changes: Changes, state: StoreState) -> Base:
+    def _made(self, base: Base, changes: Changes, state: StoreState, *, durable: bool = True) -> Base:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
+        path = path if durable else path.with_suffix(UNSYNCED + SUFFIX)
         try:
-            fold(base, changes, state, path)
+            fold(base, changes, state, path, durable=durable)
         except OSError as error:
             raise storage_error(error, "folding rows") from error
         self.folds += 1
@@ -281,6 +298,8 @@ class RowsView:
         for path in _newest_first(self.folder):
             try:
                 base = Base(path)
+                if UNSYNCED in path.suffixes:
+                    base.check()
             except RowsDamaged as error:
                 log.error("rows_damaged", path=path.name, error=str(error))
                 path.unlink()
@@ -305,7 +324,7 @@ def newest_base(folder: Path) -> int:
 
 def _newest_first(folder: Path) -> list[Path]:
     found = [path for path in folder.glob(f"*{SUFFIX}") if path.stem.partition("-")[0].isdecimal()]
-    return sorted(found, key=lambda path: tuple(map(int, path.stem.split("-"))), reverse=True)
+    return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
 def _new_epoch(base: Base) -> _Epoch:

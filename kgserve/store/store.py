@@ -198,6 +198,7 @@ class Store:
         if time.monotonic() - self._committed_at > IDLE_SECONDS:
             self._fold_if_wanted(idle=True)
             self.rows.forget()
+            self.rows.sync()
         self.engine.tend(writing=self.writing)
         self.lists.tend()
 
