@@ -1,0 +1,41 @@
+"""What a statement can change at most, by its words alone: so little has to be looked at after it has run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kgserve.cypher.guard import Statement
+from kgserve.cypher.lexer import scan
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """What a statement may do: make rows, take rows away, and set properties, of the ``names`` in it; None is any.
+
+    Without ``relations`` it meets none, and changes none.
+    """
+
+    creates: bool = True
+    deletes: bool = True
+    sets: bool = True
+    relations: bool = True
+    names: frozenset[str] | None = None
+
+    def may_name(self, name: str) -> bool:
+        """Whether a property is named."""
+        return self.names is None or name in self.names
+
+    def may_set(self, name: str) -> bool:
+        """Whether rows that stay may have another value of a property."""
+        return self.sets and self.may_name(name)
+
+
+def reach(statement: Statement) -> Reach:
+    """What a statement may do. The engine sets a property only by its name, and makes rows without a version."""
+    words = {token.text.upper() for token in scan(statement.text) if token.kind in {"word", "symbol"}}
+    return Reach(
+        creates=not words.isdisjoint({"CREATE", "MERGE"}),
+        deletes="DELETE" in words,
+        sets="SET" in words,
+        relations=not words.isdisjoint({"-", "DETACH"}),
+        names=statement.words,
+    )
