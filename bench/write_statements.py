@@ -10,12 +10,13 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
 from bench import baseline
 from bench.measure import Report, clock, rounded, times
-from bench.prepared import STORE, Workspace
+from bench.prepared import STORE, Workspace, blocks
 from bench.server import Client, Server
 from bench.single import run_alone
 from bench.wire import Wire, request
@@ -36,14 +37,15 @@ FAILING = "MATCH (n:Entity {id: $id}) SET n.content = cast(cast('x' + n.id AS IN
 
 
 def run(work: Workspace) -> Report:
-    """Measure; changes the workspace's stores."""
+    """Measure, in stores of its own."""
     report = Report("statements that write, over HTTP: the first and those that follow")
     nodes = baseline.read_rows(work.exchange_file).nodes
-    with Server(work.loaded_data(), {"indexes": False}) as server, server.client() as client:
+    with Server(Path(work.scratch("written")), {"indexes": False}) as server, server.client() as client:
         for size in SIZES:
             store = f"written-{size}"
             client.upload(store, _lines(size))
             _measure(report, server.port, client, store, f"{size:,} rows", [f"n{at}" for at in range(size // 2)])
+        client.upload(STORE, blocks(work.exchange_file))
         _measure(report, server.port, client, STORE, "WordNet", [node["id"] for node in nodes])
     report.notes.append(
         "others wait: the longest of small injects one after the other, beside the first / the following"
