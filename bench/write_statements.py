@@ -29,6 +29,7 @@ AIM_MILLISECONDS = 30.0
 KINDS = {
     "SET of a content": "MATCH (n:Entity {id: $id}) SET n.content = n.content + '.'",
     "CREATE of a node": "CREATE (n:Entity {id: $new, type: 'note'})",
+    "SET by way of edges": "MATCH (n:Entity {id: $id})-[e]->(m:Entity) SET m.content = $new",
     "DELETE of an edge": "MATCH (n:Entity {id: $id})-[e]->(m:Entity) WITH e LIMIT 1 DELETE e",
     "MERGE of a node": "MERGE (n:Entity {id: $id}) ON CREATE SET n.type = 'note' ON MATCH SET n.content = $new",
 }

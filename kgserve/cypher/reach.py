@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from kgserve.cypher.guard import Statement
-from kgserve.cypher.lexer import scan
+from kgserve.cypher.lexer import tokens
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """What a statement may do: make rows, take rows away, and set properties, of the ``names`` in it; None is any.
+    """What a statement may do: make rows, take rows away, and set the ``assigned`` of the ``names`` in it; None is any.
 
     Without ``relations`` it meets none, and changes none.
     """
@@ -19,6 +19,7 @@ class Reach(msgspec.Struct, frozen=True):
     sets: bool = True
     relations: bool = True
     names: frozenset[str] | None = None
+    assigned: frozenset[str] | None = None
 
     def may_name(self, name: str) -> bool:
         """Whether a property is named."""
@@ -26,16 +27,23 @@ class Reach(msgspec.Struct, frozen=True):
 
     def may_set(self, name: str) -> bool:
         """Whether rows that stay may have another value of a property."""
-        return self.sets and self.may_name(name)
+        return self.sets and self.may_name(name) and (self.assigned is None or name in self.assigned)
 
 
 def reach(statement: Statement) -> Reach:
     """What a statement may do. The engine sets a property only by its name, and makes rows without a version."""
-    words = {token.text.upper() for token in scan(statement.text) if token.kind in {"word", "symbol"}}
+    found = tokens(statement.text)
+    words = {token.text.upper() for token in found if token.kind in {"word", "symbol"}}
+    # As SET has it, and comparisons, too.
+    dotted = zip(found, found[1:], found[2:], strict=False)
+    assigned = frozenset(
+        name.text.strip("`").lower() for dot, name, sign in dotted if dot.text == "." and sign.text == "="
+    )
     return Reach(
         creates=not words.isdisjoint({"CREATE", "MERGE"}),
         deletes="DELETE" in words,
         sets="SET" in words,
         relations=not words.isdisjoint({"-", "DETACH"}),
         names=statement.words,
+        assigned=assigned,
     )

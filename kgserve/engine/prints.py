@@ -6,7 +6,7 @@ the columns that may differ a hash of 64 bits for texts and lists, the value its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, LiteralString
 
 import msgspec
@@ -66,6 +66,7 @@ EDGES = Kind(
     projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
     projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
 )
+_COUNT = "MATCH (e:Entity) RETURN count(*)"
 _BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN offset(id(k))"
 
 
@@ -118,10 +119,14 @@ def differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
 
-def rows_at(session: Session, kind: Kind, places: Collection[int]) -> pa.Table:
-    """The rows at some places, with all their columns. Takes longer the more they are: for some hundreds."""
-    # The engine takes no empty list for a parameter.
-    return session.arrow(kind.at.text(session), {"offsets": [*places] or [-1]})
+def node_count(session: Session) -> int:
+    """How many nodes there are."""
+    return session.rows(_COUNT)[0][0]
+
+
+def rows_at(session: Session, kind: Kind, places: Sequence[int]) -> pa.Table:
+    """The rows at some places, at least one, with all their columns. Takes longer the more they are."""
+    return session.arrow(kind.at.text(session), {"offsets": places})
 
 
 def rows_without_version(session: Session, kind: Kind) -> pa.Table:

@@ -156,7 +156,7 @@ def _tried(
         trial.session.limit(0)
         return trial.difference(within), answer
 
-    difference, answer = store.copy.run(attempt)
+    difference, answer = store.copy.run(attempt, within)
     return batch_of(difference), answer
 
 

@@ -2,7 +2,8 @@
 
 A statement leaves its changes in the copy; what the store made of them is in the journal. So before the next one, the
 rows that a statement has left are put right from the present rows, with what other writes have changed since, in one
-transaction. A copy that anything is unclear about is given back, and the next statement gets a new one.
+transaction. A copy that anything is unclear about is given back, and the next statement gets a new one; so is one in
+which a statement may have changed edges or taken rows away, for there this engine cannot be relied on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 import structlog
 
+from kgserve.cypher.reach import Reach
 from kgserve.engine.apply import kept_versions
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.journal.journal import Journal
@@ -25,7 +27,17 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE
-from kgserve.store.aside import NOTHING, Copy, Difference, Doubtful, Trial, copied, require_room_to_try
+from kgserve.store.aside import (
+    EVERYTHING,
+    NOTHING,
+    Copy,
+    Difference,
+    Doubtful,
+    Trial,
+    copied,
+    is_rough,
+    require_room_to_try,
+)
 from kgserve.store.engine_view import ASKED_SECONDS, EngineView, next_change
 from kgserve.store.layout import Layout
 from kgserve.store.room import require_room
@@ -103,14 +115,15 @@ class WarmCopy:
         copy = self._copy
         return copy is not None and copy.left is not NOTHING
 
-    def run(self, work: Callable[[Trial], _Found]) -> _Found:
+    def run(self, work: Callable[[Trial], _Found], reach: Reach = EVERYTHING) -> _Found:
         """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
 
-        For the writing thread. Raises what ``work`` does, and StorageFull when there is no room for a copy.
+        ``reach`` is what it may change. For the writing thread. Raises what ``work`` does, and StorageFull when there
+        is no room for a copy.
         """
         with self._lock:
             try:
-                return self._run(work)
+                return self._run(work, reach)
             finally:
                 self._used_at = time.monotonic()
                 if self._copy is not None and (self._copy.left is None or _is_worn(self._copy)):
@@ -142,9 +155,9 @@ class WarmCopy:
         with self._lock:
             self._give_back()
 
-    def _run(self, work: Callable[[Trial], _Found]) -> _Found:
+    def _run(self, work: Callable[[Trial], _Found], reach: Reach) -> _Found:
         rows = self._rows.rows()
-        if self._is_in_step(rows):
+        if self._is_in_step(rows) and self._suits(reach):
             # What has been written to for long may be worn out where a new one is not: its cache may be full.
             with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
                 return self._tried(work, rows)
@@ -154,6 +167,10 @@ class WarmCopy:
         self._copy = copied(engine.reading(timeout=0), self._folder, engine.options, sum(engine.bytes()))
         self.made += 1
         return self._tried(work, rows)
+
+    def _suits(self, reach: Reach) -> bool:
+        copy = self._copy
+        return copy is not None and (copy.has_its_edges or not is_rough(reach))
 
     def _tried(self, work: Callable[[Trial], _Found], rows: Rows) -> _Found:
         copy = self._copy
@@ -196,6 +213,7 @@ class WarmCopy:
             # What a statement has set before it is put right is kept as well.
             copy.engine.kept_bytes += kept_versions(net, rows.state)
             copy.is_new = False
+            copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
         copy.state, copy.left = rows.state, NOTHING
         return True
 

@@ -25,8 +25,12 @@ def test_what_a_statement_may_do(text: str) -> None:
 
 
 def test_properties_are_set_by_name_alone() -> None:
-    found = reach(examine("MATCH (n {type: 't'}) SET n.Content = $x, n.`tags` = []", {"x": "summary"}, writable=True))
-    assert [name for name in ("type", "content", "tags", "summary", "version") if found.may_set(name)] == [
+    found = reach(
+        examine(
+            "MATCH (n {valid_to: NULL}) WHERE n.type = 't' SET n.Content = n.summary, n.`tags`=[]", {}, writable=True
+        )
+    )
+    assert [name for name in ("type", "content", "tags", "summary", "valid_to", "version") if found.may_set(name)] == [
         "type",
         "content",
         "tags",
