@@ -51,7 +51,7 @@ def run(work: Workspace) -> Report:
             report.compare(what, f"{served / 1000:.2f} s", f"{bare / 1000:.2f} s, no text", served / bare)
         _measure_writes(report, client, ids)
     report.notes.append(
-        "a statement that writes is tried on a copy of the store, which the first makes: bench.write_statements"
+        "a statement that writes is tried on a copy of the store; what that costs: bench.write_statements"
     )
     return report
 

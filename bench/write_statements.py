@@ -22,7 +22,7 @@ from bench.single import run_alone
 from bench.wire import Wire, request
 
 SIZES = (1_000, 50_000)
-FOLLOWING = 15
+FOLLOWING = 8
 FIRSTS = 2
 AIM_RATIO = 0.2
 AIM_MILLISECONDS = 30.0
