@@ -26,6 +26,7 @@ from bench import (
     search,
     temporal,
     traverse,
+    write_statements,
 )
 from bench.measure import Report
 from bench.prepared import Workspace
@@ -53,6 +54,7 @@ BENCHES: dict[str, Bench] = {
     "events": _events,
     "floor": _floor,
     "cypher": cypher.run,
+    "write-statements": write_statements.run,
     "mcp": mcp.run,
     "history": history.run,
     "schema": schema.run,

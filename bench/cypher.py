@@ -50,7 +50,9 @@ def run(work: Workspace) -> Report:
             bare = clock(lambda query=query: engine.run(query))
             report.compare(what, f"{served / 1000:.2f} s", f"{bare / 1000:.2f} s, no text", served / bare)
         _measure_writes(report, client, ids)
-    report.notes.append("a statement that writes is tried on a copy of the store: its cost grows with the store")
+    report.notes.append(
+        "a statement that writes is tried on a copy of the store; what that costs: bench.write_statements"
+    )
     return report
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
+
+    # Its functions are made at run time, where no type checker sees them.
+    pc: Any
 else:
 
     class _Later:

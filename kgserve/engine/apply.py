@@ -105,8 +105,8 @@ RETURN count(*)
 """
 
 
-def apply(session: Session, net: NetChange, state: StoreState) -> None:
-    """Apply a net change and record the state that it leads to, in one transaction.
+def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
+    """Apply a net change and record the state that it leads to, unless it is None, in one transaction.
 
     Raises an error of `kgserve.errors`; the database must then be dropped, for no rollback is relied on.
     """
@@ -118,7 +118,8 @@ def apply(session: Session, net: NetChange, state: StoreState) -> None:
     _nodes_created(session, net.nodes_created.values())
     _nodes_updated(session, net)
     _edges_created(session, (*net.edges_created.values(), *net.edges_updated.values()))
-    record(session, state)
+    if state is not None:
+        record(session, state)
     session.run("COMMIT")
 
 

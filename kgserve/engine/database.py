@@ -82,9 +82,12 @@ class Engine:
         """Whether it has columns for extras."""
         return self.writer.whole
 
-    def apply(self, net: NetChange, state: StoreState) -> None:
-        """Apply a change in one transaction. After an error the engine must be retired."""
-        apply(self.writer, net, state)
+    def apply(self, net: NetChange, state: StoreState, *, recorded: bool = True) -> None:
+        """Apply a change in one transaction. After an error the engine must be retired.
+
+        Unless the state is ``recorded``, the file does not say how far it has come.
+        """
+        apply(self.writer, net, state if recorded else None)
         self.kept_bytes += kept_versions(net, state)
 
     @contextmanager

@@ -51,13 +51,19 @@ def dump(session: Session, folder: Path) -> StoreState:
     """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
     session.run("BEGIN TRANSACTION READ ONLY")
     found = state(session)
-    _write_nodes(session, folder)
-    session.run(copy(f"COPY ({_EDGES.text(session)})", folder / "edges.parquet"))
+    write_nodes(session, folder)
+    write_edges(session, folder)
     session.run("COMMIT")
     return found
 
 
-def _write_nodes(session: Session, folder: Path) -> None:
+def write_edges(session: Session, folder: Path) -> None:
+    """Write all edges to edges.parquet, within the transaction of the caller if there is one."""
+    session.run(copy(f"COPY ({_EDGES.text(session)})", folder / "edges.parquet"))
+
+
+def write_nodes(session: Session, folder: Path) -> None:
+    """As `write_edges`, of all nodes."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
     if not bounds:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import Statement, examine
+from kgserve.cypher.reach import reach
 from kgserve.engine import statement as statements
 from kgserve.engine.session import Session
 from kgserve.engine.statement import Cursor
@@ -23,7 +24,7 @@ from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
 from kgserve.ops.submit import carry_out
-from kgserve.store.aside import copied
+from kgserve.store.aside import Difference, Trial
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
@@ -145,14 +146,18 @@ def _tried(
     store: Store, statement: Statement, most: int, seconds: float, control: Interruption
 ) -> tuple[WriteBatch, CypherAnswer]:
     """What the statement answers and changes on a copy of the store."""
-    control.check()
-    engine = store.engine
-    with copied(engine.reading(timeout=0), store.layout.scratch, engine.options, sum(engine.bytes())) as copy:
-        copy.session.limit(seconds)
-        with control.over(copy.session), statements.writing(copy.session, statement) as cursor:
+    within = reach(statement)
+
+    def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
+        control.check()
+        trial.session.limit(seconds)
+        with control.over(trial.session), statements.writing(trial.session, statement) as cursor:
             answer = _answer(cursor, most)
-        copy.session.limit(0)
-        return batch_of(copy.difference()), answer
+        trial.session.limit(0)
+        return trial.difference(within), answer
+
+    difference, answer = store.copy.run(attempt, within)
+    return batch_of(difference), answer
 
 
 def in_parts(cursor: Cursor, most: int) -> Generator[tuple[list[list[Any]], int]]:

@@ -23,7 +23,9 @@ from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail
+from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
+from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
 from kgserve.store.room import require_room
@@ -179,19 +181,10 @@ class EngineView:
         while self.state.sequence < sequence:
             self._behind_rows, self._behind_since = 0, None
             require_room(self.layout.root, LOG_BYTES)
-            net = self._next()
+            net = next_change(self._tail, self.state.sequence, self.journal.last)
             if net.state is None:
                 break
             self._apply(net, net.state)
-
-    def _next(self) -> NetChange:
-        """What the next commits come to, up to the journal's end or about 50,000 rows."""
-        net = NetChange()
-        for change in self._tail.read(self.state.sequence + 1, self.journal.last):
-            net.add(change)
-            if len(net) >= GROUP_ROWS:
-                break
-        return net
 
     def _apply(self, net: NetChange, state: StoreState) -> None:
         engine = self._engine
@@ -346,6 +339,28 @@ class EngineView:
         self._engine, self.state = self._made(self.layout.engine, reason, whole=False)
         self.rebuilds += bool(reason)
         return self._engine
+
+
+def engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:
+    """What the engine files of a store are opened with."""
+    return EngineOptions(
+        cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
+        threads=settings.engine_threads,
+        readers=settings.read_connections,
+        read_timeout=settings.query_timeout,
+        store=store,
+        slow=slow,
+    )
+
+
+def next_change(tail: Tail, after: int, last: int) -> NetChange:
+    """What the commits after one come to, up to the ``last`` or about 50,000 rows. Raises what `Tail.read` does."""
+    net = NetChange()
+    for change in tail.read(after + 1, last):
+        net.add(change)
+        if len(net) >= GROUP_ROWS:
+            break
+    return net
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> None:

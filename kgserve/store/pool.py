@@ -26,6 +26,7 @@ from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout
 from kgserve.store.store import USUAL, Store
 from kgserve.store.tending import Tender
+from kgserve.store.warm_copy import WarmCopies
 
 log = structlog.get_logger()
 
@@ -82,6 +83,7 @@ class StorePool:
         self._creating = threading.Lock()
         self.companions: list[Companion] = []
         self.feeds = Feeds(self._layout)
+        self._copies = WarmCopies()
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
@@ -279,7 +281,7 @@ class StorePool:
 
     def _open_or_create(self, layout: Layout, *, create: Creation | bool) -> Store:
         if layout.exists:
-            return Store(layout, self.settings, self._later, self.feeds.of(layout.name), self.observation)
+            return Store(layout, self.settings, self._later, self.feeds.of(layout.name), self.observation, self._copies)
         if not create:
             raise NotFound(f"there is no store {layout.name!r}")
         with self._creating:
@@ -287,7 +289,7 @@ class StorePool:
             private_folder(layout.root)
         wish = create if isinstance(create, Creation) else Creation()
         feed = self.feeds.of(layout.name)
-        store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation)
+        store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation, self._copies)
         wish.made = True
         self.feeds.created(layout.name)
         return store

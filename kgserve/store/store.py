@@ -15,14 +15,12 @@ import structlog
 
 from kgserve.catalog.catalog import Catalog
 from kgserve.engine import dumping
-from kgserve.engine.database import EngineOptions
 from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import Observation, StoreCount
 from kgserve.metrics.origin import Laps
-from kgserve.metrics.slow import SlowLog
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
@@ -34,13 +32,14 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
-from kgserve.store.engine_view import EngineView
+from kgserve.store.engine_view import EngineView, engine_options
 from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.lists import Lists
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows
 from kgserve.store.room import require_room_to_write
+from kgserve.store.warm_copy import WarmCopies, WarmCopy
 from kgserve.store.witnesses import witnesses
 from kgserve.store.writer import Write, Writer, prepared
 
@@ -73,6 +72,7 @@ class Store:
         background: Background,
         feed: Feed | None = None,
         observation: Observation | None = None,
+        copies: WarmCopies | None = None,
     ) -> None:
         """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
         self.observation = observation or Observation(settings)
@@ -102,7 +102,8 @@ class Store:
         self._folded = threading.Event()
         self._folded.set()
         self._fold_begins = threading.Lock()
-        self.engine = EngineView(layout, self.journal, _engine_options(settings, layout.name, self.observation.slow))
+        self.engine = EngineView(layout, self.journal, engine_options(settings, layout.name, self.observation.slow))
+        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
@@ -118,13 +119,14 @@ class Store:
         feed: Feed | None = None,
         chosen: StoreSettings = USUAL,
         observation: Observation | None = None,
+        copies: WarmCopies | None = None,
     ) -> Store:
         """Make a new, empty store with the ``chosen`` settings and open it."""
         private_folder(layout.root)
         # Before the journal, which makes it a store: there is no moment at which it has other settings.
         layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
         Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
-        return cls(layout, settings, background, feed, observation)
+        return cls(layout, settings, background, feed, observation, copies)
 
     @property
     def state(self) -> StoreState:
@@ -200,6 +202,7 @@ class Store:
             self.rows.forget()
             self.rows.sync()
         self.engine.tend(writing=self.writing)
+        self.copy.tend()
         self.lists.tend()
 
     def check(self) -> CheckResult:
@@ -250,6 +253,7 @@ class Store:
         self._writer.stop()
         self.compactor.wait()
         self._folded.wait()
+        self.copy.close()
         self.engine.close()
         self.rows.close()
         self.lists.close()
@@ -383,17 +387,6 @@ def _open_journal(layout: Layout, settings: Settings) -> Journal:
     if mark is None:
         layout.sync_names()
     return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
-
-
-def _engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:
-    return EngineOptions(
-        cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
-        threads=settings.engine_threads,
-        readers=settings.read_connections,
-        read_timeout=settings.query_timeout,
-        store=store,
-        slow=slow,
-    )
 
 
 def _now() -> int:

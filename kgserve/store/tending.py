@@ -33,7 +33,7 @@ class Tender:
 
     def committed(self, store: Store) -> None:
         """A store has a new commit."""
-        if store.engine.is_asked:
+        if store.engine.is_asked or store.copy.is_behind:
             self._news.set()
 
     def stop(self) -> None:

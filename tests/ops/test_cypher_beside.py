@@ -16,7 +16,7 @@ from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.ops.bare import Bare, Statements
 from tests.ops.stating import changed, fill, one, rows, write
-from tests.store.writing import NAME, PATIENCE, assert_whole, settings, until
+from tests.store.writing import NAME, PATIENCE, assert_copy_right, assert_whole, settings, until
 
 
 def test_no_increment_is_lost(tmp_path: Path) -> None:
@@ -141,4 +141,5 @@ def test_random_statements_come_to_the_same_as_in_the_bare_engine(tmp_path: Path
             write(pool, said[-1])
             assert rows(pool) == bare.rows(), said
         with pool.lease(NAME) as store:
+            assert_copy_right(store)
             assert_whole(store)

@@ -24,7 +24,7 @@ from kgserve.store.pool import StorePool
 from tests.http.serving import accepted
 from tests.ops.bare import Bare
 from tests.ops.stating import changed, fill, one, rows, write
-from tests.store.writing import NAME, PATIENCE, assert_whole, ids, settings, until
+from tests.store.writing import NAME, PATIENCE, assert_copy_right, assert_whole, ids, settings, until
 from tests.views.indexing import indexed
 
 
@@ -91,7 +91,7 @@ def test_a_statement_does_what_the_bare_engine_does(steady: StorePool, query: st
         assert changed(steady, query) == WRITES[query]
         assert rows(steady) == bare.rows()
         assert store.state.sequence == sequence + bool(WRITES[query])
-        assert list(store.layout.scratch.iterdir()) == []
+        assert_copy_right(store)
         assert_whole(store)
 
 
@@ -202,7 +202,7 @@ def test_a_statement_that_fails_has_changed_nothing(
         fill(steady, [{"id": "after", "type": "t"}], [])
         assert store.state.sequence == state.sequence + 1
         assert one(steady, "MATCH (a {id: 'a'})-[:RELATES_TO* SHORTEST 1..2]->(b) RETURN b.id") == "b"
-        assert list(store.layout.scratch.iterdir()) == []
+        assert_copy_right(store)
         assert_whole(store)
 
 

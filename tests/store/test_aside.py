@@ -5,14 +5,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import LiteralString
 
+import msgspec
 import pytest
 
+from kgserve.cypher.reach import Reach
+from kgserve.engine.prints import EDGES, NODES
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.store.aside import Copy, Difference, copied
+from kgserve.store.aside import Difference, Trial, copied
 from kgserve.store.store import Store
 from tests.store.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")
+NAMES = frozenset((*NODES.columns, *EDGES.columns))
 KEPT = ("version", "sequence", "created_at", "updated_at")
 
 
@@ -24,17 +28,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def copy_of(store: Store) -> Generator[Copy]:
+def copy_of(store: Store) -> Generator[Trial]:
     size = sum(store.engine.bytes())
-    with copied(store.engine.reading(timeout=0), store.layout.scratch, store.engine.options, size) as copy:
-        yield copy
+    folder = store.layout.scratch / "statement"
+    copy = copied(store.engine.reading(timeout=0), folder, store.engine.options, size)
+    try:
+        with copy.trying(lambda key: store.rows.rows().edge(key) is not None) as trial:
+            yield trial
+    finally:
+        copy.close()
 
 
 def after(store: Store, *statements: LiteralString) -> Difference:
-    with copy_of(store) as copy:
+    with copy_of(store) as trial:
         for text in statements:
-            copy.session.run(text)
-        return copy.difference()
+            trial.session.run(text)
+        found = trial.difference()
+        # By prints alone: the same, but for what is refused in any case.
+        looked = trial.difference(Reach(names=NAMES))
+        assert looked.doubled == found.doubled
+        assert found.doubled or shown(looked) == shown(found)
+        return found
+
+
+def shown(found: Difference) -> list[list[str]]:
+    return [sorted(map(repr, part)) for part in msgspec.structs.astuple(found)]
 
 
 def test_an_untouched_copy_has_no_difference(store: Store) -> None:
@@ -134,12 +152,9 @@ def test_nothing_is_left_behind(store: Store) -> None:
 
 def test_no_room_for_a_copy(store: Store) -> None:
     options = store.engine.options
-    with (
-        pytest.raises(StorageFull, match="MiB are left"),
-        copied(store.engine.reading(), store.layout.scratch, options, 1 << 60),
-    ):
-        pass
-    with pytest.raises(Unavailable, match="copying a store"), copied(store.engine.reading(), NOWHERE, options, 0):
-        pass
+    with pytest.raises(StorageFull, match="MiB are left"):
+        copied(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
+    with pytest.raises(Unavailable, match="copying a store"):
+        copied(store.engine.reading(), NOWHERE, options, 0)
     assert list(store.layout.scratch.iterdir()) == []
     assert after(store).nodes == []

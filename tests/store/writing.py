@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Generator, Iterable
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kgserve.cypher.reach import Reach
+from kgserve.engine import dumping
+from kgserve.journal import snapshot
 from kgserve.journal.frame import Frame
 from kgserve.journal.journal import list_segments, read_segment
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -17,12 +21,15 @@ from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey
 from kgserve.settings import Settings
+from kgserve.store.aside import NOTHING, Trial
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
+from kgserve.store.rebuild import fresh_folder
 from kgserve.store.store import Store
 
 PATIENCE = 30
 NAME = "s"
+UNTOUCHED = Reach(creates=False, deletes=False, sets=False)
 
 
 def settings(data: Path, **options: Any) -> Settings:
@@ -141,3 +148,26 @@ def assert_whole(store: Store) -> None:
     assert store.engine.state == store.state
     assert store.listing(lambda catalog, _: catalog.sequence) == store.state.sequence
     assert len(ids(store)) == store.state.nodes
+
+
+def assert_copy_right(store: Store) -> None:
+    """The copy that is kept for statements, if there is one, holds the store's rows, and nothing else is left."""
+    folder = store.layout.scratch / "rows"
+    made = store.copy.made
+
+    def look(trial: Trial) -> None:
+        dumping.dump(trial.session, fresh_folder(folder))
+        assert trial.difference(UNTOUCHED) == NOTHING
+
+    def prepare() -> WriteBatch:
+        store.copy.run(look, UNTOUCHED)
+        return WriteBatch()
+
+    is_warm = store.copy.is_warm
+    if is_warm:
+        store.submit_prepared(prepare).result(PATIENCE)
+        assert store.copy.made == made
+        state = store.state
+        assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+        shutil.rmtree(folder)
+    assert [path.name for path in store.layout.scratch.iterdir()] == ["statement"] * is_warm

@@ -1,0 +1,261 @@
+"""The copy that statements try their changes on, kept while they keep coming.
+
+A statement leaves its changes in the copy; what the store made of them is in the journal. So before the next one, the
+rows that a statement has left are put right from the present rows, with what other writes have changed since, in one
+transaction. A copy that anything is unclear about is given back, and the next statement gets a new one; so is one in
+which a statement may have changed edges or taken rows away, for there this engine cannot be relied on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from kgserve.cypher.reach import Reach
+from kgserve.engine.apply import kept_versions
+from kgserve.errors import EngineFailed, StorageFull, Unavailable
+from kgserve.journal.journal import Journal
+from kgserve.journal.tail import Tail
+from kgserve.model.change import NetChange
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.view import RowsView
+from kgserve.settings import MEBIBYTE
+from kgserve.store.aside import (
+    EVERYTHING,
+    NOTHING,
+    Copy,
+    Difference,
+    Doubtful,
+    Trial,
+    copied,
+    is_rough,
+    require_room_to_try,
+)
+from kgserve.store.engine_view import ASKED_SECONDS, EngineView, next_change
+from kgserve.store.layout import Layout
+from kgserve.store.room import require_room
+
+log = structlog.get_logger()
+
+MOST_WARM = 2
+"""Copies that all stores together keep."""
+MOST_KEPT_BYTES = 64 * MEBIBYTE
+"""Memory that the engine may keep for rows that were updated in a copy."""
+MOST_LOG_BYTES = 64 * MEBIBYTE
+"""What the log of a copy may take, or as much as its file."""
+_LOG_BYTES = 4 * MEBIBYTE
+_Found = TypeVar("_Found")
+_Key = TypeVar("_Key", str, EdgeKey)
+_Row = TypeVar("_Row", NodeRow, EdgeRow)
+
+
+class WarmCopies:
+    """The copies that are kept in all stores: those that were used last."""
+
+    def __init__(self, most: int = MOST_WARM) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._copies: OrderedDict[WarmCopy, None] = OrderedDict()
+
+    def used(self, copy: WarmCopy) -> None:
+        """A copy is being used; others are given back if they are too many, unless they are in use as well."""
+        with self._lock:
+            self._copies[copy] = None
+            self._copies.move_to_end(copy)
+            surplus = list(self._copies)[: -self._most]
+        for other in surplus:
+            other.give_back_if_free()
+
+    def given_back(self, copy: WarmCopy) -> None:
+        """A copy is there no longer."""
+        with self._lock:
+            self._copies.pop(copy, None)
+
+
+class WarmCopy:
+    """The copy of one store, if there is one now. Statements run in the store's writing thread, one at a time."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        journal: Journal,
+        engine: EngineView,
+        rows: RowsView,
+        copies: WarmCopies,
+        seconds: float = ASKED_SECONDS,
+    ) -> None:
+        """Make none yet. It is given back once no statement has come for so many ``seconds``."""
+        self.seconds = seconds
+        self.made = 0
+        self._folder = layout.scratch / "statement"
+        self._engine = engine
+        self._rows = rows
+        self._copies = copies
+        self._journal = journal
+        self._tail = Tail(layout.journal)
+        self._copy: Copy | None = None
+        self._used_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is one."""
+        return self._copy is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a statement has left something in it that is to be put right."""
+        copy = self._copy
+        return copy is not None and copy.left is not NOTHING
+
+    def run(self, work: Callable[[Trial], _Found], reach: Reach = EVERYTHING) -> _Found:
+        """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
+
+        ``reach`` is what it may change. For the writing thread. Raises what ``work`` does, and StorageFull when there
+        is no room for a copy.
+        """
+        with self._lock:
+            try:
+                return self._run(work, reach)
+            finally:
+                self._used_at = time.monotonic()
+                if self._copy is not None and (self._copy.left is None or _is_worn(self._copy)):
+                    self._give_back()
+
+    def tend(self) -> None:
+        """Put right what a statement has left, follow, and give back what nobody wants. Blocks."""
+        if self._copy is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() - self._used_at >= self.seconds:
+                self._give_back()
+                return
+            with self._rows.reading() as rows:
+                self._is_in_step(rows)
+        finally:
+            self._lock.release()
+
+    def give_back_if_free(self) -> None:
+        """Let the copy go, unless a statement is at it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._give_back()
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Let the copy go."""
+        with self._lock:
+            self._give_back()
+
+    def _run(self, work: Callable[[Trial], _Found], reach: Reach) -> _Found:
+        rows = self._rows.rows()
+        if self._is_in_step(rows) and self._suits(reach):
+            # What has been written to for long may be worn out where a new one is not: its cache may be full.
+            with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
+                return self._tried(work, rows)
+            log.info("copy_doubtful", store=self._engine.layout.name)
+        self._give_back()
+        engine = self._engine
+        self._copy = copied(engine.reading(timeout=0), self._folder, engine.options, sum(engine.bytes()))
+        self.made += 1
+        return self._tried(work, rows)
+
+    def _suits(self, reach: Reach) -> bool:
+        copy = self._copy
+        return copy is not None and (copy.has_its_edges or not is_rough(reach))
+
+    def _tried(self, work: Callable[[Trial], _Found], rows: Rows) -> _Found:
+        copy = self._copy
+        assert copy is not None  # noqa: S101
+        self._copies.used(self)
+        with copy.trying(lambda key: rows.edge(key) is not None) as trial:
+            return work(trial)
+
+    def _is_in_step(self, rows: Rows) -> bool:
+        """Whether there is a copy of these rows and room for a statement in it; if not, there is none any more."""
+        copy = self._copy
+        if copy is None:
+            return False
+        try:
+            require_room_to_try(self._folder, self._engine.options.cache_bytes)
+            if self._follow(copy, rows):
+                return True
+        except StorageFull:
+            pass
+        except Exception:
+            # Whatever it was, nobody knows what this copy holds now.
+            log.exception("copy_not_followed", store=self._engine.layout.name)
+        self._give_back()
+        return False
+
+    def _follow(self, copy: Copy, rows: Rows) -> bool:
+        """Make a copy one of these rows, unless that is too much for one transaction."""
+        behind = copy.state.sequence < rows.at
+        if not behind and copy.left is NOTHING:
+            return True
+        net = next_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
+        if copy.left is None or (behind and net.state != rows.state):
+            return False
+        settle(net, copy.left, rows)
+        if copy.engine.kept_bytes + kept_versions(net, rows.state) > MOST_KEPT_BYTES:
+            return False
+        if len(net):
+            require_room(self._folder, _LOG_BYTES)
+            copy.engine.apply(net, rows.state, recorded=False)
+            # What a statement has set before it is put right is kept as well.
+            copy.engine.kept_bytes += kept_versions(net, rows.state)
+            copy.is_new = False
+            copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
+        copy.state, copy.left = rows.state, NOTHING
+        return True
+
+    def _give_back(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.close()
+            self._copies.given_back(self)
+
+
+def settle(net: NetChange, left: Difference, rows: Rows) -> None:
+    """Have a net change lead to these rows from a copy in which a statement has ``left`` something, too."""
+    nodes = {row.now["id"]: True for row in left.nodes} | dict.fromkeys(left.nodes_gone, False)
+    for node_id, is_there in nodes.items():
+        node = rows.node(node_id)
+        _settle(node_id, node, net.nodes_created, net.nodes_updated, net.nodes_deleted, is_there=is_there)
+        # What a statement has set beyond the fields that every node has goes, too.
+        net.remade.add(node_id)
+    edges = {row.edge_key: True for row in left.edges} | dict.fromkeys(left.edges_gone, False)
+    for key, is_there in edges.items():
+        edge = rows.edge(key)
+        _settle(key, edge, net.edges_created, net.edges_updated, net.edges_deleted, is_there=is_there)
+
+
+def _settle(
+    key: _Key,
+    row: _Row | None,
+    created: dict[_Key, _Row],
+    updated: dict[_Key, _Row],
+    deleted: set[_Key],
+    *,
+    is_there: bool,
+) -> None:
+    created.pop(key, None)
+    updated.pop(key, None)
+    deleted.discard(key)
+    if row is not None:
+        (updated if is_there else created)[key] = row
+    elif is_there:
+        deleted.add(key)
+
+
+def _is_worn(copy: Copy) -> bool:
+    file_bytes, log_bytes = copy.engine.bytes()
+    return log_bytes > max(MOST_LOG_BYTES, file_bytes)

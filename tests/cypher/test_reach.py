@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from kgserve.cypher.guard import examine
+from kgserve.cypher.reach import Reach, reach
+
+SAID = {
+    "MATCH (n {id: 'a'}) SET n.content = 'x'": "sets",
+    "match (n) set n.`content` = n.type": "sets",
+    "CREATE (:Entity {id: 'DELETE', type: 'SET'})": "creates",
+    "MERGE (n:Entity {id: 'a'}) ON MATCH SET n.content = 'x'": "creates sets",
+    "MATCH (n) DELETE n": "deletes",
+    "MATCH (n) DETACH DELETE n": "deletes relations",
+    "MATCH (a)--(b) SET b.content = a.id": "sets relations",
+    "MATCH (a)-[r]->(b) DELETE r CREATE (b)<-[:RELATES_TO]-(a)": "creates deletes relations",
+}
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_a_statement_may_do(text: str) -> None:
+    found = reach(examine(text, {}, writable=True))
+    names = ("creates", "deletes", "sets", "relations")
+    assert " ".join(name for name in names if getattr(found, name)) == SAID[text]
+
+
+def test_properties_are_set_by_name_alone() -> None:
+    query = "MATCH (n {valid_to: $t}) WHERE n.type = 't' SET n.Content = n.summary, n.`tags`=['x']"
+    found = reach(examine(query, {"t": "2020-01-01"}, writable=True))
+    names = ("type", "content", "tags", "summary", "valid_to", "version")
+    assert [name for name in names if found.may_set(name)] == ["type", "content", "tags"]
+    assert Reach().may_set("version")
+    assert not reach(examine("CREATE (:Entity {id: 'a', version: 1})", {}, writable=True)).may_set("version")
+    assert reach(examine("CREATE (:Entity {id: 'a', version: 1})", {}, writable=True)).may_name("version")
