@@ -58,17 +58,24 @@ class Changes(msgspec.Struct):
     edges_gone: list[int]
 
 
-def changes_of(base: Base, net: NetChange) -> Changes:
-    """What commits after a base, taken together, come to."""
+def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
+    """What changes of a base and the commits after them come to."""
 
     def edge_number(key: EdgeKey) -> int:
-        return base.edge_number(base.number(key[0]), base.number(key[1]), key[2])
+        source, target = base.number(key[0]), base.number(key[1])
+        return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
 
-    nodes = [NodePut(row) for row in net.nodes_created.values()]
-    nodes += [NodePut(row, base.number(row.id)) for row in net.nodes_updated.values()]
-    edges = [EdgePut(row) for row in net.edges_created.values()]
-    edges += [EdgePut(row, edge_number(key)) for key, row in net.edges_updated.items()]
-    return Changes(nodes, edges, [*map(base.number, net.nodes_deleted)], [*map(edge_number, net.edges_deleted)])
+    nodes = {put.row.id: put for put in changes.nodes}
+    nodes |= {key: NodePut(row, base.number(key)) for key, row in (net.nodes_created | net.nodes_updated).items()}
+    edges = {put.row.key: put for put in changes.edges}
+    edges |= {key: EdgePut(row, edge_number(key)) for key, row in (net.edges_created | net.edges_updated).items()}
+    for node_id in net.nodes_deleted:
+        nodes.pop(node_id, None)
+    for key in net.edges_deleted:
+        edges.pop(key, None)
+    nodes_gone = {*changes.nodes_gone, *map(base.number, net.nodes_deleted)} - {put.number for put in nodes.values()}
+    edges_gone = {*changes.edges_gone, *map(edge_number, net.edges_deleted)} - {put.number for put in edges.values()}
+    return Changes([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}])
 
 
 def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True) -> None:

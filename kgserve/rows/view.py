@@ -24,7 +24,7 @@ from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Delta
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import Changes, build, changes_of, fold, write_empty
+from kgserve.rows.fold import Changes, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
 
@@ -133,17 +133,19 @@ class RowsView:
 
     def _taken_as_base(self, changes: Sequence[ChangeSet]) -> bool:
         """Make a base of many rows at once, where that is less work than to keep them beside the old one first."""
-        base = self._epoch.base
-        least = max(self.limits.rows, self.limits.share * AT_ONCE * (base.nodes + base.edges))
+        epoch = self._epoch
+        base = epoch.base
+        least = AT_ONCE * max(self.limits.rows, self.limits.share * (base.nodes + base.edges))
         if sum(change.size for change in changes) < least:
             return False
         with self._lock:
-            if self._folding is not None or self._epoch.delta.versions:
+            if self._folding is not None:
                 return False
             self._folding = deque()
         try:
+            before = Rows(base, epoch.delta, self._state).changes()
             # Nobody waits for the disk twice: the journal has it all.
-            made = self._made(base, changes_of(base, NetChange(changes)), changes[-1].state, durable=False)
+            made = self._made(base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False)
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
                 base.path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -233,7 +233,7 @@ def is_rough(reach: Reach) -> bool:
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
-_Tables = tuple[pa.Table, pa.Table]
+_Tables: TypeAlias = "tuple[pa.Table, pa.Table]"
 
 
 def copied(reading: AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
