@@ -75,6 +75,16 @@ def fold(
     return _fold_in_memory(base, NetChange(first), target, drop_loose=drop_loose)
 
 
+def write_rows(
+    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, *, whole: bool
+) -> Folded:
+    """Write the same two files of all rows of a store, some at a time; ``whole`` says that some have extras."""
+    found = ([*map(_node_tuple, rows)] for rows in nodes)
+    written = _write(target / NODES, found, iter(()), whole=whole)
+    found = ([*map(_edge_tuple, rows)] for rows in edges)
+    return _folded(expected, written, _write(target / EDGES, found, iter(()), whole=whole))
+
+
 def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
     expected = net.state or (verify(base).state if base is not None else StoreState())
     whole = (base is not None and are_whole(base)) or net.has_extras

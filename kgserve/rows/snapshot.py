@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -13,8 +14,7 @@ from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
 from kgserve.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
-from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, with_staleness
-from kgserve.rows.fold import Changes, EdgePut, NodePut
+from kgserve.rows.encoding import EXTRAS, FRESH, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.rows.format import Numbers
 
 FEW = 100
@@ -37,6 +37,15 @@ class Rows:
     def dated(self) -> bool:
         """Whether any row says when it is true."""
         return self.delta.dated
+
+    @property
+    def have_extras(self) -> bool:
+        """Whether any row has extras, or had some a while ago."""
+        changed = (*self.delta.nodes.copy().values(), *self.delta.edges.copy().values())
+        base = self.base
+        if (base.flags_of_nodes & EXTRAS).any() or (base.flags_of_edges & EXTRAS).any():
+            return True
+        return any(each.row is not None and each.row.extras is not None for each in changed)
 
     # Nodes
 
@@ -339,15 +348,27 @@ class Rows:
             versions = [(number, version.at(self.at)) for number, version in found if version is not None]
             yield Gathered(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
 
-    def all_nodes(self) -> Iterator[NodeRow]:
-        """The rows of all nodes, decoded one after the other."""
+    def node_rows(self) -> Iterator[list[NodeRow]]:
+        """The rows of all nodes, some thousands at a time."""
+        base, changed = self.base, self.delta.nodes
         for numbers in self.node_slices():
-            yield from (row for number in numbers.tolist() if (row := self.node_row(number)) is not None)
+            some = numbers.tolist()
+            if some and some[-1] < base.nodes and changed.keys().isdisjoint(some):
+                yield [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
+            else:
+                yield [row for number in some if (row := self.node_row(number)) is not None]
+
+    def edge_rows(self) -> Iterator[list[EdgeRow]]:
+        """The rows of all edges, some thousands at a time."""
+        return (list(self.rows_of(found)) for found in self.edge_slices())
+
+    def all_nodes(self) -> Iterator[NodeRow]:
+        """The rows of all nodes, one after the other."""
+        return chain.from_iterable(self.node_rows())
 
     def all_edges(self) -> Iterator[EdgeRow]:
-        """The rows of all edges, decoded one after the other."""
-        for found in self.edge_slices():
-            yield from self.rows_of(found)
+        """The rows of all edges, one after the other."""
+        return chain.from_iterable(self.edge_rows())
 
     def relation_counts(self) -> dict[str, int]:
         """Every relation type with the number of its edges."""
@@ -364,29 +385,6 @@ class Rows:
             if version.row is not None:
                 counts[cast("EdgeRow", version.row).relation_type] += 1
         return +counts
-
-    def changes(self) -> Changes:
-        """What makes these rows out of the base."""
-        base, found = self.base, Changes([], [], [], [])
-        for number, changed in self.delta.nodes.copy().items():
-            version = changed.at(self.at)
-            if version is None:
-                continue
-            row, own = cast("NodeRow | None", version.row), number < base.nodes
-            if row is not None:
-                found.nodes.append(NodePut(row, number if own else -1, version.data))
-            elif own:
-                found.nodes_gone.append(number)
-        for number, changed in self.delta.edges.copy().items():
-            version = changed.at(self.at)
-            if version is None:
-                continue
-            edge, own = cast("EdgeRow | None", version.row), number < base.edges
-            if edge is not None:
-                found.edges.append(EdgePut(edge, number if own else -1, version.data))
-            elif own:
-                found.edges_gone.append(number)
-        return found
 
 
 _NO_EDGES = np.empty(0, np.int64)

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import structlog
@@ -24,7 +25,7 @@ from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Delta
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import Changes, build, fold, followed_by, write_empty
+from kgserve.rows.fold import Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
 
@@ -143,7 +144,7 @@ class RowsView:
                 return False
             self._folding = deque()
         try:
-            before = Rows(base, epoch.delta, self._state).changes()
+            before = changes_of(Rows(base, epoch.delta, self._state))
             # Nobody waits for the disk twice: the journal has it all.
             made = self._made(base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False)
             with self._lock:
@@ -246,7 +247,7 @@ class RowsView:
         return epoch, state
 
     def _folded(self, rows: Rows) -> Base:
-        return self._made(rows.base, rows.changes(), rows.state)
+        return self._made(rows.base, changes_of(rows), rows.state)
 
     def _made(self, base: Base, changes: Changes, state: StoreState, *, durable: bool = True) -> Base:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
@@ -314,6 +315,30 @@ class RowsView:
         write_empty(path)
         base = Base(path)
         return _new_epoch(base)
+
+
+def changes_of(rows: Rows) -> Changes:
+    """What makes these rows out of their base."""
+    base, delta, at, found = rows.base, rows.delta, rows.at, Changes([], [], [], [])
+    for number, changed in delta.nodes.copy().items():
+        version = changed.at(at)
+        if version is None:
+            continue
+        row, own = cast("NodeRow | None", version.row), number < base.nodes
+        if row is not None:
+            found.nodes.append(NodePut(row, number if own else -1, version.data))
+        elif own:
+            found.nodes_gone.append(number)
+    for number, changed in delta.edges.copy().items():
+        version = changed.at(at)
+        if version is None:
+            continue
+        edge, own = cast("EdgeRow | None", version.row), number < base.edges
+        if edge is not None:
+            found.edges.append(EdgePut(edge, number if own else -1, version.data))
+        elif own:
+            found.edges_gone.append(number)
+    return found
 
 
 def newest_base(folder: Path) -> int:

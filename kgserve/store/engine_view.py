@@ -25,6 +25,7 @@ from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
+from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
@@ -54,8 +55,9 @@ class EngineView:
     was wrong with a file that had been closed cleanly.
     """
 
-    def __init__(self, layout: Layout, journal: Journal, options: EngineOptions) -> None:
+    def __init__(self, layout: Layout, journal: Journal, rows: RowsView, options: EngineOptions) -> None:
         """Open nothing yet."""
+        self._rows = rows
         self.layout = layout
         self.journal = journal
         self.options = options
@@ -226,7 +228,7 @@ class EngineView:
     def _made(self, path: Path, reason: str, *, whole: bool) -> tuple[Engine, StoreState]:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
-            state = rebuild(self.layout, self.journal, self.options, path, reason, whole=whole)
+            state = rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
             return Engine(path, self.options), state
         except OSError as error:
             database.remove(path)

@@ -102,7 +102,9 @@ class Store:
         self._folded = threading.Event()
         self._folded.set()
         self._fold_begins = threading.Lock()
-        self.engine = EngineView(layout, self.journal, engine_options(settings, layout.name, self.observation.slow))
+        self.engine = EngineView(
+            layout, self.journal, self.rows, engine_options(settings, layout.name, self.observation.slow)
+        )
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)

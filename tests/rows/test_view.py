@@ -13,11 +13,14 @@ from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.view import RowsView
+from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
 STAMP = "2025-07-15T12:00:00.000000Z"
+AT_ONCE = FoldLimits(rows=40)
+"""With these the commits of a model become bases at once."""
+ABSENT = [f"absent{number}" for number in range(1_000)]
 
 
 class Model:
@@ -82,6 +85,8 @@ def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) 
         assert sorted(row.key for row in rows.incoming(node_id)) == sorted(key for key in edges if key[1] == node_id)
     for key, row in edges.items():
         assert rows.edge(key) == row
+    assert rows.nodes([*IDS, *ABSENT]) == nodes
+    assert rows.edges([*edges, *((absent, absent, "r") for absent in ABSENT)]) == edges
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -89,6 +94,7 @@ def test_it_holds_what_was_written_through_folds_and_reopenings(tmp_path: Path, 
     model, view, journal = Model(seed), RowsView(tmp_path), list[ChangeSet]()
     held: list[tuple[Rows, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
     for number in range(30):
+        view.limits = model.source.choice((FoldLimits(), AT_ONCE))
         journal.append(model.next())
         view.apply(journal[-1:])
         with view.reading() as rows:
@@ -117,6 +123,7 @@ def test_a_reader_sees_one_commit_while_others_are_written_and_folded(tmp_path: 
         while not stop.is_set() and model.at < 400:
             group = [model.next() for _ in range(model.source.randint(1, 3))]
             states[model.at] = dict(model.nodes), dict(model.edges)
+            view.limits = model.source.choice((FoldLimits(), AT_ONCE))
             view.apply(group)
 
     def fold() -> None:
@@ -164,3 +171,28 @@ def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None
     again = RowsView(tmp_path)
     assert (again.base_sequence, again.state.nodes) == (0, 0)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path: Path) -> None:
+    model, view = Model(3), RowsView(tmp_path)
+    view.limits = AT_ONCE
+    journal = [model.next()]
+    view.apply(journal)
+    (path,) = tmp_path.iterdir()
+    assert UNSYNCED in path.suffixes
+    whole = path.read_bytes()
+    at = Base(path).section("nodes").offset
+    path.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    view = RowsView(tmp_path)
+    assert view.base_sequence == 0
+    view.catch_up(lambda after: journal[after:])
+    view.limits = AT_ONCE
+    journal.append(model.next())
+    view.apply(journal[1:])
+    view.sync()
+    (path,) = tmp_path.iterdir()
+    assert UNSYNCED not in path.suffixes
+    view = RowsView(tmp_path)
+    assert view.base_sequence == 2
+    with view.reading() as rows:
+        check(rows, model.nodes, model.edges)
