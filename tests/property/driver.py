@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 
 from kgserve.engine import dumping
-from kgserve.errors import InvalidInput, NotFound
+from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.frame import read_frame
 from kgserve.journal.journal import list_segments
@@ -241,7 +241,16 @@ class Driver:
         self._compare_rows()
         self._compare_catalog()
 
+    def _can_be_read(self) -> bool:
+        """Whether all rows are whole; who meets one that is not has them made anew, and is to come again."""
+        try:
+            with self.store.reading() as rows:
+                return bool([*rows.all_nodes(), *rows.all_edges(), True])
+        except Unavailable:
+            return False
+
     def _compare_rows(self) -> None:
+        until(self._can_be_read, PATIENCE)
         with self.store.reading() as rows:
             nodes, edges, ids = list(rows.all_nodes()), list(rows.all_edges()), list(rows.ids_behind(""))
             incoming = [row for node_id in ids for row in rows.incoming(node_id)]
