@@ -9,6 +9,7 @@ import httpx
 import pytest
 import structlog
 
+from kgserve.store.layout import SUFFIX
 from tests.http.serving import Served, accepted, exchange, refusal
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -16,10 +17,9 @@ NODE = {"nodes": [{"id": "a", "type": "t"}]}
 
 
 def everything_under(folder: Path) -> set[Path]:
-    # Indexes of other tests' stores are written in the background.
-    # What comes and goes by itself in stores of other tests does not count.
-    found = (path for path in folder.rglob("*") if not {"views", "scratch"} & set(path.parts))
-    return {path for path in found if not path.name.startswith("history.sqlite")}
+    # What comes and goes by itself in stores of other tests does not count, nor does the record of what was refused.
+    found = (path for path in folder.rglob("*") if path.name != "audit.log")
+    return {path for path in found if not any(parent.name.endswith(SUFFIX) for parent in path.parents)}
 
 
 def refused_without_a_trace(served: Served, http: httpx.Client, encoded: str) -> None:
