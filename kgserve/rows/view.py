@@ -23,7 +23,7 @@ from kgserve.journal.files import storage_error, sync_file, sync_folder
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
-from kgserve.rows.delta import Delta
+from kgserve.rows.delta import Delta, Version
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
@@ -319,26 +319,28 @@ class RowsView:
 
 def changes_of(rows: Rows) -> Changes:
     """What makes these rows out of their base."""
-    base, delta, at, found = rows.base, rows.delta, rows.at, Changes([], [], [], [])
-    for number, changed in delta.nodes.copy().items():
-        version = changed.at(at)
-        if version is None:
-            continue
-        row, own = cast("NodeRow | None", version.row), number < base.nodes
-        if row is not None:
-            found.nodes.append(NodePut(row, number if own else -1, version.data))
-        elif own:
-            found.nodes_gone.append(number)
-    for number, changed in delta.edges.copy().items():
-        version = changed.at(at)
-        if version is None:
-            continue
-        edge, own = cast("EdgeRow | None", version.row), number < base.edges
-        if edge is not None:
-            found.edges.append(EdgePut(edge, number if own else -1, version.data))
-        elif own:
-            found.edges_gone.append(number)
-    return found
+    base, delta = rows.base, rows.delta
+    nodes, nodes_gone = _parted(delta.nodes, rows.at, base.nodes)
+    edges, edges_gone = _parted(delta.edges, rows.at, base.edges)
+    return Changes(
+        [NodePut(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
+        [EdgePut(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
+        nodes_gone,
+        edges_gone,
+    )
+
+
+def _parted(changed: dict[int, Version], at: int, count: int) -> tuple[list[tuple[int, Version]], list[int]]:
+    """Rows that are there as of a commit, with their numbers in a base of so many or -1, and the numbers of others."""
+    there: list[tuple[int, Version]] = []
+    gone: list[int] = []
+    for number, newest in changed.copy().items():
+        version = newest.at(at)
+        if version is not None and version.row is not None:
+            there.append((number if number < count else -1, version))
+        elif version is not None and number < count:
+            gone.append(number)
+    return there, gone
 
 
 def newest_base(folder: Path) -> int:
