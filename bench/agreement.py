@@ -26,8 +26,10 @@ def disagreements(client: Client, store: str) -> list[str]:
         [[count]] = client.call("POST", f"{api}/cypher", {"query": query})["rows"]
         if count != len(rows[kind]):
             wrong.append(f"engine: {count} {kind}, not {len(rows[kind])}")
-    if list(_listed(client, api)) != sorted(node["id"] for node in rows["nodes"]):
-        wrong.append("the catalog lists other nodes than the export has")
+    listed, exported = list(_listed(client, api)), sorted(node["id"] for node in rows["nodes"])
+    if listed != exported:
+        missing, alien = sorted({*exported} - {*listed}), sorted({*listed} - {*exported})
+        wrong.append(f"the catalog lists {len(listed)} of {len(exported)} nodes; not {missing[:3]}, but {alien[:3]}")
     if _sorted(client.export(f"{store}", f"?as_of={stats['sequence']}")) != _sorted(lines):
         wrong.append("the history as of the last commit is not the present")
     return wrong + _of_indexes(client, api, sum(bool(node["content"]) for node in rows["nodes"]))

@@ -70,7 +70,7 @@ class Rows:
         return None if number < 0 else self.node_row(number)
 
     def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The nodes among some ids that are there, by id."""
+        """The nodes among some ids that are there, by id and in the order of these."""
         if len(ids) < MANY:
             return {node_id: row for node_id in ids if (row := self.node(node_id)) is not None}
         base, delta = self.base, self.delta
@@ -79,7 +79,8 @@ class Rows:
         flags = base.flags_of_nodes[own].tolist()
         rows = dict(zip(map(numbers.__getitem__, own), map(decode_node, base.some_node_texts(own), flags), strict=True))
         changed = {number: node_id for number, node_id in numbers.items() if number in delta.nodes}
-        return rows | {each: row for number, each in changed.items() if (row := self.node_row(number)) is not None}
+        rows |= {each: row for number, each in changed.items() if (row := self.node_row(number)) is not None}
+        return {node_id: rows[node_id] for node_id in ids if node_id in rows}
 
     def node_row(self, number: int) -> NodeRow | None:
         """The row of a node, None when it is gone."""
@@ -179,7 +180,7 @@ class Rows:
         return None if number < 0 else self.edge_row(number)
 
     def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
-        """The edges among some keys that are there, by key."""
+        """The edges among some keys that are there, by key and in the order of these."""
         base, delta = self.base, self.delta
         if len(keys) < MANY or len(keys) * LOOKED_AT < base.edges or not base.edges:
             return {key: row for key in keys if (row := self.edge(key)) is not None}
@@ -189,7 +190,8 @@ class Rows:
         rows = dict(zip(map(found.__getitem__, own), map(decode_edge, base.some_edge_texts(own), flags), strict=True))
         changed = [key for number, key in found.items() if number in delta.edges]
         changed += [key for key in keys if key in delta.edge_numbers]
-        return rows | {key: row for key in changed if (row := self.edge(key)) is not None}
+        rows |= {key: row for key in changed if (row := self.edge(key)) is not None}
+        return {key: rows[key] for key in keys if key in rows}
 
     def edge_row(self, number: int) -> EdgeRow | None:
         """The row of an edge, None when it is gone."""

@@ -85,8 +85,12 @@ def check(rows: Rows, nodes: dict[str, NodeRow], edges: dict[EdgeKey, EdgeRow]) 
         assert sorted(row.key for row in rows.incoming(node_id)) == sorted(key for key in edges if key[1] == node_id)
     for key, row in edges.items():
         assert rows.edge(key) == row
+    # In the order in which they are asked for: a page of a list is made so.
+    assert list(rows.nodes([*IDS, *ABSENT])) == [node_id for node_id in IDS if node_id in nodes]
     assert rows.nodes([*IDS, *ABSENT]) == nodes
-    assert rows.edges([*edges, *((absent, absent, "r") for absent in ABSENT)]) == edges
+    keys = sorted(edges)
+    assert list(rows.edges([*keys, *((absent, absent, "r") for absent in ABSENT)])) == keys
+    assert rows.edges(keys) == edges
 
 
 @pytest.mark.parametrize("seed", range(4))
