@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from litestar import Request, Response, post
+from litestar import post
 
 from kgserve.http import examples
-from kgserve.http.body import read_json
+from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, Body, Operation, described
-from kgserve.http.parameters import path_text
-from kgserve.http.service import service_of
+from kgserve.http.service import Answer
 from kgserve.model.answers import BatchSearchAnswer, ContextAnswer, SearchAnswer
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest
 from kgserve.ops import batch_search as batch_ops
@@ -48,35 +48,31 @@ _CONTEXT = Operation(
 )
 
 
-@post("/api/memory/{store:str}/search", status_code=200, opt=described(_SEARCH))
-async def search(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(post("/api/memory/{store:str}/search", status_code=200, opt=described(_SEARCH)))
+def search(call: Call[SearchRequest]) -> Answer:
     """Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
 
     `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
     hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
     """
-    store = path_text(request, "store")
-    wanted = await read_json(request, SearchRequest)
-    service = service_of(request)
-    return await service.read(ops.search, service.pool, service.indexer, store, wanted, service.historian)
+    return _asked(ops.search, call)
 
 
-@post("/api/memory/{store:str}/search/batch", status_code=200, opt=described(_BATCH))
-async def search_batch(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(post("/api/memory/{store:str}/search/batch", status_code=200, opt=described(_BATCH)))
+def search_batch(call: Call[BatchSearchRequest]) -> Answer:
     """Runs 1 to 8 variants and joins them by reciprocal rank fusion (k = 60); ties keep the order of appearance."""
-    store = path_text(request, "store")
-    wanted = await read_json(request, BatchSearchRequest)
-    service = service_of(request)
-    return await service.read(batch_ops.batch_search, service.pool, service.indexer, store, wanted, service.historian)
+    return _asked(batch_ops.batch_search, call)
 
 
-@post("/api/memory/{store:str}/context", status_code=200, opt=described(_CONTEXT))
-async def context(request: Request[Any, Any, Any]) -> Response[bytes]:
+@direct(post("/api/memory/{store:str}/context", status_code=200, opt=described(_CONTEXT)))
+def context(call: Call[ContextRequest]) -> Answer:
     """Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
     The text is never over the budget.
     """
-    store = path_text(request, "store")
-    wanted = await read_json(request, ContextRequest)
-    service = service_of(request)
-    return await service.read(context_ops.context, service.pool, service.indexer, store, wanted, service.historian)
+    return _asked(context_ops.context, call)
+
+
+def _asked(work: Callable[..., Any], call: Call[Any]) -> Answer:
+    service = call.service
+    return service.reading(work, service.pool, service.indexer, call.text("store"), call.body, service.historian)

@@ -135,12 +135,12 @@ def spread(
     if not 0.0 <= decay <= MAX_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay {decay} is not within 0..{MAX_DECAY}, or {hops} hops are not 0, 1 or 2")
     links = _links(neighbours) if hops else {}
-    first = {key: _best_of(scores, around.items()) for key, around in links.items()}
+    first = {key: best for key, around in links.items() if (best := _best_of(scores, around))}
     second = _second_hop(scores, links) if hops > 1 else {}
     found: dict[str, tuple[Nearby, ...]] = {}
-    for key in links:
-        givers = ((first.get(key), 1), (second.get(key), 2))
-        gains = ((best[0], decay**hop * (best[1] - scores.get(key, 0.0)), hop) for best, hop in givers if best)
+    for key in first.keys() | second.keys():
+        own, givers = scores.get(key, 0.0), ((first.get(key), 1), (second.get(key), 2))
+        gains = ((best[0], decay**hop * (best[1] - own), hop) for best, hop in givers if best)
         near = tuple(Nearby(amount, via, hop) for via, amount, hop in gains if amount > 0.0)
         if near:
             found[key] = near
@@ -154,19 +154,24 @@ def _links(neighbours: Neighbours) -> dict[str, dict[str, float]]:
     """Relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
     hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB}
     links: dict[str, dict[str, float]] = {}
-    for key, around in neighbours.items():
-        for other, weight in around:
-            if key == other or key in hubs or other in hubs or not weight > 0.0:
-                continue
-            for one, two in ((key, other), (other, key)):
-                ends = links.setdefault(one, {})
-                ends[two] = max(min(weight, 1.0), ends.get(two, 0.0))
+    for key in neighbours.keys() - hubs:
+        own = links.setdefault(key, {})
+        for other, weight in neighbours[key]:
+            near = min(weight, 1.0)
+            if near > own.get(other, 0.0) and key != other and other not in hubs:
+                own[other] = near
+                links.setdefault(other, {})[key] = near
     return links
 
 
-def _best_of(scores: Mapping[str, float], around: Iterable[tuple[str, float]]) -> _Giver | None:
-    givers = ((other, weight * scores.get(other, 0.0)) for other, weight in around)
-    return max(givers, key=lambda giver: giver[1], default=None)
+def _best_of(scores: Mapping[str, float], around: Mapping[str, float]) -> _Giver | None:
+    """The neighbour that gives most, if any gives anything; among equals the first by id."""
+    best, most = None, 0.0
+    for other, weight in around.items():
+        value = weight * scores.get(other, 0.0)
+        if value > most or (best is not None and value == most and other < best):
+            best, most = other, value
+    return None if best is None else (best, most)
 
 
 def _second_hop(scores: Mapping[str, float], links: Mapping[str, Mapping[str, float]]) -> dict[str, _Giver]:
@@ -177,17 +182,21 @@ def _second_hop(scores: Mapping[str, float], links: Mapping[str, Mapping[str, fl
     """
     best: dict[str, _Giver] = {}
     for around in links.values():
-        offers = sorted(((other, weight * scores.get(other, 0.0)) for other, weight in around.items()), key=_falling)
-        for receiver, weight in around.items():
+        givers = ((other, weight * scores.get(other, 0.0)) for other, weight in around.items())
+        # Most ends match nothing, and have nothing to give.
+        offers = sorted((giver for giver in givers if giver[1] > 0.0), key=_falling)
+        for receiver, weight in around.items() if offers else ():
             near = links[receiver]
-            offer = next((giver for giver in offers if giver[0] != receiver and giver[0] not in near), None)
-            if offer and offer[1] * weight > best.get(receiver, ("", 0.0))[1]:
-                best[receiver] = (offer[0], offer[1] * weight)
+            for giver, value in offers:
+                if giver != receiver and giver not in near:
+                    if (-value * weight, giver) < _falling(best.get(receiver, ("", 0.0))):
+                        best[receiver] = (giver, value * weight)
+                    break
     return best
 
 
-def _falling(giver: _Giver) -> float:
-    return -giver[1]
+def _falling(giver: _Giver) -> tuple[float, str]:
+    return -giver[1], giver[0]
 
 
 def rank(matches: Mapping[str, Match], nearby: Mapping[str, tuple[Nearby, ...]] | None = None) -> list[Ranked]:
@@ -199,7 +208,7 @@ def rank(matches: Mapping[str, Match], nearby: Mapping[str, tuple[Nearby, ...]] 
 
 def _ranked(key: str, match: Match | None, nearby: tuple[Nearby, ...]) -> Ranked:
     own = match.score if match else 0.0
-    return Ranked(key, own + sum(near.amount for near in nearby), match, nearby)
+    return Ranked(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
 
 
 def look_around(scores: Mapping[str, float], look_up: Callable[[Sequence[str]], Neighbours]) -> dict[str, list[_Giver]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -93,26 +94,43 @@ class PresentGraph(Graph):
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         """See `Graph.neighbours`."""
-        return {node_id: list(islice(self._ends(node_id), _ENOUGH)) for node_id in ids}
+        names = self._present.delta.ids
+        found = {node_id: self._ends(node_id) for node_id in ids}
+        ends = iter(names([end for each in found.values() for end, _ in each]))
+        return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         """See `Graph.walk`."""
         wanted = msgspec.structs.replace(_walk(start, depth, max_nodes), valid_at=self._valid_at)
         return list(self._present.rows_of(walk(self._present, wanted).edges))
 
-    def _ends(self, node_id: str) -> Iterator[tuple[str, float]]:
+    def _ends(self, node_id: str) -> list[tuple[int, float]]:
         rows, node = self._present, self._present.number(node_id)
+        found: list[tuple[int, float]] = []
         if node < 0:
-            return
+            return found
+        dated = self._valid_at is not None and rows.dated
         for outgoing in (True, False):
-            edges = rows.around(np.array([node]), outgoing=outgoing)
-            if self._valid_at is not None and rows.dated:
-                # With so many it is taken for a hub, however few of them are true.
-                edges = rows.holding(edges.first(MAX_SHOWN), self._valid_at)
-            edges = edges.first(_ENOUGH)
-            ends = rows.ends(edges)[outgoing]
-            for end, weight in zip(ends.tolist(), rows.weights(edges), strict=True):
-                yield rows.delta.id(end), weight
+            few = not dated and rows.base.degree(node, outgoing=outgoing) <= MAX_SHOWN
+            found += self._few_ends(node, outgoing=outgoing) if few else self._some_ends(node, outgoing=outgoing)
+        return found[:_ENOUGH]
+
+    def _few_ends(self, node: int, *, outgoing: bool) -> list[tuple[int, float]]:
+        edges, weights = self._present.edges_of(node, outgoing=outgoing), self._present.base.weights
+        own = zip(edges.numbers[:_ENOUGH], edges.ends[:_ENOUGH], strict=True)
+        found: list[tuple[int, float]] = [(end, weights[number]) for number, end in own]
+        if edges.changed:
+            found += [(end, cast("EdgeRow", version.row).weight) for _, end, version in edges.changed[:_ENOUGH]]
+        return found
+
+    def _some_ends(self, node: int, *, outgoing: bool) -> Iterable[tuple[int, float]]:
+        rows = self._present
+        edges = rows.around(np.array([node]), outgoing=outgoing)
+        if self._valid_at is not None and rows.dated:
+            # With so many it is taken for a hub, however few of them are true.
+            edges = rows.holding(edges.first(MAX_SHOWN), self._valid_at)
+        edges = edges.first(_ENOUGH)
+        return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         return self._present.nodes(ids)

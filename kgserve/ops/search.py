@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import msgspec
@@ -30,6 +31,8 @@ MAX_LIMIT = 100
 AT_LEAST_SECONDS = 10.0
 GRAPH_STARTS = 5
 GRAPH_NODES = 1000
+SEARCHES = 32
+"""Hybrid searches at once whose words are looked for beside their meaning."""
 # Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
 _SPARE = 10
 # How deep the two lists are read: a page further down is answered from deeper lists, but what comes before it keeps its
@@ -37,6 +40,8 @@ _SPARE = 10
 _POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 
 Vector = NDArray[np.float32]
+
+_threads = ThreadPoolExecutor(SEARCHES, "search-words")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -151,7 +156,10 @@ class Finder:
 
     def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
         vectors = self._indexes.vectors_of(list(ids))
-        return {key: float(vector @ self._embedded()) for key, vector in vectors.items()}
+        if not vectors:
+            return {}
+        near = np.stack(list(vectors.values())) @ self._embedded()
+        return dict(zip(vectors, near.tolist(), strict=True))
 
     def _deep_enough(self, wanted: int) -> list[Found]:
         found: dict[str, Found] = {}
@@ -164,7 +172,10 @@ class Finder:
         return list(found.values())
 
     def _hybrid(self, pool: int) -> list[Found]:
-        words, meaning = self._words(pool), self._meaning(pool)
+        # Side by side: neither needs the interpreter for most of its time.
+        beside = _threads.submit(self._words, pool)
+        meaning = self._meaning(pool)
+        words = beside.result()
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
         matches = (

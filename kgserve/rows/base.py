@@ -148,6 +148,11 @@ class Base:
         """The id of a node."""
         return self._id(number).decode()
 
+    def ids(self, numbers: Iterable[int]) -> list[str]:
+        """The ids of nodes."""
+        data, starts, at = self._map, self._id_at, self._ids
+        return [data[at + starts[number] : at + starts[number + 1]].decode() for number in numbers]
+
     def node(self, number: int) -> bytes:
         """The open JSON of a node. Raises RowsDamaged."""
         return self._text(self._nodes + self._node_at[number], self._nodes + self._node_at[number + 1])
@@ -228,6 +233,11 @@ class Base:
         starts = self.out_at if outgoing else self.in_at
         places = ranges(starts[numbers], starts[numbers + 1])
         return places if outgoing else self.in_edge[places].astype(np.int64)
+
+    def degree(self, node: int, *, outgoing: bool) -> int:
+        """How many edges start, or end, at a node; one that the base does not have has none."""
+        starts = self.out_starts if outgoing else self.in_starts
+        return starts[node + 1] - starts[node] if node < self.nodes else 0
 
     def edges_of(self, node: int, *, outgoing: bool) -> tuple[Sequence[int], Sequence[int]]:
         """The edges that start, or end, at a node: their numbers and their other ends."""

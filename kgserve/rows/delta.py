@@ -105,6 +105,10 @@ class Delta:
         new = number - self.base.nodes
         return self.base.id(number) if new < 0 else self.node_ids[new]
 
+    def ids(self, numbers: Sequence[int]) -> list[str]:
+        """The ids of nodes."""
+        return self.base.ids(numbers) if not self.node_ids else [self.id(number) for number in numbers]
+
     def ends(self, number: int) -> tuple[int, int]:
         """Source and target of an edge."""
         new = number - self.base.edges

@@ -229,9 +229,8 @@ class _SmallWalk:
 
     def _followed(self, node: int, *, outgoing: bool) -> Around:
         """The edges of a node that are to be followed."""
-        base, wanted = self._rows.base, self._wanted
-        starts = base.out_starts if outgoing else base.in_starts
-        if node < base.nodes and starts[node + 1] - starts[node] > self._left:
+        wanted = self._wanted
+        if self._rows.base.degree(node, outgoing=outgoing) > self._left:
             raise _Large
         found = self._rows.edges_of(node, outgoing=outgoing)
         self._left -= len(found.numbers) + len(found.changed)

@@ -182,7 +182,8 @@ class VectorIndex:
     def vectors_of(self, ids: Sequence[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
         """The vectors of those entities that are there, and had the same text as of a commit, if one is given."""
         with self._lock:
-            labels = [self._labels[node_id] for node_id in ids if node_id in self._labels]
+            known = self._labels
+            labels = [known[node_id] for node_id in ids if node_id in known]
             if as_of is not None:
                 labels = [label for label in labels if self._columns.since[label] <= as_of]
             rows = self._rows.values[np.asarray(labels, np.intp)]
