@@ -280,8 +280,7 @@ class Base:
 
     def check(self) -> None:
         """Compare every block with its sum. Raises RowsDamaged. Takes a second for some gigabytes."""
-        for block in range(len(self._sums)):
-            self._check_block(block)
+        self._check(range(len(self._sums)))
 
     def _hold(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         held = np.ones(len(numbers), np.bool_)
@@ -305,9 +304,9 @@ class Base:
         return self._map[start:end]
 
     def _check_range(self, start: int, end: int) -> None:
-        for block in range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1):
-            if not self._checked[block]:
-                self._check_block(block)
+        checked = self._checked
+        blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
+        self._check([block for block in blocks if not checked[block]])
 
     def _some_texts(self, offset: int, places: Sequence[int], numbers: Iterable[int]) -> list[bytes]:
         data, checked = self._map, self._checked
@@ -327,20 +326,23 @@ class Base:
         return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _check_blocks(self, starts: Numbers, ends: Numbers) -> None:
+        """Check the blocks of texts, most of which are in one block or two."""
         bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
         first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
         checked = np.frombuffer(self._checked, np.uint8)
-        if checked[first].all() and checked[last].all() and int((last - first).max(initial=0)) <= 1:
-            return
-        for start, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
-            self._check_range(start << BLOCK_BITS, (end + 1) << BLOCK_BITS)
+        outer = np.concatenate((first, last))
+        self._check(np.unique(outer[checked[outer] == 0]).tolist())
+        for at in np.flatnonzero(last - first > 1).tolist():
+            self._check_range(int(starts[at]), int(ends[at]))
 
-    def _check_block(self, block: int) -> None:
-        start = block << BLOCK_BITS
-        end = min(start + BLOCK, self._directory.sections["sums"].offset)
-        if xxhash.xxh3_64_intdigest(memoryview(self._map)[start:end]) != self._sums[block]:
-            raise RowsDamaged(f"{self.path.name} does not fit its checksums at offset {start}")
-        self._checked[block] = 1
+    def _check(self, blocks: Iterable[int]) -> None:
+        data, sums, checked = memoryview(self._map), self._sums, self._checked
+        digest, last = xxhash.xxh3_64_intdigest, self._directory.sections["sums"].offset
+        for block in blocks:
+            start = block << BLOCK_BITS
+            if digest(data[start : min(start + BLOCK, last)]) != sums[block]:
+                raise RowsDamaged(f"{self.path.name} does not fit its checksums at offset {start}")
+            checked[block] = 1
 
     def _column(self, name: str) -> Numbers:
         section = self._directory.sections[name]

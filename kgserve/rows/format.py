@@ -1,6 +1,6 @@
 """The file of a base: its columns and texts, and how what is written there is known to be whole.
 
-    magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 16 KiB before them · directory
+    magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 4 KiB before them · directory
     (JSON) · its length and its sum
 
 Columns are plain arrays in little-endian order, so that a walk is arithmetic on them; the rows themselves are JSON, one
@@ -24,9 +24,9 @@ from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text
 from kgserve.rows.encoding import RowsDamaged
 
-MAGIC = b"KGROWS01"
+MAGIC = b"KGROWS02"
 ALIGNMENT = 64
-BLOCK_BITS = 14
+BLOCK_BITS = 12
 BLOCK = 1 << BLOCK_BITS
 FOOTER = 24
 NOWHERE = 0xFFFFFFFF
@@ -121,4 +121,4 @@ def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:
         raise RowsDamaged(f"{name} has no directory of ours: {error}") from error
     if set(directory.sections) != {*COLUMNS, *TEXTS, "sums"}:
         raise RowsDamaged(f"{name} is of another format")
-    return directory, np.frombuffer(data[sums.offset : sums.offset + sums.size], "<u8").data
+    return directory, np.frombuffer(data, "<u8", sums.size // 8, sums.offset).data
