@@ -22,7 +22,7 @@ from bench.writers import Writers
 
 STORE = "damaged"
 SETTINGS = {"compact_wal_mb": 1}
-FILES = ("graph.kuzu", "graph.kuzu.wal", "views/rows/*.rows")
+FILES = ("graph.kuzu", "graph.kuzu.wal", "views/rows/*.rows", "views/rows/*.texts")
 
 Damage = Callable[[Path, random.Random], None]
 
@@ -104,7 +104,7 @@ def _silent(data: Path, choice: random.Random, repetitions: int) -> Tally:
 def _write(data: Path, name: str, tally: Tally) -> dict[Any, Any]:
     """Let clients write for a while, stop cleanly, and return the content."""
     ledger = Ledger(STORE)
-    with Server(data, SETTINGS) as server, server.client() as client:
+    with Server(data, SETTINGS, module="bench.eager") as server, server.client() as client:
         since = server.mark()
         with Writers(server.port, ledger, name, size=2_000) as writers:
             while not ledger.acknowledged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,19 @@ def show(tallies: Sequence[Tally]) -> None:
 
 
 def export_when_open(client: Client, store: str) -> list[Any]:
-    """All lines of a store; waits while it is opening, and takes a store that was never created as empty."""
+    """All lines of a store; comes again while it is opening, and takes one that was never created as empty."""
     end = time.monotonic() + OPENING_SECONDS
     while True:
         reply = client.send("GET", f"/api/memory/{store}/stats")
         if reply.status == 404:
             return []
         if reply.status == 200:
-            return client.export(store)
-        if reply.status != 503 or time.monotonic() > end:
+            try:
+                return client.export(store)
+            except IncompleteRead:
+                # Rows turned out to be damaged on the way, and are being made anew.
+                client.close()
+        elif reply.status != 503 or time.monotonic() > end:
             raise ServerFailed(f"{store} does not open: {reply.status} {reply.body[:500]!r}")
         time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The base: all rows of a store at one commit, in one file that is mapped into memory and never changed.
+"""The base: all rows of a store at one commit, in two files that are mapped into memory and never changed.
 
 Nodes are numbered in the order of their ids, edges in the order of source, target and relation type. Columns are
 checked against their sums when the file is opened, texts when they are first read.
@@ -16,8 +16,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.model.rows import EdgeKey
-from kgserve.rows.encoding import DATED, FRESH, ORDINAL, RowsDamaged
-from kgserve.rows.format import BLOCK, BLOCK_BITS, COLUMNS, LAST, TEXTS, Numbers, Section, directory_of, mapped
+from kgserve.rows.encoding import DATED, FRESH, ORDINAL
+from kgserve.rows.format import BLOCK_BITS, COLUMNS, LAST, Blocks, Numbers, directory_of, mapped, texts_of
 
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20
@@ -34,8 +34,8 @@ class Base:
         """Map a file. Raises RowsDamaged, and FileNotFoundError."""
         self.path = path
         self._map = mapped(path)
-        self._directory, self._sums = directory_of(self._map, path.name)
-        self._checked = bytearray(len(self._sums))
+        self._directory, sums = directory_of(self._map, path.name)
+        self._blocks = Blocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
         self.state = self._directory.state
         self.nodes, self.edges = self._directory.nodes, self._directory.edges
         self._arrays = {name: self._column(name) for name in COLUMNS}
@@ -45,13 +45,17 @@ class Base:
         self.weight, self.created, self.in_edge = column("weight"), column("created"), column("in_edge")
         self.out_at, self.in_at = column("out_at"), column("in_at")
         self.node_at, self.edge_at = column("node_at"), column("edge_at")
+        self.node_size, self.edge_size = column("node_size"), column("edge_size")
         self.id_at, self.hashes, self.hashed = column("id_at"), column("hashes"), column("hashed")
         self.dated = bool(len(column("dated_nodes")) or len(column("dated_edges")))
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
-        self._ids, self._nodes, self._edges = (self._directory.sections[name].offset for name in TEXTS[:3])
+        self._ids = self._directory.sections["ids"].offset
+        directory = self._directory
+        self._texts = Blocks(texts_of(path, directory), column("text_sums").data, directory.texts_size, directory.texts)
         # Single numbers are read through these: an element of an array costs three times as much.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
         self._id_at, self._node_at, self._edge_at = self.id_at.data, self.node_at.data, self.edge_at.data
+        self._node_sizes, self._edge_sizes = self.node_size.data, self.edge_size.data
         self.out_starts, self.in_starts = self.out_at.data, self.in_at.data
         self.sources, self.targets = self.source.data, self.target.data
         self.relations, self.weights = self.relation.data, self.weight.data
@@ -68,20 +72,31 @@ class Base:
         """A column by its name."""
         return self._arrays[name]
 
-    def section(self, name: str) -> Section:
-        """Where a column or a text is in the file."""
-        return self._directory.sections[name]
+    @property
+    def texts(self) -> str:
+        """The name of the file beside it that has the rows; "" for a base that never had any."""
+        return self._directory.texts
 
-    def blob(self, name: str) -> memoryview:
-        """All texts of a kind, one after the other. Raises RowsDamaged."""
-        section = self._directory.sections[name]
-        self._check_range(section.offset, section.offset + max(section.size, 1))
+    @property
+    def texts_size(self) -> int:
+        """Bytes of that file that are this base's."""
+        return self._directory.texts_size
+
+    def ids_text(self) -> memoryview:
+        """All ids, one after the other. Raises RowsDamaged."""
+        section = self._directory.sections["ids"]
+        self._blocks.check_range(section.offset, section.offset + max(section.size, 1))
         return memoryview(self._map)[section.offset : section.offset + section.size]
+
+    def text(self, start: int, end: int) -> memoryview:
+        """A part of the texts. Raises RowsDamaged."""
+        self._texts.check_range(start, end)
+        return memoryview(self._texts.data)[start:end]
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
-        return len(self._map)
+        """Bytes of its files."""
+        return len(self._map) + self.texts_size
 
     # Nodes
 
@@ -155,15 +170,15 @@ class Base:
 
     def node(self, number: int) -> bytes:
         """The open JSON of a node. Raises RowsDamaged."""
-        return self._text(self._nodes + self._node_at[number], self._nodes + self._node_at[number + 1])
+        return self._text(self._node_at[number], self._node_sizes[number])
 
     def node_texts(self, numbers: Numbers) -> list[bytes]:
         """The open JSON of nodes. Raises RowsDamaged."""
-        return self._texts(self._nodes, self.node_at, numbers)
+        return self._many_texts(self.node_at, self.node_size, numbers)
 
     def some_node_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """As `node_texts`, quicker for a few."""
-        return self._some_texts(self._nodes, self._node_at, numbers)
+        return self._some_texts(self._node_at, self._node_sizes, numbers)
 
     # Edges
 
@@ -218,15 +233,15 @@ class Base:
 
     def edge(self, number: int) -> bytes:
         """The JSON of an edge. Raises RowsDamaged."""
-        return self._text(self._edges + self._edge_at[number], self._edges + self._edge_at[number + 1])
+        return self._text(self._edge_at[number], self._edge_sizes[number])
 
     def edge_texts(self, numbers: Numbers) -> list[bytes]:
         """The JSON of edges. Raises RowsDamaged."""
-        return self._texts(self._edges, self.edge_at, numbers)
+        return self._many_texts(self.edge_at, self.edge_size, numbers)
 
     def some_edge_texts(self, numbers: Iterable[int]) -> list[bytes]:
         """As `edge_texts`, quicker for a few."""
-        return self._some_texts(self._edges, self._edge_at, numbers)
+        return self._some_texts(self._edge_at, self._edge_sizes, numbers)
 
     def around(self, numbers: Numbers, *, outgoing: bool) -> Numbers:
         """The edges that start, or end, at any of some nodes, those of one node in order."""
@@ -280,7 +295,8 @@ class Base:
 
     def check(self) -> None:
         """Compare every block with its sum. Raises RowsDamaged. Takes a second for some gigabytes."""
-        self._check(range(len(self._sums)))
+        self._blocks.check_all()
+        self._texts.check_all()
 
     def _hold(self, kind: str, flags: Numbers, numbers: Numbers, moment: int) -> NDArray[np.bool_]:
         held = np.ones(len(numbers), np.bool_)
@@ -299,56 +315,35 @@ class Base:
         at, places = self._directory.sections["names"].offset, self._arrays["name_at"].tolist()
         return [self._map[at + a : at + b].decode() for a, b in pairwise(places)]
 
-    def _text(self, start: int, end: int) -> bytes:
-        self._check_range(start, end)
-        return self._map[start:end]
+    def _text(self, start: int, size: int) -> bytes:
+        self._texts.check_range(start, start + size)
+        return self._texts.data[start : start + size]
 
-    def _check_range(self, start: int, end: int) -> None:
-        checked = self._checked
-        blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
-        self._check([block for block in blocks if not checked[block]])
-
-    def _some_texts(self, offset: int, places: Sequence[int], numbers: Iterable[int]) -> list[bytes]:
-        data, checked = self._map, self._checked
+    def _some_texts(self, places: Sequence[int], sizes: Sequence[int], numbers: Iterable[int]) -> list[bytes]:
+        texts = self._texts
+        data, checked = texts.data, texts.checked
         found: list[bytes] = []
         for number in numbers:
-            start, end = offset + places[number], offset + places[number + 1]
+            start = places[number]
+            end = start + sizes[number]
             block = start >> BLOCK_BITS
             if block != (end - 1) >> BLOCK_BITS or not checked[block]:
-                self._check_range(start, end)
+                texts.check_range(start, end)
             found.append(data[start:end])
         return found
 
-    def _texts(self, offset: int, places: Numbers, numbers: Numbers) -> list[bytes]:
-        starts, ends = places[numbers] + np.uint64(offset), places[numbers + 1] + np.uint64(offset)
-        self._check_blocks(starts, ends)
-        data = self._map
+    def _many_texts(self, places: Numbers, sizes: Numbers, numbers: Numbers) -> list[bytes]:
+        starts = places[numbers]
+        ends = starts + sizes[numbers]
+        self._texts.check_ranges(starts, ends)
+        data = self._texts.data
         return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-    def _check_blocks(self, starts: Numbers, ends: Numbers) -> None:
-        """Check the blocks of texts, most of which are in one block or two."""
-        bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
-        first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
-        checked = np.frombuffer(self._checked, np.uint8)
-        outer = np.concatenate((first, last))
-        self._check(np.unique(outer[checked[outer] == 0]).tolist())
-        for at in np.flatnonzero(last - first > 1).tolist():
-            self._check_range(int(starts[at]), int(ends[at]))
-
-    def _check(self, blocks: Iterable[int]) -> None:
-        data, sums, checked = memoryview(self._map), self._sums, self._checked
-        digest, last = xxhash.xxh3_64_intdigest, self._directory.sections["sums"].offset
-        for block in blocks:
-            start = block << BLOCK_BITS
-            if digest(data[start : min(start + BLOCK, last)]) != sums[block]:
-                raise RowsDamaged(f"{self.path.name} does not fit its checksums at offset {start}")
-            checked[block] = 1
 
     def _column(self, name: str) -> Numbers:
         section = self._directory.sections[name]
         kind = np.dtype(COLUMNS[name])
         if section.size:
-            self._check_range(section.offset, section.offset + section.size)
+            self._blocks.check_range(section.offset, section.offset + section.size)
         return np.frombuffer(self._map, kind, section.size // kind.itemsize, section.offset)
 
 
@@ -369,11 +364,11 @@ def _places_of(numbers: Numbers, among: Numbers) -> Numbers | slice:
     return beside if np.array_equal(among[beside], numbers) else np.searchsorted(among, numbers)
 
 
-def slices(places: Numbers) -> Iterator[tuple[int, int]]:
-    """Ranges of items whose texts begin at ``places``, the last of which is where the last one ends."""
-    start, count = 0, len(places) - 1
+def slices(sizes: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of items whose texts have some sizes, none with many more texts or bytes than `SLICE_ROWS` and so on."""
+    start, count = 0, len(sizes)
     while start < count:
-        size = np.searchsorted(places, places[start] + np.uint64(SLICE_BYTES))
-        end = min(start + SLICE_ROWS, count, max(int(size), start + 1))
+        before = np.cumsum(sizes[start : start + SLICE_ROWS], dtype=np.int64)
+        end = start + max(int(np.searchsorted(before, SLICE_BYTES)), 1)
         yield start, end
         start = end

@@ -1,16 +1,18 @@
 """Making a base out of another one and what has changed since, without looking at the rows that stay as they are.
 
-What stays is copied in runs; what is new is put between. Numbers change with that, in the same order, so that what was
-sorted still is. It takes 150 bytes of memory a row that stays, in columns, and as long as copying the file.
+What stays has its columns copied, with what is new between; its text stays where it is, and the new ones are added at
+the end of that file. Once half of the texts there are no longer used, the others are copied into a new file. Numbers
+change, in the same order, so that what was sorted still is. A row that stays takes 150 bytes of memory meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +27,13 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created
 from kgserve.model.times import parse_time
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
-from kgserve.rows.file import RowsFile
-from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, Numbers
+from kgserve.rows.file import RowsFile, TextsFile
+from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers
 
+TEXTS_SUFFIX = ".texts"
+USED = 2
+"""A file of texts is not added to once it has more than so many times what is used of it."""
+COPIED_BYTES = 16 << 20
 SLICE_ROWS = 500_000
 SLICE_BYTES = 256 << 20
 """Rows that are put together at once when a base is made of all of them."""
@@ -84,12 +90,15 @@ def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable
     One that is not ``durable`` may be torn by a power loss.
     """
     aside = path.with_name(path.name + ".new")
+    kept = base.texts_size if _is_worth_adding_to(base) else 0
+    texts = path.parent / (base.texts if kept else f"{state.sequence}-{time.time_ns()}{TEXTS_SUFFIX}")
     try:
-        with aside.open("wb", buffering=0) as file:
-            writer = RowsFile(file)
-            nodes, edges = _Fold(base, changes, writer).run()
-            writer.finish(StoreState(state.sequence, state.time, state.digest, nodes, edges))
+        with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
+            rows.seek(kept)
+            made = _Fold(base, changes, RowsFile(file), TextsFile(rows), copying=not kept)
+            made.run(state, texts.name)
             if durable:
+                os.fsync(rows.fileno())
                 os.fsync(file.fileno())
         aside.rename(path)
         if durable:
@@ -97,7 +106,17 @@ def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable
     except BaseException:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
+            if kept:
+                os.truncate(texts, kept)
+            else:
+                texts.unlink(missing_ok=True)
         raise
+
+
+def _is_worth_adding_to(base: Base) -> bool:
+    """Whether enough of its file of texts is used."""
+    used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
+    return base.texts_size <= USED * used
 
 
 def write_empty(path: Path) -> None:
@@ -105,8 +124,8 @@ def write_empty(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         writer = RowsFile(file)
         for name in COLUMNS:
-            writer.column(name, np.zeros(1 if name.endswith("_at") else 0))
-        for name in ("ids", "nodes", "edges", "names"):
+            writer.column(name, np.zeros(int(name in OFFSETS)))
+        for name in TEXTS:
             with writer.text(name):
                 pass
         writer.finish(StoreState())
@@ -209,10 +228,13 @@ class _Keys(NamedTuple):
 class _Fold:
     """One fold: nodes first, for edges are told by the numbers of their ends."""
 
-    def __init__(self, base: Base, changes: Changes, writer: RowsFile) -> None:
+    def __init__(self, base: Base, changes: Changes, writer: RowsFile, texts: TextsFile, *, copying: bool) -> None:
+        """With ``copying`` what stays is written to ``texts`` as well; without it is there already."""
         self._base = base
         self._changes = changes
         self._writer = writer
+        self._texts = texts
+        self._copying = copying
         keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
         self._ids, self._nodes = [key for key, _ in keyed], [put for _, put in keyed]
         kept = _kept(base.nodes, (put.number for put in self._nodes), changes.nodes_gone)
@@ -234,17 +256,27 @@ class _Fold:
             found.append(at)
         return found
 
-    def run(self) -> tuple[int, int]:
-        """The number of nodes and of edges."""
+    def run(self, state: StoreState, texts: str) -> None:
+        """Write both files, the second of which has a name."""
         self._write_nodes()
-        return self._splice.count, self._write_edges()
+        edges = self._write_edges()
+        self._texts.finish()
+        sums = np.array(self._texts.sums, "<u8")
+        if not self._copying:
+            sums = np.concatenate((self._base.array("text_sums"), sums))
+        self._writer.column("text_sums", sums)
+        state = StoreState(state.sequence, state.time, state.digest, self._splice.count, edges)
+        self._writer.finish(state, texts, self._texts.offset)
 
     def _write_nodes(self) -> None:
         base, splice, puts, writer = self._base, self._splice, self._nodes, self._writer
         flags = [node_flags(put.row.extras) for put in puts]
         writer.column("node_flags", splice.column("node_flags", base.flags_of_nodes[splice.kept], flags))
-        self._texts("ids", "id_at", splice, self._ids)
-        self._texts("nodes", "node_at", splice, [put.data or encode_node(put.row) for put in puts])
+        writer.column("id_at", splice.offsets(base.id_at, self._ids))
+        with writer.text("ids"):
+            for piece in splice.pieces(base.id_at, base.ids_text(), self._ids):
+                writer.write(piece)
+        self._write_texts("node", splice, [put.data or encode_node(put.row) for put in puts])
         self._write_hashes()
         self._write_dated(
             "node", [(int(n), put.row) for n, put, f in zip(splice.new_at, puts, flags, strict=True) if f & DATED]
@@ -286,7 +318,7 @@ class _Fold:
         writer.column("created", splice.column("created", base.created[kept], created))
         writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
         self._write_adjacency(source, target)
-        self._texts("edges", "edge_at", splice, [put.data or encode_edge(put.row) for put in puts])
+        self._write_texts("edge", splice, [put.data or encode_edge(put.row) for put in puts])
         self._write_names(names)
         new = [(int(n), row, f) for n, row, f in zip(splice.new_at, rows, flags, strict=True)]
         number = np.full(base.edges, NOWHERE, "<u4")
@@ -331,12 +363,24 @@ class _Fold:
         with self._writer.text("names"):
             self._writer.write(b"".join(texts))
 
-    def _texts(self, text: str, column: str, splice: _Splice, new: list[bytes]) -> None:
-        old_at, old = self._base.array(column), self._base.blob(text)
-        self._writer.column(column, splice.offsets(old_at, new))
-        with self._writer.text(text):
-            for piece in splice.pieces(old_at, old, new):
-                self._writer.write(piece)
+    def _write_texts(self, kind: str, splice: _Splice, new: list[bytes]) -> None:
+        base, kept = self._base, splice.kept
+        places, sizes = base.array(f"{kind}_at")[kept], base.array(f"{kind}_size")[kept]
+        if self._copying:
+            places = self._copied(places, sizes)
+        added = self._texts.add(new)
+        self._writer.column(f"{kind}_at", splice.column(f"{kind}_at", places, added))
+        self._writer.column(f"{kind}_size", splice.column(f"{kind}_size", sizes, [len(text) for text in new]))
+
+    def _copied(self, places: Numbers, sizes: Numbers) -> Numbers:
+        """Copy texts, those that follow each other in one piece; where they are now."""
+        ends = places + sizes
+        found = self._texts.offset + np.cumsum(sizes, dtype=np.uint64) - sizes
+        runs = np.flatnonzero(places[1:] != ends[:-1]) + 1
+        for first, last in pairwise([0, *runs.tolist(), len(places)] if len(places) else []):
+            for start in range(int(places[first]), int(ends[last - 1]), COPIED_BYTES):
+                self._texts.write(self._base.text(start, min(start + COPIED_BYTES, int(ends[last - 1]))))
+        return found
 
     def _write_dated(
         self, kind: str, new: Iterable[tuple[int, NodeRow | EdgeRow]], number: Numbers | None = None

@@ -1,16 +1,16 @@
-"""The file of a base: its columns and texts, and how what is written there is known to be whole.
+"""The two files of a base: columns and texts, and how what is written there is known to be whole.
 
     magic · columns, each at a multiple of 64 bytes · sums, one of 64 bits for each 4 KiB before them · directory
     (JSON) · its length and its sum
 
-Columns are plain arrays in little-endian order, so that a walk is arithmetic on them; the rows themselves are JSON, one
-after the other.
+Columns are plain arrays in little-endian order, so that a walk is arithmetic on them. The rows themselves are JSON in a
+file of texts, to whose end each base adds what is new; one base says how much of the file is its, and has the sums.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,12 @@ NOWHERE = 0xFFFFFFFF
 """The number of a node or an edge that is none."""
 
 Numbers = NDArray[Any]
+Bytes = mmap.mmap | bytes
 
 COLUMNS = {
     "id_at": "<u8",
     "node_at": "<u8",
+    "node_size": "<u4",
     "node_flags": "u1",
     "hashes": "<u8",
     "hashed": "<u4",
@@ -49,6 +51,7 @@ COLUMNS = {
     "created": "<i8",
     "edge_flags": "u1",
     "edge_at": "<u8",
+    "edge_size": "<u4",
     "in_edge": "<u4",
     "name_at": "<u8",
     "dated_nodes": "<u4",
@@ -59,10 +62,14 @@ COLUMNS = {
     "dated_edge_to": "<i8",
     "ordered_edges": "<u4",
     "ordinals": "<i8",
+    "text_sums": "<u8",
 }
-"""Names and types of the columns. ``*_at`` are the offsets of texts or lists, one more than there are of them;
-``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the order of their targets."""
-TEXTS = ("ids", "nodes", "edges", "names")
+"""Names and types of the columns. ``node_at`` and ``edge_at`` are the places of rows in the file of texts, and the sums
+of its blocks ``text_sums``; ``hashed`` the nodes in the order of the ``hashes`` of their ids; ``in_edge`` edges in the
+order of their targets."""
+OFFSETS = ("id_at", "out_at", "in_at", "name_at")
+"""Columns that say where texts or lists begin in another one, with one more entry than there are of them."""
+TEXTS = ("ids", "names")
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 """The bounds of what has been true for ever, and always will be."""
 
@@ -75,7 +82,10 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """The end of the file: the state that its rows are of, and where everything is."""
+    """The end of the file: the state that its rows are of, and where everything is.
+
+    ``texts`` is the name of the file beside it that has the rows, in so many bytes.
+    """
 
     sequence: int
     time: int
@@ -83,11 +93,54 @@ class Directory(msgspec.Struct, frozen=True):
     nodes: int
     edges: int
     sections: dict[str, Section]
+    texts: str = ""
+    texts_size: int = 0
 
     @property
     def state(self) -> StoreState:
         """The state of the store at this commit."""
         return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+
+
+class Blocks:
+    """Bytes that are compared with their sums, block by block, before they are used."""
+
+    def __init__(self, data: Bytes, sums: Sequence[int], end: int, name: str) -> None:
+        """``sums`` are those of the blocks up to ``end``; ``name`` is the file's, for errors."""
+        self.data = data
+        self.checked = bytearray(len(sums))
+        self._sums = sums
+        self._end = end
+        self._name = name
+
+    def check(self, blocks: Iterable[int]) -> None:
+        """Compare some blocks. Raises RowsDamaged."""
+        data, sums, end, checked = memoryview(self.data), self._sums, self._end, self.checked
+        for block in blocks:
+            start = block << BLOCK_BITS
+            if xxhash.xxh3_64_intdigest(data[start : min(start + BLOCK, end)]) != sums[block]:
+                raise RowsDamaged(f"{self._name} does not fit its checksums at offset {start}")
+            checked[block] = 1
+
+    def check_all(self) -> None:
+        """Compare every block. Raises RowsDamaged. Takes a second for some gigabytes."""
+        self.check(range(len(self._sums)))
+
+    def check_range(self, start: int, end: int) -> None:
+        """Compare what has not been yet from one place to another. Raises RowsDamaged."""
+        checked = self.checked
+        blocks = range(start >> BLOCK_BITS, ((end - 1) >> BLOCK_BITS) + 1)
+        self.check([block for block in blocks if not checked[block]])
+
+    def check_ranges(self, starts: Numbers, ends: Numbers) -> None:
+        """As `check_range`, of many ranges, most of which are in one block or two."""
+        bits, one = np.uint64(BLOCK_BITS), np.uint64(1)
+        first, last = (starts >> bits).astype(np.int64), ((ends - one) >> bits).astype(np.int64)
+        checked = np.frombuffer(self.checked, np.uint8)
+        outer = np.concatenate((first, last))
+        self.check(np.unique(outer[checked[outer] == 0]).tolist())
+        for at in np.flatnonzero(last - first > 1).tolist():
+            self.check_range(int(starts[at]), int(ends[at]))
 
 
 def read_directory(path: Path) -> Directory:
@@ -96,13 +149,23 @@ def read_directory(path: Path) -> Directory:
         return directory_of(data, path.name)[0]
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """A file in memory. Raises RowsDamaged when it is empty, and FileNotFoundError."""
+def mapped(path: Path, size: int = 0) -> mmap.mmap:
+    """A file in memory, or so many bytes of it. Raises RowsDamaged when it has fewer, and FileNotFoundError."""
     with path.open("rb") as file:
         try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except ValueError:
-            raise RowsDamaged(f"{path.name} is empty") from None
+            raise RowsDamaged(f"{path.name} is empty, or cut off") from None
+
+
+def texts_of(path: Path, directory: Directory) -> Bytes:
+    """The texts of the base at a path. Raises RowsDamaged."""
+    if not directory.texts_size:
+        return b""
+    try:
+        return mapped(path.with_name(directory.texts), directory.texts_size)
+    except FileNotFoundError:
+        raise RowsDamaged(f"{directory.texts} is not there") from None
 
 
 def directory_of(data: mmap.mmap, name: str) -> tuple[Directory, Sequence[int]]:

@@ -25,7 +25,7 @@ from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Delta, Version
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
+from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
 
@@ -149,7 +149,7 @@ class RowsView:
             made = self._made(base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False)
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
-                base.path.unlink(missing_ok=True)
+                _remove(base, made)
         except (RowsDamaged, OSError, KgserveError):
             log.exception("rows_not_folded", store=self.store)
             return False
@@ -163,6 +163,8 @@ class RowsView:
         if UNSYNCED not in base.path.suffixes:
             return
         with suppress(FileNotFoundError):  # another base has taken over meanwhile
+            if base.texts:
+                sync_file(self.folder / base.texts)
             sync_file(base.path)
         with self._lock:
             if self._epoch.base is base:
@@ -215,6 +217,8 @@ class RowsView:
         path = self._path(state.sequence)
         try:
             base = build(building, nodes, edges, state)
+            if base.texts:
+                (building / base.texts).rename(self.folder / base.texts)
             base.path.rename(path)
             sync_folder(self.folder)
         except OSError as error:
@@ -224,7 +228,7 @@ class RowsView:
         epoch, state = self._replayed(_new_epoch(Base(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
-        old.base.path.unlink(missing_ok=True)
+        _remove(old.base, epoch.base)
 
     def forget(self) -> None:
         """Give back what only makes writing faster, while nobody writes."""
@@ -242,7 +246,7 @@ class RowsView:
             state = change.state
             if self._is_full(epoch.delta):
                 folded = self._folded(Rows(epoch.base, epoch.delta, state))
-                epoch.base.path.unlink(missing_ok=True)
+                _remove(epoch.base, folded)
                 epoch = _new_epoch(folded)
         return epoch, state
 
@@ -290,7 +294,7 @@ class RowsView:
             for change in taken:
                 # Readers of any of them may come once it is in service.
                 epoch.delta.apply(change, base.state.sequence)
-        old.base.path.unlink(missing_ok=True)
+        _remove(old.base, base)
 
     def _is_full(self, delta: Delta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base
@@ -307,14 +311,22 @@ class RowsView:
                 log.error("rows_damaged", path=path.name, error=str(error))
                 path.unlink()
                 continue
-            for other in self.folder.glob(f"*{SUFFIX}*"):
-                if other != path:
+            for other in (*self.folder.glob(f"*{SUFFIX}*"), *self.folder.glob(f"*{TEXTS_SUFFIX}")):
+                if other.name not in {path.name, base.texts}:
                     other.unlink()
             return _new_epoch(base)
+        for texts in self.folder.glob(f"*{TEXTS_SUFFIX}"):
+            texts.unlink()
         path = self._path(0)
         write_empty(path)
-        base = Base(path)
-        return _new_epoch(base)
+        return _new_epoch(Base(path))
+
+
+def _remove(base: Base, following: Base) -> None:
+    """Remove the files of a base that the following one does not need."""
+    base.path.unlink(missing_ok=True)
+    if base.texts not in {"", following.texts}:
+        base.path.with_name(base.texts).unlink(missing_ok=True)
 
 
 def changes_of(rows: Rows) -> Changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.fold import fold
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView
+from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
@@ -154,16 +156,56 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
     for _ in range(10):
         view.apply([model.next()])
     view.fold()
-    (path,) = tmp_path.glob("*.rows")
-    whole = path.read_bytes()
-    for offset in range(0, len(whole), max(len(whole) // 150, 1)):
-        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
-        with pytest.raises(RowsDamaged):
-            Base(path).check()
-    for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(RowsDamaged):
-            Base(path).check()
+    (rows,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
+    for path in (rows, texts):
+        whole = path.read_bytes()
+        for offset in range(0, len(whole), max(len(whole) // 150, 1)):
+            path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
+            with pytest.raises(RowsDamaged):
+                Base(rows).check()
+        for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            with pytest.raises(RowsDamaged):
+                Base(rows).check()
+        path.write_bytes(whole)
+    texts.unlink()
+    with pytest.raises(RowsDamaged):
+        Base(rows)
+
+
+def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) -> None:
+    model, view = Model(9), RowsView(tmp_path)
+    sizes, names = list[int](), list[str]()
+    for _ in range(40):
+        view.apply([model.next()])
+        with view.reading() as before:
+            view.fold()
+            (texts,) = tmp_path.glob("*.texts")
+            sizes.append(texts.stat().st_size)
+            names.append(texts.name)
+            # Who reads from a base that has been followed still does.
+            check(before, model.nodes, model.edges)
+    with view.reading() as rows:
+        used = int(rows.base.node_size.sum() + rows.base.edge_size.sum())
+        check(rows, model.nodes, model.edges)
+    changes = [one != other for one, other in pairwise(names)]
+    assert 0 < changes.count(True) < len(changes) / 2
+    assert all(changed or more >= less for changed, (less, more) in zip(changes, pairwise(sizes), strict=True))
+    assert max(sizes) < 6 * used
+
+
+def test_a_base_that_could_not_be_written_leaves_the_texts_as_they_were(tmp_path: Path) -> None:
+    model, view = Model(9), RowsView(tmp_path)
+    view.apply([model.next()])
+    view.fold()
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    view.apply([model.next()])
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    with view.reading() as rows, pytest.raises(OSError, match="taken"):
+        fold(rows.base, changes_of(rows), view.state, taken)
+    taken.rmdir()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
 def test_a_damaged_base_is_left_for_an_older_one_or_none(tmp_path: Path) -> None:
@@ -182,11 +224,9 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
     view.limits = AT_ONCE
     journal = [model.next()]
     view.apply(journal)
-    (path,) = tmp_path.iterdir()
+    (path,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
     assert UNSYNCED in path.suffixes
-    whole = path.read_bytes()
-    at = Base(path).section("nodes").offset
-    path.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    texts.write_bytes(bytes(8) + texts.read_bytes()[8:])
     view = RowsView(tmp_path)
     assert view.base_sequence == 0
     view.catch_up(lambda after: journal[after:])
@@ -194,7 +234,7 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
     journal.append(model.next())
     view.apply(journal[1:])
     view.sync()
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.rows")
     assert UNSYNCED not in path.suffixes
     view = RowsView(tmp_path)
     assert view.base_sequence == 2
