@@ -1,4 +1,4 @@
-"""Compaction: a snapshot of the journal, so that rebuilding need not begin at 1, and a new file for the engine.
+"""Compaction: a snapshot of all rows, so that rebuilding need not begin at 1, and a new file for the engine.
 
 A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more.
 The engine never writes its log into its file while in service, so a new file takes over once the log has outgrown the
@@ -23,7 +23,7 @@ from kgserve.journal.journal import Journal
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
 from kgserve.store.layout import Layout
-from kgserve.store.rebuild import SNAPSHOTS_KEPT, take_snapshot, unsnapshotted_bytes
+from kgserve.store.rebuild import SNAPSHOTS_KEPT, unsnapshotted_bytes
 from kgserve.store.room import require_room
 
 log = structlog.get_logger()
@@ -43,19 +43,19 @@ class Compactor:
         layout: Layout,
         journal: Journal,
         engine: EngineView,
-        fold: Callable[[], None],
+        take_snapshot: Callable[[], int],
         settings: Settings,
         background: Callable[[Callable[[], None]], None],
         needed_from: Sequence[Callable[[], int]] = (),
     ) -> None:
         """The journal is kept from the first sequence on that any of ``needed_from`` names.
 
-        ``fold`` has the present rows need less of it.
+        ``take_snapshot`` answers with the sequence that the newest is then of.
         """
         self._layout = layout
         self._journal = journal
         self._engine = engine
-        self._fold = fold
+        self._take_snapshot = take_snapshot
         self._needed_from = needed_from
         self._settings = settings
         self._background = background
@@ -129,11 +129,10 @@ class Compactor:
 
     def _compact(self) -> int:
         renewed = self._engine_pressure() >= 1
-        sequence = take_snapshot(self._layout, self._journal).sequence
+        sequence = self._take_snapshot()
         self._look_again_at = 0
         if renewed:
             self._renew_engine()
-        self._fold()
         self._drop_old()
         return sequence
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -24,6 +25,8 @@ from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
 
 log = structlog.get_logger()
+
+_Slice = TypeVar("_Slice")
 
 SNAPSHOTS_KEPT = 2
 # A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
@@ -73,11 +76,17 @@ def rebuild(
     return state
 
 
-def _write_present(layout: Layout, present: RowsView, target: Path) -> Folded | None:
-    """Write the present rows to a folder, in half the time that the journal takes; None when they are not whole."""
+def _write_present(
+    layout: Layout, present: RowsView, target: Path, idle: Callable[[], bool] = lambda: True
+) -> Folded | None:
+    """Write the present rows to a folder, in half the time that the journal takes; None when they are not whole.
+
+    It gives way unless all else is ``idle``.
+    """
     try:
         with present.reading() as rows:
-            found = write_rows(rows.node_rows(), rows.edge_rows(), rows.state, target, whole=rows.have_extras)
+            nodes, edges = _giving_way(rows.node_rows(), idle), _giving_way(rows.edge_rows(), idle)
+            found = write_rows(nodes, edges, rows.state, target, whole=rows.have_extras)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
         return None
@@ -85,8 +94,18 @@ def _write_present(layout: Layout, present: RowsView, target: Path) -> Folded | 
     return None if found.rebased else found
 
 
-def take_snapshot(layout: Layout, journal: Journal) -> StoreState:
-    """Install a snapshot of all that the journal holds; the state that it is of.
+def _giving_way(slices: Iterable[_Slice], idle: Callable[[], bool]) -> Iterator[_Slice]:
+    """Some rows at a time; unless all else is ``idle`` with rests in between, three times as long as the work."""
+    started = time.perf_counter()
+    for each in slices:
+        yield each
+        if not idle():
+            time.sleep(3 * (time.perf_counter() - started))
+        started = time.perf_counter()
+
+
+def take_snapshot(layout: Layout, journal: Journal, present: RowsView, idle: Callable[[], bool]) -> StoreState:
+    """Install a snapshot of all rows; the state that it is of. It gives way unless all else is ``idle``.
 
     Raises JournalDamaged, and OSError for a full disk.
     """
@@ -95,7 +114,7 @@ def take_snapshot(layout: Layout, journal: Journal) -> StoreState:
         return snapshot.verify(snapshots[0]).state
     rows = fresh_folder(layout.scratch / "snapshot")
     try:
-        folded = fold_journal(layout, journal, rows)
+        folded = _write_present(layout, present, rows, idle) or fold_journal(layout, journal, fresh_folder(rows))
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
         snapshot.install(rows, layout.journal, folded.state)

@@ -37,7 +37,7 @@ from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.lists import Lists
-from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows
+from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.store.room import require_room_to_write
 from kgserve.store.warm_copy import WarmCopies, WarmCopy
 from kgserve.store.witnesses import witnesses
@@ -109,7 +109,8 @@ class Store:
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
-        self.compactor = Compactor(layout, self.journal, self.engine, self.fold, settings, background, self.needed_from)
+        take = self._take_snapshot
+        self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @classmethod
@@ -189,9 +190,7 @@ class Store:
                 yield rows
         except RowsDamaged as error:
             self._background(self._renew_rows)
-            raise Unavailable(
-                f"the present rows are damaged and are being made anew: {error}", retry_after=2
-            ) from error
+            raise Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2) from error
 
     def listing(self, look: Callable[[Catalog, Rows], _Listed]) -> _Listed:
         """What ``look`` finds in the catalog and the rows of one commit. Raises Unavailable."""
@@ -199,7 +198,7 @@ class Store:
 
     def tend(self) -> None:
         """Have what follows the journal follow, if that is due. Blocks."""
-        if time.monotonic() - self._committed_at > IDLE_SECONDS:
+        if self._is_idle():
             self._fold_if_wanted(idle=True)
             self.rows.forget()
             self.rows.sync()
@@ -306,6 +305,9 @@ class Store:
             log.warning("writes_held_back", store=self.name, changed=self.rows.changed)
             self._folded.wait(HOLD_BACK_SECONDS)
 
+    def _is_idle(self) -> bool:
+        return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
+
     def _fold_if_wanted(self, *, idle: bool = False) -> None:
         if self.rows.wants_fold(idle=idle) and self._begins_fold():
             # A thread of its own, for writes may come to wait for it.
@@ -319,10 +321,12 @@ class Store:
             self._folded.clear()
             return True
 
-    def fold(self) -> None:
-        """Make a new base of the rows, and wait for it, unless one is being made; a failure is logged."""
+    def _take_snapshot(self) -> int:
+        """Have a snapshot taken, and a new base made; the sequence that it is of."""
+        taken = take_snapshot(self.layout, self.journal, self.rows, self._is_idle)
         if self._begins_fold():
             self._fold()
+        return taken.sequence
 
     def _fold(self) -> None:
         try:
