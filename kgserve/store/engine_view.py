@@ -39,7 +39,7 @@ ASKED_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
 WORTH_ROWS = 20_000
 WORTH_SHARE = 0.25
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 10.0
 LONGEST_SECONDS = 300.0
 """A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
 or once it has been behind for so long."""
