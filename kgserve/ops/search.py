@@ -172,7 +172,8 @@ class Finder:
         return list(found.values())
 
     def _hybrid(self, pool: int) -> list[Found]:
-        # Side by side: neither needs the interpreter for most of its time.
+        # Side by side, for neither needs the interpreter for most of its time; a model takes all processors by itself.
+        self._embedded()
         beside = _threads.submit(self._words, pool)
         meaning = self._meaning(pool)
         words = beside.result()
