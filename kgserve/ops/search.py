@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import msgspec
@@ -31,8 +30,6 @@ MAX_LIMIT = 100
 AT_LEAST_SECONDS = 10.0
 GRAPH_STARTS = 5
 GRAPH_NODES = 1000
-SEARCHES = 32
-"""Hybrid searches at once whose words are looked for beside their meaning."""
 # Hits asked for beyond those wanted: entities may have been deleted since the index saw them.
 _SPARE = 10
 # How deep the two lists are read: a page further down is answered from deeper lists, but what comes before it keeps its
@@ -40,8 +37,6 @@ _SPARE = 10
 _POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 
 Vector = NDArray[np.float32]
-
-_threads = ThreadPoolExecutor(SEARCHES, "search-words")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -172,11 +167,7 @@ class Finder:
         return list(found.values())
 
     def _hybrid(self, pool: int) -> list[Found]:
-        # Side by side, for neither needs the interpreter for most of its time; a model takes all processors by itself.
-        self._embedded()
-        beside = _threads.submit(self._words, pool)
-        meaning = self._meaning(pool)
-        words = beside.result()
+        words, meaning = self._words(pool), self._meaning(pool)
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
         matches = (

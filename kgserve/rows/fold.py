@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -28,15 +28,12 @@ from kgserve.model.times import parse_time
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.rows.file import RowsFile, TextsFile
-from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers
+from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, Numbers
 
 TEXTS_SUFFIX = ".texts"
 USED = 2
 """A file of texts is not added to once it has more than so many times what is used of it."""
 COPIED_BYTES = 16 << 20
-SLICE_ROWS = 500_000
-SLICE_BYTES = 256 << 20
-"""Rows that are put together at once when a base is made of all of them."""
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
@@ -117,50 +114,6 @@ def _is_worth_adding_to(base: Base) -> bool:
     """Whether enough of its file of texts is used."""
     used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
     return base.texts_size <= USED * used
-
-
-def write_empty(path: Path) -> None:
-    """Write a base without rows, as of before the first commit. Raises OSError."""
-    with path.open("wb", buffering=0) as file:
-        writer = RowsFile(file)
-        for name in COLUMNS:
-            writer.column(name, np.zeros(int(name in OFFSETS)))
-        for name in TEXTS:
-            with writer.text(name):
-                pass
-        writer.finish(StoreState())
-
-
-def build(folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState) -> Base:
-    """A base of rows in any order, made in slices in a folder of its own. Raises OSError."""
-    path = folder / "empty"
-    write_empty(path)
-    base = Base(path)
-    for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
-        change = Changes([], [], [], [])
-        change.nodes = [NodePut(row) for row in rows if isinstance(row, NodeRow)]
-        change.edges = [EdgePut(row) for row in rows if isinstance(row, EdgeRow)]
-        path = folder / str(number)
-        fold(base, change, state, path)
-        base.path.unlink()
-        base = Base(path)
-    if base.state.sequence != state.sequence:
-        fold(base, Changes([], [], [], []), state, folder / "none")
-        base = Base(folder / "none")
-    return base
-
-
-def _slices(rows: Iterable[NodeRow] | Iterable[EdgeRow]) -> Iterator[list[NodeRow | EdgeRow]]:
-    found: list[NodeRow | EdgeRow] = []
-    size = 0
-    for row in rows:
-        found.append(row)
-        size += len(row.attributes) + (len(row.content) if isinstance(row, NodeRow) else 0)
-        if len(found) >= SLICE_ROWS or size >= SLICE_BYTES:
-            yield found
-            found, size = [], 0
-    if found:
-        yield found
 
 
 class _Splice:

@@ -23,9 +23,10 @@ from kgserve.journal.files import storage_error, sync_file, sync_folder
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
+from kgserve.rows.build import build, write_empty
 from kgserve.rows.delta import Delta, Version
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
+from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, fold, followed_by
 from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
 
