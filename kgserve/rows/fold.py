@@ -107,6 +107,8 @@ def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable
                 os.truncate(texts, kept)
             else:
                 texts.unlink(missing_ok=True)
+            # There already if its name could not be synced.
+            path.unlink(missing_ok=True)
         raise
 
 
