@@ -31,6 +31,7 @@ class Served(msgspec.Struct, frozen=True):
     port: int
     settings: Settings
     server: Server
+    pool: StorePool
 
     @property
     def data(self) -> Path:
@@ -69,7 +70,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         thread.start()
         try:
             assert started.wait(PATIENCE)
-            yield Served(f"http://127.0.0.1:{port}", port, settings, server)
+            yield Served(f"http://127.0.0.1:{port}", port, settings, server, pool)
         finally:
             server.should_exit = True
             thread.join(PATIENCE)

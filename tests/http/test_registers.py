@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
 import httpx
-import pytest
 
 from bench.register_clients import Site, beginning, visitors
-from kgserve.rows import view
+from kgserve.rows.view import FoldLimits
 from tests.http.serving import accepted, serving
 
 OPERATIONS = 200
 
 
-def test_each_key_is_linearizable_over_all_faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "FoldLimits", partial(view.FoldLimits, rows=20))
+def test_each_key_is_linearizable_over_all_faces(tmp_path: Path) -> None:
     site = Site("registers", seed=1, most=OPERATIONS)
     with serving(tmp_path) as served:
         with httpx.Client(base_url=served.url, timeout=30) as http:
             accepted(http.put(f"/api/memory/{site.store}", json={"conflict_policy": "manual"}), 201)
             accepted(http.post(f"/api/memory/{site.store}/inject", content=beginning()))
-        asyncio.run(_visited(site, served.url))
+        with served.pool.lease(site.store) as store:
+            store.rows.limits = FoldLimits(rows=20)
+            asyncio.run(_visited(site, served.url))
+            assert store.rows.folds > 0
     assert site.violations() == []
     assert {face for face, _, _ in site.counts} == {"REST", "MCP"}
 
