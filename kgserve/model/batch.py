@@ -135,10 +135,11 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
     version: int | None = None
     extras: EdgeExtrasPut | None = None
 
-    def says_nothing_new(self, weight: float) -> bool:
+    def says_nothing_new(self, weight: float | None) -> bool:
         """Whether an edge that exists with this weight needs no closer look."""
-        more = self.created_at is not None or self.updated_at is not None or self.extras is not None
-        return self.own is None and not more and (self.weight is None or self.weight == weight)
+        if self.own is not None or self.created_at is not None or self.updated_at is not None:
+            return False
+        return self.extras is None and (self.weight is None or self.weight == weight)
 
     def over(self, earlier: EdgePut) -> EdgePut:
         """Both as one: what this one leaves out comes from the earlier."""

@@ -6,6 +6,7 @@ each batch in turn is planned against it, seeing what the batches before it deci
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Literal
 
 import msgspec
@@ -65,14 +66,15 @@ class Workspace:
     """The rows that a group of batches meets, kept up to date while they are planned.
 
     ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
-    or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``incident`` holds, for every
-    node that a batch deletes, the keys of its edges.
+    or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
+    there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeRow] = {}
         self.present: set[str] = set()
         self.edges: dict[EdgeKey, EdgeRow | None] = {}
+        self.settled: Container[EdgeKey] = ()
         self.incident: dict[str, set[EdgeKey]] = {}
 
     def put_node(self, row: NodeRow) -> None:
@@ -204,6 +206,9 @@ class _Draft:
         return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
 
     def put_edge(self, put: EdgePut, *, touch: bool) -> None:
+        if put.key in self.workspace.settled:
+            self.report.edges_unchanged += 1
+            return
         present = self.workspace.present
         source, target, _ = put.key
         if source not in present or target not in present:

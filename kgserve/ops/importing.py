@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 
 import msgspec
 
@@ -25,7 +26,7 @@ BATCHES_IN_FLIGHT = 2
 QUEUE_SECONDS = 60.0
 
 _Line = NodeLine | EdgeLine
-_decode = json_decoder(_Line).decode
+_decoder = json_decoder(_Line)
 
 
 class Importer:
@@ -126,14 +127,15 @@ class Importer:
         return nodes, edges, numbers
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Line]]:
-        texts = block.split(b"\n")
-        if not texts[-1]:
-            texts.pop()
+        texts = block.removesuffix(b"\n").split(b"\n")
         first = self._lines + 1
         self._answer.lines = self._lines = self._lines + len(texts)
+        if (lines := _at_once(block, len(texts))) is not None:
+            yield from enumerate(lines, first)
+            return
         for number, text in enumerate(texts, first):
             try:
-                yield number, _decode(text)
+                yield number, _decoder.decode(text)
             except RecursionError:
                 self._note(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -160,6 +162,15 @@ class Importer:
         self._answer.error_count += 1
         if len(self._answer.errors) < MAX_NOTED:
             self._answer.errors.append(LineError(line=number, message=message))
+
+
+def _at_once(block: bytes, count: int) -> list[_Line] | None:
+    """The lines of a block in half the time, if each is one object and nothing is wrong with any."""
+    if block.count(b"}\n{") + 1 == count:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            lines = _decoder.decode_lines(block)
+            return lines if len(lines) == count else None
+    return None
 
 
 def _in_words(error: Exception) -> str:

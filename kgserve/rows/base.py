@@ -114,15 +114,18 @@ class Base:
         """Find the numbers of many nodes at once, so that asking for each of them costs next to nothing."""
         if not self.nodes or len(ids) < MANY_IDS:
             return
-        if len(self._known) + len(ids) > KNOWN_IDS:
-            self._known.clear()
-        keys = [node_id.encode() for node_id in ids]
+        known = self._known
+        new = [node_id for node_id in ids if node_id not in known]
+        if len(known) + len(new) > KNOWN_IDS:
+            known.clear()
+            new = [*ids]
+        keys = [node_id.encode() for node_id in new]
         hashed = np.array([xxhash.xxh3_64_intdigest(key) for key in keys], "<u8")
         places = np.minimum(np.searchsorted(self.hashes, hashed), self.nodes - 1)
         numbers = np.where(self.hashes[places] == hashed, self.hashed[places].astype(np.int64), -1).tolist()
         # Of two ids with one hash the second is left to be looked up by itself.
-        own = zip(ids, keys, numbers, strict=True)
-        self._known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
+        own = zip(new, keys, numbers, strict=True)
+        known.update({each: number for each, key, number in own if number < 0 or self._id(number) == key})
 
     def forget(self) -> None:
         """Give back the memory that look-ups have taken, once there are none for a while."""
@@ -196,11 +199,13 @@ class Base:
         return -1
 
     def edge_numbers(self, keys: Sequence[EdgeKey]) -> list[int]:
-        """The numbers of many edges; -1 for one that is not there. It costs a look at the ends of all edges."""
-        number, code = self.number, self._codes.get
-        source = np.array([number(key[0]) for key in keys], np.int64)
-        target = np.array([number(key[1]) for key in keys], np.int64)
-        relation = np.array([code(key[2], -1) for key in keys], np.int64)
+        """The numbers of some edges; -1 for one that is not there. It costs a look at the ends of all there are."""
+        sources, targets = [key[0] for key in keys], [key[1] for key in keys]
+        ends = {*sources, *targets}
+        numbers, codes = dict(zip(ends, map(self.number, ends), strict=True)), self._codes
+        source = np.fromiter(map(numbers.__getitem__, sources), np.int64, len(keys))
+        target = np.fromiter(map(numbers.__getitem__, targets), np.int64, len(keys))
+        relation = np.fromiter((codes.get(key[2], -1) for key in keys), np.int64, len(keys))
         asked = np.where((source < 0) | (target < 0), -1, (source << 32) | target)
         own = (self.source.astype(np.int64) << 32) | self.target
         places = np.minimum(np.searchsorted(own, asked), len(own) - 1)

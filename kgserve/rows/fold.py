@@ -68,10 +68,15 @@ def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
         source, target = base.number(key[0]), base.number(key[1])
         return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
 
+    # What is created is in the base only if the changes have taken it away.
     nodes = {put.row.id: put for put in changes.nodes}
-    nodes |= {key: NodePut(row, base.number(key)) for key, row in (net.nodes_created | net.nodes_updated).items()}
+    gone = bool(changes.nodes_gone)
+    nodes |= {key: NodePut(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
+    nodes |= {key: NodePut(row, base.number(key)) for key, row in net.nodes_updated.items()}
     edges = {put.row.key: put for put in changes.edges}
-    edges |= {key: EdgePut(row, edge_number(key)) for key, row in (net.edges_created | net.edges_updated).items()}
+    gone = bool(changes.edges_gone)
+    edges |= {key: EdgePut(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
+    edges |= {key: EdgePut(row, edge_number(key)) for key, row in net.edges_updated.items()}
     for node_id in net.nodes_deleted:
         nodes.pop(node_id, None)
     for key in net.edges_deleted:
@@ -252,8 +257,14 @@ class _Fold:
         base, writer = self._base, self._writer
         kept = _kept(base.edges, (put.number for put in self._changes.edges), self._changes.edges_gone)
         names, codes = self._names(kept)
-        puts, keys = self._in_order(self._changes.edges, codes)
+        puts = self._changes.edges
+        order, keys = self._in_order(puts, codes)
+        # Looked at as they came, and put in order then: rows that came together lie together in memory.
         rows = [put.row for put in puts]
+        texts = [put.data or encode_edge(put.row) for put in puts]
+        weight = np.array([row.weight for row in rows])[order]
+        created = np.array([created_at(row) for row in rows], np.int64)[order]
+        flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
         recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
         old = _Keys(
             self._new_number[base.source[kept]],
@@ -264,18 +275,16 @@ class _Fold:
         source, target, relation = (
             splice.column(name, *each) for name, *each in zip(("source", "target", "relation"), old, keys, strict=True)
         )
-        flags = [edge_flags(row.extras) for row in rows]
         writer.column("source", source)
         writer.column("target", target)
         writer.column("relation", relation)
-        writer.column("weight", splice.column("weight", base.weight[kept], [row.weight for row in rows]))
-        created = [created_at(row) for row in rows]
+        writer.column("weight", splice.column("weight", base.weight[kept], weight))
         writer.column("created", splice.column("created", base.created[kept], created))
         writer.column("edge_flags", splice.column("edge_flags", base.flags_of_edges[kept], flags))
         self._write_adjacency(source, target)
-        self._write_texts("edge", splice, [put.data or encode_edge(put.row) for put in puts])
+        self._write_texts("edge", splice, [texts[at] for at in order.tolist()])
         self._write_names(names)
-        new = [(int(n), row, f) for n, row, f in zip(splice.new_at, rows, flags, strict=True)]
+        new = [(int(splice.new_at[at]), rows[order[at]], flags[at]) for at in np.flatnonzero(flags)]
         number = np.full(base.edges, NOWHERE, "<u4")
         number[kept] = splice.kept_at
         self._write_dated("edge", [(n, row) for n, row, f in new if f & DATED], number)
@@ -287,17 +296,17 @@ class _Fold:
         found = self._numbers.get(node_id)
         return self._new_number.data[self._base.number(node_id)] if found is None else found
 
-    def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[list[EdgePut], _Keys]:
-        """Edges in the order of their keys, and the keys."""
-        ends = {put.row.source for put in puts} | {put.row.target for put in puts}
-        number = {node_id: self._number(node_id) for node_id in ends}
+    def _in_order(self, puts: list[EdgePut], codes: dict[str, int]) -> tuple[Numbers, _Keys]:
+        """The order of edges by their keys, and the keys in that order."""
+        sources, targets = [put.row.source for put in puts], [put.row.target for put in puts]
+        number = {node_id: self._number(node_id) for node_id in {*sources, *targets}}
         found = _Keys(
-            np.array([number[put.row.source] for put in puts], np.uint64),
-            np.array([number[put.row.target] for put in puts], np.uint64),
+            np.array([number[each] for each in sources], np.uint64),
+            np.array([number[each] for each in targets], np.uint64),
             np.array([codes[put.row.relation_type] for put in puts], np.uint64),
         )
         order = np.lexsort((found.relation, found.target, found.source))
-        return [puts[at] for at in order.tolist()], _Keys(*(each[order] for each in found))
+        return order, _Keys(*(each[order] for each in found))
 
     def _names(self, kept: Numbers) -> tuple[list[str], dict[str, int]]:
         """The relation types in use, in order, and their codes."""

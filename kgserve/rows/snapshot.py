@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import cast
 
@@ -77,10 +77,9 @@ class Rows:
         numbers = {number: node_id for node_id in ids if (number := delta.number(node_id)) >= 0}
         own = [number for number in numbers if number < base.nodes and number not in delta.nodes]
         flags = base.flags_of_nodes[own].tolist()
-        rows = dict(zip(map(numbers.__getitem__, own), map(decode_node, base.some_node_texts(own), flags), strict=True))
-        changed = {number: node_id for number, node_id in numbers.items() if number in delta.nodes}
-        rows |= {each: row for number, each in changed.items() if (row := self.node_row(number)) is not None}
-        return {node_id: rows[node_id] for node_id in ids if node_id in rows}
+        rows = dict(zip(own, map(decode_node, base.some_node_texts(own), flags), strict=True))
+        found = ((node_id, rows.get(number) or self.node_row(number)) for number, node_id in numbers.items())
+        return {node_id: row for node_id, row in found if row is not None}
 
     def node_row(self, number: int) -> NodeRow | None:
         """The row of a node, None when it is gone."""
@@ -181,17 +180,36 @@ class Rows:
 
     def edges(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
         """The edges among some keys that are there, by key and in the order of these."""
+        return self.numbered_edges(self.edge_numbers(keys))
+
+    def edge_numbers(self, keys: Sequence[EdgeKey]) -> dict[EdgeKey, int]:
+        """The numbers of those edges that are, or were once, there, in the order of the keys."""
         base, delta = self.base, self.delta
         if len(keys) < MANY or len(keys) * LOOKED_AT < base.edges or not base.edges:
-            return {key: row for key in keys if (row := self.edge(key)) is not None}
-        found = {number: key for key, number in zip(keys, base.edge_numbers(keys), strict=True) if number >= 0}
-        own = [number for number in found if number not in delta.edges]
+            found: Iterable[int] = map(delta.edge_number, keys)
+        else:
+            found = base.edge_numbers(keys)
+            if new := delta.edge_numbers:
+                found = (number if number >= 0 else new.get(key, -1) for key, number in zip(keys, found, strict=True))
+        return {key: number for key, number in zip(keys, found, strict=True) if number >= 0}
+
+    def numbered_edges(self, numbers: Mapping[EdgeKey, int]) -> dict[EdgeKey, EdgeRow]:
+        """The rows of edges whose numbers are known, of those that are there."""
+        base, changed = self.base, self.delta.edges
+        if len(numbers) < MANY:
+            return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
+        own = [number for number in numbers.values() if number < base.edges and number not in changed]
         flags = base.flags_of_edges[own].tolist()
-        rows = dict(zip(map(found.__getitem__, own), map(decode_edge, base.some_edge_texts(own), flags), strict=True))
-        changed = [key for number, key in found.items() if number in delta.edges]
-        changed += [key for key in keys if key in delta.edge_numbers]
-        rows |= {key: row for key in changed if (row := self.edge(key)) is not None}
-        return {key: rows[key] for key in keys if key in rows}
+        rows = dict(zip(own, map(decode_edge, base.some_edge_texts(own), flags), strict=True))
+        found = ((key, rows.get(number) or self.edge_row(number)) for key, number in numbers.items())
+        return {key: row for key, row in found if row is not None}
+
+    def unchanged_weights(self, own: Mapping[EdgeKey, int]) -> dict[EdgeKey, float]:
+        """The weights of those edges whose rows are as they are in the base, without reading these."""
+        base, changed = self.base, self.delta.edges
+        if changed:
+            own = {key: number for key, number in own.items() if number < base.edges and number not in changed}
+        return dict(zip(own, base.weight[[*own.values()]].tolist(), strict=True))
 
     def edge_row(self, number: int) -> EdgeRow | None:
         """The row of an edge, None when it is gone."""
@@ -290,9 +308,7 @@ class Rows:
 
     def _edges_of(self, node_id: str, *, outgoing: bool) -> Iterator[EdgeRow]:
         number = self.number(node_id)
-        if number < 0:
-            return iter(())
-        return self.rows_of(self.around(np.array([number]), outgoing=outgoing))
+        return self.rows_of(self.around(np.array([number]), outgoing=outgoing)) if number >= 0 else iter(())
 
     def _with_unchanged(self, edges: Numbers, hidden: list[int]) -> Numbers:
         """Edges with those that only a commit later than this one has changed, unless they are among them."""
@@ -374,18 +390,11 @@ class Rows:
 
     def relation_counts(self) -> dict[str, int]:
         """Every relation type with the number of its edges."""
-        base = self.base
-        counts = Counter(
-            dict(zip(base.names, np.bincount(base.relation, minlength=len(base.names)).tolist(), strict=True))
-        )
-        for number, changed in self.delta.edges.copy().items():
-            version = changed.at(self.at)
-            if version is None:
-                continue
-            if number < base.edges:
-                counts[base.names[base.relation[number]]] -= 1
-            if version.row is not None:
-                counts[cast("EdgeRow", version.row).relation_type] += 1
+        base, counts = self.base, Counter[str]()
+        for found in self.edge_slices():
+            numbers = np.bincount(base.relation[found.base], minlength=len(base.names)).tolist()
+            counts.update(dict(zip(base.names, numbers, strict=True)))
+            counts.update(cast("EdgeRow", version.row).relation_type for _, version in found.changed)
         return +counts
 
 

@@ -29,6 +29,8 @@ log = structlog.get_logger()
 _Slice = TypeVar("_Slice")
 
 SNAPSHOTS_KEPT = 2
+RESTS = 9
+"""So many times as long as a part of a snapshot took, the next one waits while writes come."""
 # A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
 SNAPSHOT_AFTER_BYTES = 16 << 20
 
@@ -95,12 +97,12 @@ def _write_present(
 
 
 def _giving_way(slices: Iterable[_Slice], idle: Callable[[], bool]) -> Iterator[_Slice]:
-    """Some rows at a time; unless all else is ``idle`` with rests in between, three times as long as the work."""
+    """Some rows at a time; unless all else is ``idle`` with rests in between."""
     started = time.perf_counter()
     for each in slices:
         yield each
         if not idle():
-            time.sleep(3 * (time.perf_counter() - started))
+            time.sleep(RESTS * (time.perf_counter() - started))
         started = time.perf_counter()
 
 

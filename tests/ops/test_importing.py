@@ -9,10 +9,11 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import ImportAnswer
+from kgserve.model.batch import WriteBatch
 from kgserve.ops.importing import MAX_LINE_BYTES
 from kgserve.ops.transfer import Importer, export
 from kgserve.store.pool import StorePool
-from tests.store.writing import assert_whole, settings
+from tests.store.writing import assert_whole, settings, write
 
 NODE = b'{"kind":"node","id":"%s","type":"t"}'
 
@@ -135,3 +136,60 @@ def test_exports_leave_nothing_behind(pool: StorePool) -> None:
     stream.close()
     with pool.lease("s") as store:
         assert not store.rows._epoch.readers
+
+
+MANY = 1_500
+
+
+def edge(number: int, more: str = "") -> bytes:
+    return f'{{"kind":"edge","from":"a","to":"n{number}","relation_type":"r"{more}}}'.encode()
+
+
+def test_of_many_edges_that_are_there_those_that_differ_are_written(pool: StorePool) -> None:
+    nodes = [NODE % b"a", *(NODE % f"n{number}".encode() for number in range(MANY))]
+    plain = [edge(number) for number in range(MANY)]
+    imported(pool, lines(*nodes, *plain))
+    other = {
+        3: edge(3, ',"weight":2.0'),
+        4: edge(4, ',"attributes":{"k":1}'),
+        5: edge(5, ',"ordinal":7'),
+        6: edge(6, ',"valid_from":"2026-01-01T00:00:00Z"'),
+    }
+    # One comes first as it is and then with something new.
+    sent = [*(other.get(number, line) for number, line in enumerate(plain)), edge(8, ',"weight":3.0')]
+    with pool.lease("s") as store:
+        store.rows.fold()
+    answer = imported(pool, lines(*sent))
+    assert (answer.edges_updated, answer.edges_unchanged, answer.edges_created) == (5, MANY - 5, 0)
+    found = {line for line in exported(pool) if b'"edge"' in line and b'"version":2' in line}
+    assert {line.partition(b'"to":"')[2].partition(b'"')[0] for line in found} == {b"n3", b"n4", b"n5", b"n6", b"n8"}
+    with pool.lease("s") as store:
+        assert_whole(store)
+
+
+def test_many_edges_are_sent_again_after_some_were_changed_or_deleted(pool: StorePool) -> None:
+    nodes = [NODE % b"a", *(NODE % f"n{number}".encode() for number in range(MANY))]
+    plain = [edge(number) for number in range(MANY)]
+    imported(pool, lines(*nodes, *plain))
+    imported(pool, lines(edge(1, ',"weight":5.0'), edge(2, ',"attributes":{"k":1}')))
+    with pool.lease("s") as store:
+        write(store, WriteBatch(delete_edges=[("a", "n7", "r")], delete_nodes=["n9"]))
+    again = imported(pool, lines(*plain))
+    assert (again.edges_created, again.edges_skipped_count) == (1, 1)
+    assert again.edges_unchanged == MANY - 2
+    weighed = imported(pool, lines(*(edge(number, ',"weight":1.0') for number in range(MANY))))
+    assert (weighed.edges_updated, weighed.edges_unchanged) == (1, MANY - 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (NODE % b"a" + b" " + NODE % b"b" + b"\n\n", 1),
+        (b'{"kind":"node",\n"id":"a","type":"t"}\n' + NODE % b"b" + NODE % b"c" + b"\n", 3),
+        (NODE % b"a" + b"\n \n" + NODE % b"b" + b"\r\n", 0),
+    ],
+)
+def test_a_line_is_one_row(pool: StorePool, text: bytes, wrong: int) -> None:
+    answer = imported(pool, text)
+    assert answer.error_count == wrong
+    assert answer.nodes_created == (0 if wrong else 2)
