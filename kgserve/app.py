@@ -27,6 +27,7 @@ from kgserve import __version__, log
 from kgserve.access.audit import Audit
 from kgserve.access.door import Admission, Door, check_may_start, way_in
 from kgserve.access.keyring import Keyring
+from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge
@@ -114,6 +115,7 @@ def create_app(
 def serve(settings: Settings) -> int:
     """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
     log.configure(settings.log_format, settings.log_level)
+    nursery.log = (settings.log_format, settings.log_level)
     _let_files_be_many()
     try:
         check_may_start(settings, settings.data_dir)
@@ -162,6 +164,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 
     def started() -> None:
         publish()
+        nursery.prepare()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.

@@ -46,6 +46,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     engine: Annotated[Literal["kuzu"], _doc("Database engine behind the stores")] = "kuzu"
     max_open_stores: Annotated[int, _doc("Stores kept open; the least recently used idle one closes", ge=1)] = 64
     buffer_pool_mb: Annotated[int, _doc("Upper bound of the engine's page cache, per store", ge=64)] = 512
+    engine_memory_mb: Annotated[
+        int,
+        _doc("What the process of an engine may take, page cache included; a statement that wants more fails", ge=512),
+    ] = 1024
     engine_threads: Annotated[int, _doc("Threads that one query may use", ge=1, le=64)] = 2
     read_connections: Annotated[int, _doc("Concurrent reads per store", ge=1, le=64)] = 4
     query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0

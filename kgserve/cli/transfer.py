@@ -123,8 +123,8 @@ def _converted(
 
 
 def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
-    from kgserve.engine.foreign import foreign_file
     from kgserve.formats.graphiti import read_graphiti
+    from kgserve.worker.foreign import foreign_file
 
     parts: list[Part] = []
     for path in paths:

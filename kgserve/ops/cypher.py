@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.reach import reach
-from kgserve.engine import statement as statements
-from kgserve.engine.session import Session
-from kgserve.engine.statement import Cursor
+from kgserve.decoding import decode_json
+from kgserve.engine.engine import Cursor, Session
+from kgserve.engine.process import Lost
+from kgserve.engine.protocol import Difference
 from kgserve.errors import TimedOut
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import WriteBatch
@@ -24,16 +25,14 @@ from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
 from kgserve.ops.submit import carry_out
-from kgserve.store.aside import Difference, Trial
+from kgserve.store.aside import Trial
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
 DEFAULT_ROWS = 1000
 MAX_ANSWER_BYTES = 64 << 20
-ROWS_AT_ONCE = 500
-FEW_ROWS = 20
-PART_BYTES = 1 << 20
 
+_Answer = TypeVar("_Answer")
 EXTRAS = frozenset((*NODE_EXTRAS, *EDGE_EXTRAS))
 """Properties whose columns a store's engine file may not have yet."""
 
@@ -91,8 +90,12 @@ def change(
     seconds = seconds_of(pool, request)
     if statement.updates:
         return _queued(pool, store, lambda leased: _tried(leased, statement, most, seconds, control), started)
-    with reading(pool, store, statement, seconds, control) as cursor:
-        answer = _answer(cursor, most)
+
+    def answered() -> CypherAnswer:
+        with reading(pool, store, statement, seconds, most, control) as cursor:
+            return _answer(cursor)
+
+    answer = once_more(answered)
     done: Future[CypherAnswer] = Future()
     done.set_result(_timed(answer, started))
     return done
@@ -100,16 +103,26 @@ def change(
 
 @contextmanager
 def reading(
-    pool: StorePool, store: str, statement: Statement, seconds: float, control: Interruption
+    pool: StorePool, store: str, statement: Statement, seconds: float, most: int | None, control: Interruption
 ) -> Generator[Cursor]:
-    """The open result of a statement that reads. The first that names extras has their columns made."""
+    """The open result of a statement that reads, so many rows at most. Columns for extras are made when named."""
     with (
         pool.lease(store) as leased,
         leased.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
         control.over(session),
-        statements.reading(session, statement) as cursor,
+        session.reading(statement, most) as cursor,
     ):
         yield cursor
+
+
+def once_more(work: Callable[[], _Answer]) -> _Answer:
+    """What ``work`` answers; it reads again if somebody else's statement may have cost the engine its process."""
+    try:
+        return work()
+    except Lost as error:
+        if error.alone:
+            raise
+        return work()
 
 
 def seconds_of(pool: StorePool, request: CypherRequest) -> float:
@@ -150,32 +163,22 @@ def _tried(
 
     def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
         control.check()
-        trial.session.limit(seconds)
-        with control.over(trial.session), statements.writing(trial.session, statement) as cursor:
-            answer = _answer(cursor, most)
-        trial.session.limit(0)
+        trial.session.seconds = seconds
+        with control.over(trial.session), trial.session.reading(statement, most, writes=True) as cursor:
+            answer = _answer(cursor)
         return trial.difference(within), answer
 
     difference, answer = store.copy.run(attempt, within)
     return batch_of(difference), answer
 
 
-def in_parts(cursor: Cursor, most: int) -> Generator[tuple[list[list[Any]], int]]:
-    """At most so many rows, in parts of about 1 MiB or 500 rows, with the bytes of each as JSON."""
-    left, at_once = most, FEW_ROWS
-    while rows := cursor.take(min(at_once, left)):
-        size = len(msgspec.json.encode(rows))
-        left -= len(rows)
-        yield rows, size
-        at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // size))
-
-
-def _answer(cursor: Cursor, most: int) -> CypherAnswer:
+def _answer(cursor: Cursor) -> CypherAnswer:
     rows: list[list[Any]] = []
     total = 0
-    for some, size in in_parts(cursor, most):
-        rows += some
-        total += size
+    for part in cursor.parts():
+        # No line of JSON holds a line break.
+        rows += decode_json(b"[" + part.lines.replace(b"\n", b",") + b"]", list[list[Any]])
+        total += len(part.lines)
         if total >= MAX_ANSWER_BYTES:
             break
     return CypherAnswer(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kgserve.decoding import decode_json
+from kgserve.engine.protocol import Changed, Difference
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
@@ -15,7 +16,6 @@ from kgserve.model.requests import MAX_ORDINAL, MAX_TAGS, EdgeInput, NodeInput
 from kgserve.model.times import is_within
 from kgserve.ops.inject import cost
 from kgserve.ops.validate import Fault, edge_put, node_put
-from kgserve.store.aside import Changed, Difference
 
 MAX_CHANGED = 200_000
 _KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts")

@@ -15,11 +15,12 @@ from typing import IO, Any, Literal
 import msgspec
 
 from kgserve.cypher.guard import examine
-from kgserve.engine.statement import Cursor
+from kgserve.decoding import decode_json
+from kgserve.engine.engine import Cursor
 from kgserve.errors import InvalidInput
 from kgserve.journal.files import storage_error
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import Interruption, in_parts, reading, seconds_of
+from kgserve.ops.cypher import Interruption, once_more, reading, seconds_of
 from kgserve.store.pool import StorePool
 
 IN_MEMORY_BYTES = 4 << 20
@@ -59,9 +60,15 @@ def stream(
     control = control or Interruption()
     statement = examine(request.query, request.params, writable=False)
     file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
+
+    def written() -> None:
+        file.seek(0)
+        file.truncate()
+        with reading(pool, store, statement, seconds_of(pool, request), request.max_rows, control) as cursor:
+            _write(file, cursor, form, control)
+
     try:
-        with reading(pool, store, statement, seconds_of(pool, request), control) as cursor:
-            _write(file, cursor, request.max_rows, form, control)
+        once_more(written)
     except OSError as error:
         file.close()
         raise storage_error(error, "keeping the rows of a statement") from error
@@ -72,16 +79,15 @@ def stream(
     return RowStream(file)
 
 
-def _write(file: IO[bytes], cursor: Cursor, most: int | None, form: Format, control: Interruption) -> None:
+def _write(file: IO[bytes], cursor: Cursor, form: Format, control: Interruption) -> None:
     started = time.perf_counter()
-    most = cursor.total if most is None else most
     head, lines, tail = _FORMS[form]
     file.write(head(cursor))
     count = 0
-    for rows, _ in in_parts(cursor, most):
+    for part in cursor.parts():
         control.check()
-        file.write(lines(rows))
-        count += len(rows)
+        file.write(lines(part.lines))
+        count += part.count
         if file.tell() >= MAX_STREAM_BYTES:
             break
     took = round((time.perf_counter() - started) * 1000, 3)
@@ -92,8 +98,8 @@ def _json_head(cursor: Cursor) -> bytes:
     return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
 
 
-def _json_lines(rows: list[list[Any]]) -> bytes:
-    return b"".join(_encode(row) + b"\n" for row in rows)
+def _json_lines(lines: bytes) -> bytes:
+    return lines + b"\n" if lines else b""
 
 
 def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
@@ -101,10 +107,14 @@ def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
 
 
 def _csv_head(cursor: Cursor) -> bytes:
-    return _csv_lines([cursor.columns])
+    return _csv([cursor.columns])
 
 
-def _csv_lines(rows: list[list[Any]]) -> bytes:
+def _csv_lines(lines: bytes) -> bytes:
+    return _csv([decode_json(line, list[Any]) for line in lines.split(b"\n")]) if lines else b""
+
+
+def _csv(rows: list[list[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()
@@ -120,7 +130,7 @@ def _cell(value: Any) -> Any:
 
 
 _Head = Callable[[Cursor], bytes]
-_Lines = Callable[[list[list[Any]]], bytes]
+_Lines = Callable[[bytes], bytes]
 _Tail = Callable[[int, bool, float], bytes]
 _FORMS: dict[Format, tuple[_Head, _Lines, _Tail]] = {
     "ndjson": (_json_head, _json_lines, _json_tail),

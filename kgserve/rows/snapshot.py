@@ -200,9 +200,8 @@ class Rows:
             return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
         own = [number for number in numbers.values() if number < base.edges and number not in changed]
         flags = base.flags_of_edges[own].tolist()
-        rows = dict(zip(own, map(decode_edge, base.some_edge_texts(own), flags), strict=True))
-        found = ((key, rows.get(number) or self.edge_row(number)) for key, number in numbers.items())
-        return {key: row for key, row in found if row is not None}
+        rows = dict(zip(own, map(decode_edge, base.some_edge_texts(own), flags), strict=True)).get
+        return {key: row for key, number in numbers.items() if (row := rows(number) or self.edge_row(number))}
 
     def unchanged_weights(self, own: Mapping[EdgeKey, int]) -> dict[EdgeKey, float]:
         """The weights of those edges whose rows are as they are in the base, without reading these."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from kgserve.engine import database
-from kgserve.engine.database import Engine
+from kgserve.engine.engine import Engine, build
+from kgserve.engine.files import remove
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.files import sync_file
@@ -99,7 +99,10 @@ class Compactor:
             sequence = self._compact()
         except (KgserveError, OSError) as error:
             self._not_before = time.monotonic() + _RETRY_SECONDS
-            log.exception("compaction_failed", store=name, error=str(error))
+            if (closing := self._engine.options.closing) and closing.is_set():
+                log.info("compaction_broken_off", store=name)
+            else:
+                log.exception("compaction_failed", store=name, error=str(error))
         else:
             self.done += 1
             seconds = round(time.perf_counter() - started, 3)
@@ -143,17 +146,17 @@ class Compactor:
         taken = snapshot.list_snapshots(self._layout.journal)[0]
         path = view.next_path()
         try:
-            database.build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
+            build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
             sync_file(path)
             engine = Engine(path, view.options)
         except BaseException:
-            database.remove(path)
+            remove(path)
             raise
         with view.commits:
             log.info("compaction_swapping", store=self._layout.name)
             if not view.is_open or (view.whole and not engine.whole):
                 engine.retire()
-                database.remove(path)
+                remove(path)
                 raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
             view.replace(engine)
             view.state = engine.state

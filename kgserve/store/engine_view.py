@@ -16,9 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from kgserve.engine import database, schema
-from kgserve.engine.database import Engine, EngineOptions, Retired
-from kgserve.engine.session import Session
+from kgserve.engine import files
+from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
+from kgserve.engine.protocol import FileOptions
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
@@ -46,6 +46,8 @@ or once it has been behind for so long."""
 LEAST_REPLAYED_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
+LEAST_BESIDE_MB = 256
+"""What an engine's process may take beside its page cache, at the least."""
 
 
 class EngineView:
@@ -105,7 +107,7 @@ class EngineView:
         """Size of the engine's file and of its log."""
         engine = self._engine
         path = engine.path if engine is not None else self.layout.engine
-        return database.size(path), database.size(database.wal_path(path))
+        return files.size(path), files.size(files.wal_path(path))
 
     @contextmanager
     def reading(self, timeout: float | None = None, *, whole: bool = False, asked: bool = True) -> Generator[Session]:
@@ -125,7 +127,7 @@ class EngineView:
     ) -> Session:
         while True:
             engine = self._engine
-            if engine is None or self.state.sequence < sequence or (whole and not engine.whole):
+            if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
                 engine = self._brought_up(sequence, patience, whole=whole)
             with contextlib.suppress(Retired):
                 return lease.enter_context(engine.reader(timeout))
@@ -178,6 +180,7 @@ class EngineView:
 
         Raises StorageFull or Unavailable when no engine could be built.
         """
+        self._let_go_if_lost()
         if self._engine is None:
             self._open()
         while self.state.sequence < sequence:
@@ -187,6 +190,14 @@ class EngineView:
             if net.state is None:
                 break
             self._apply(net, net.state)
+
+    def _let_go_if_lost(self) -> None:
+        """Nobody knows what a file holds whose process has ended: it is made anew, which the journal bears."""
+        engine = self._engine
+        if engine is not None and engine.is_lost:
+            log.warning("engine_lost", store=self.layout.name, sequence=self.state.sequence)
+            self._engine = None
+            engine.retire()
 
     def _apply(self, net: NetChange, state: StoreState) -> None:
         engine = self._engine
@@ -231,10 +242,10 @@ class EngineView:
             state = rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
             return Engine(path, self.options), state
         except OSError as error:
-            database.remove(path)
+            files.remove(path)
             raise storage_error(error, "rebuilding the engine") from error
         except BaseException:
-            database.remove(path)
+            files.remove(path)
             raise
 
     def replace(self, engine: Engine) -> None:
@@ -248,7 +259,7 @@ class EngineView:
         if old is not None:
             old.retire()
             # On POSIX an open file may be unlinked: readers that are still on it are not disturbed.
-            database.remove(old.path)
+            files.remove(old.path)
 
     def next_path(self) -> Path:
         """A name for a new engine file; when it is closed it is given the usual one."""
@@ -278,11 +289,11 @@ class EngineView:
         """Give a closed engine's files their usual names, and say how they are."""
         home = self.layout.engine
         if engine.path != home:
-            database.remove(home)
-            if (engine_log := database.wal_path(engine.path)).exists():
-                engine_log.rename(database.wal_path(home))
+            files.remove(home)
+            if (engine_log := files.wal_path(engine.path)).exists():
+                engine_log.rename(files.wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(database.wal_path(home))))
+        self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(files.wal_path(home))))
 
     def _open(self) -> Engine:
         """Open the file as it was left, or build it anew. Raises JournalDamaged, StorageFull or Unavailable."""
@@ -313,7 +324,7 @@ class EngineView:
         home = self.layout.engine
         if mark is None:
             return "the engine was not closed cleanly"
-        if (file_mark(home), file_mark(database.wal_path(home))) != (mark.file, mark.log):
+        if (file_mark(home), file_mark(files.wal_path(home))) != (mark.file, mark.log):
             return "the engine's files are not as they were left"
         if not self.journal.oldest - 1 <= mark.state.sequence <= self.journal.last:
             return "the journal does not go on where the engine's file ends"
@@ -324,7 +335,7 @@ class EngineView:
         try:
             if engine.state != mark.state:
                 raise EngineFailed("the engine does not hold the state that it was left in")
-            if not schema.is_current(engine.writer):
+            if not engine.is_current:
                 raise EngineFailed("the engine's file has another schema")
         except BaseException:
             engine.retire()
@@ -343,15 +354,19 @@ class EngineView:
         return self._engine
 
 
-def engine_options(settings: Settings, store: str, slow: SlowLog) -> EngineOptions:
+def engine_options(settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> EngineOptions:
     """What the engine files of a store are opened with."""
     return EngineOptions(
-        cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
-        threads=settings.engine_threads,
+        file=FileOptions(
+            cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
+            threads=settings.engine_threads,
+            memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
+        ),
         readers=settings.read_connections,
         read_timeout=settings.query_timeout,
         store=store,
         slow=slow,
+        closing=closing,
     )
 
 

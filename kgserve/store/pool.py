@@ -212,6 +212,9 @@ class StorePool:
         with self._lock:
             self._closed.set()
             entries = list(self._entries.values())
+        for entry in entries:
+            if (store := entry.store) is not None:
+                store.break_off()
         self._tender.stop()
         for entry in entries:
             with entry.gate:

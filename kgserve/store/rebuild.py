@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,13 +14,16 @@ import msgspec
 import structlog
 
 from kgserve.allocator import give_back
-from kgserve.engine.database import EngineOptions, build, remove
-from kgserve.errors import EngineFailed, JournalDamaged
+from kgserve.engine.engine import EngineOptions, build
+from kgserve.engine.files import remove
+from kgserve.engine.protocol import Change
+from kgserve.errors import EngineFailed, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
+from kgserve.model.digest import measure
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
@@ -29,6 +33,9 @@ log = structlog.get_logger()
 _Slice = TypeVar("_Slice")
 
 SNAPSHOTS_KEPT = 2
+FEW_ROWS = 2_000
+FEW_BYTES = 4 << 20
+"""Rows that an engine's file is made of without files of rows: that takes milliseconds."""
 RESTS = 9
 """So many times as long as a part of a snapshot took, the next one waits while writes come."""
 # A rebuild that had this much journal to read leaves a snapshot, so that the next one has less.
@@ -49,14 +56,20 @@ def rebuild(
 
     With ``whole`` it has columns for extras even if no row has any yet. Without a ``reason`` it is the first one.
 
-    Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full.
+    Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full, and
+    Unavailable once the store is closing.
     """
     started = time.perf_counter()
     # The first engine file of a store is made in the same way, and nobody needs to hear of it.
     level = logging.WARNING if reason and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
+    if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES and (few := _few(present)) is not None:
+        change, state = few
+        build(path, change, state, options, whole=whole)
+        log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
+        return state
     rows = fresh_folder(layout.scratch / "rebuild")
-    folded = _write_present(layout, present, rows) or fold_journal(layout, journal, fresh_folder(rows))
+    folded = _write_present(layout, present, rows, options.closing) or fold_journal(layout, journal, fresh_folder(rows))
     try:
         build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
@@ -73,21 +86,44 @@ def rebuild(
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
         shutil.rmtree(rows)
-    seconds = round(time.perf_counter() - started, 3)
-    log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=seconds)
+    log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
     return state
 
 
+def _since(started: float) -> float:
+    return round(time.perf_counter() - started, 3)
+
+
+def _few(present: RowsView) -> tuple[Change, StoreState] | None:
+    """The present rows and their state, if they are so few that no files of them need be written."""
+    try:
+        with present.reading() as rows:
+            state, size = rows.state, rows.base.size + rows.delta.bytes
+            if state.nodes + state.edges > FEW_ROWS or size > FEW_BYTES:
+                return None
+            nodes, edges = [*rows.all_nodes()], [*rows.all_edges()]
+    except (RowsDamaged, msgspec.MsgspecError):
+        return None
+    if measure(nodes, edges) != (state.digest, state.nodes, state.edges):
+        return None
+    return Change(None, nodes, [], [], [], edges, [], []), state
+
+
 def _write_present(
-    layout: Layout, present: RowsView, target: Path, idle: Callable[[], bool] = lambda: True
+    layout: Layout,
+    present: RowsView,
+    target: Path,
+    closing: threading.Event | None,
+    idle: Callable[[], bool] = lambda: True,
 ) -> Folded | None:
     """Write the present rows to a folder, in half the time that the journal takes; None when they are not whole.
 
-    It gives way unless all else is ``idle``.
+    It gives way unless all else is ``idle``, and raises Unavailable once the store is ``closing``.
     """
     try:
         with present.reading() as rows:
-            nodes, edges = _giving_way(rows.node_rows(), idle), _giving_way(rows.edge_rows(), idle)
+            nodes = _giving_way(rows.node_rows(), closing, idle)
+            edges = _giving_way(rows.edge_rows(), closing, idle)
             found = write_rows(nodes, edges, rows.state, target, whole=rows.have_extras)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
@@ -96,27 +132,35 @@ def _write_present(
     return None if found.rebased else found
 
 
-def _giving_way(slices: Iterable[_Slice], idle: Callable[[], bool]) -> Iterator[_Slice]:
+def _giving_way(
+    slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]
+) -> Iterator[_Slice]:
     """Some rows at a time; unless all else is ``idle`` with rests in between."""
     started = time.perf_counter()
     for each in slices:
         yield each
         if not idle():
             time.sleep(RESTS * (time.perf_counter() - started))
+        if closing is not None and closing.is_set():
+            raise Unavailable("this store is closing; try again shortly")
         started = time.perf_counter()
 
 
-def take_snapshot(layout: Layout, journal: Journal, present: RowsView, idle: Callable[[], bool]) -> StoreState:
+def take_snapshot(
+    layout: Layout, journal: Journal, present: RowsView, closing: threading.Event | None, idle: Callable[[], bool]
+) -> StoreState:
     """Install a snapshot of all rows; the state that it is of. It gives way unless all else is ``idle``.
 
-    Raises JournalDamaged, and OSError for a full disk.
+    Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
     snapshots = snapshot.list_snapshots(layout.journal)
     if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last:
         return snapshot.verify(snapshots[0]).state
     rows = fresh_folder(layout.scratch / "snapshot")
     try:
-        folded = _write_present(layout, present, rows, idle) or fold_journal(layout, journal, fresh_folder(rows))
+        folded = _write_present(layout, present, rows, closing, idle) or fold_journal(
+            layout, journal, fresh_folder(rows)
+        )
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
         snapshot.install(rows, layout.journal, folded.state)

@@ -14,7 +14,6 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.engine import dumping
 from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
@@ -98,13 +97,13 @@ class Store:
             layout.mark_open()
             undo.pop_all()
         self._background = background
+        self._closing = threading.Event()
         self._committed_at = time.monotonic()
         self._folded = threading.Event()
         self._folded.set()
         self._fold_begins = threading.Lock()
-        self.engine = EngineView(
-            layout, self.journal, self.rows, engine_options(settings, layout.name, self.observation.slow)
-        )
+        options = engine_options(settings, layout.name, self.observation.slow, self._closing)
+        self.engine = EngineView(layout, self.journal, self.rows, options)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
@@ -239,7 +238,7 @@ class Store:
         folder = fresh_folder(self.layout.scratch / "check")
         try:
             with self.engine.reading(timeout=0, asked=False) as session:
-                state = dumping.dump(session, folder)
+                state = session.dump(folder)
             ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -249,8 +248,13 @@ class Store:
                 self.engine.heal("its rows do not come to the digest")
         return ok
 
+    def break_off(self) -> None:
+        """Leave snapshots and engine files that are just being made to the next time; the store is to be closed."""
+        self._closing.set()
+
     def close(self) -> None:
         """Finish what is queued, then close everything and leave the mark of a clean close."""
+        self.break_off()
         self._writer.stop()
         self.compactor.wait()
         self._folded.wait()
@@ -288,8 +292,7 @@ class Store:
             self.lists.committed(size)
         self.feed.record(changes, self.state.sequence)
         if changes:
-            origins = [write.origin for write in writes]
-            self.observation.committed(self.name, self.count, origins, laps, size)
+            self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
         for write, report in reports:
             write.future.set_result(report)
         if changes:
@@ -323,7 +326,7 @@ class Store:
 
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""
-        taken = take_snapshot(self.layout, self.journal, self.rows, self._is_idle)
+        taken = take_snapshot(self.layout, self.journal, self.rows, self._closing, self._is_idle)
         if self._begins_fold():
             self._fold()
         return taken.sequence
@@ -381,17 +384,15 @@ class Store:
             return gather(self.rows.rows(), batches)
 
     def _rules(self) -> Rules:
-        settings = self.description
-        return Rules(frozenset(settings.kind_whitelist), settings.conflict_policy == "manual")
+        return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
     snapshots = snapshot.list_snapshots(layout.journal) if layout.journal.is_dir() else []
     after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
-    mark = layout.close_mark()
-    trusted = mark.journal if mark else None
-    if mark is None:
+    if (mark := layout.close_mark()) is None:
         layout.sync_names()
+    trusted = mark and mark.journal
     return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 

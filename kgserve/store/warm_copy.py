@@ -18,7 +18,8 @@ from typing import TypeVar
 import structlog
 
 from kgserve.cypher.reach import Reach
-from kgserve.engine.apply import kept_versions
+from kgserve.engine.engine import kept_versions
+from kgserve.engine.protocol import NOTHING, Difference, Doubtful
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail
@@ -29,10 +30,7 @@ from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE
 from kgserve.store.aside import (
     EVERYTHING,
-    NOTHING,
     Copy,
-    Difference,
-    Doubtful,
     Trial,
     copied,
     is_rough,
@@ -185,7 +183,7 @@ class WarmCopy:
         if copy is None:
             return False
         try:
-            require_room_to_try(self._folder, self._engine.options.cache_bytes)
+            require_room_to_try(self._folder, self._engine.options.file.cache_bytes)
             if self._follow(copy, rows):
                 return True
         except StorageFull:

@@ -10,9 +10,9 @@ from pathlib import Path
 import kuzu
 import pytest
 
-from kgserve.engine.foreign import foreign_file
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.formats.graphiti import read_graphiti
+from kgserve.worker.foreign import foreign_file
 from tests.formats.converting import FIXTURES, Row, taken
 
 HOLD = "import kuzu, sys; database = kuzu.Database(sys.argv[1]); print('open', flush=True); sys.stdin.read()"

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from bench.server import Server
+from kgserve.engine.protocol import Difference
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.model.batch import WriteBatch
 from kgserve.model.events import Selection
 from kgserve.model.requests import SearchRequest
 from kgserve.ops.cypher_changes import MAX_CHANGED, batch_of
 from kgserve.ops.search import search
-from kgserve.store.aside import Difference
 from kgserve.store.feed import Reader
 from kgserve.store.pool import StorePool
 from tests.http.serving import accepted

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.engine.protocol import NOTHING, FileOptions
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.model.batch import WriteBatch
-from kgserve.store.aside import NOTHING, Trial
+from kgserve.store.aside import Trial
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.store.warm_copy import WarmCopies, WarmCopy
@@ -158,7 +159,7 @@ def test_it_makes_room_on_a_full_disk(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
         write(pool, "MATCH (n {id: 'a'}) SET n.content = 'x'")
         options = store.engine.options
-        store.engine.options = msgspec.structs.replace(options, cache_bytes=1 << 60)
+        store.engine.options = msgspec.structs.replace(options, file=FileOptions(cache_bytes=1 << 60))
         with pytest.raises(StorageFull, match="works on a copy"):
             write(pool, "MATCH (n {id: 'a'}) SET n.content = 'y'")
         assert list(store.layout.scratch.iterdir()) == []

@@ -15,7 +15,6 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from kgserve.engine import dumping
 from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.frame import read_frame
@@ -34,9 +33,9 @@ from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from tests.engine.reading import Contents, contents
 from tests.property.graph import Graph, Outcome, Refused, extras_of
 from tests.store.writing import ask, held, until
+from tests.worker.reading import Contents, contents
 
 NAME = "s"
 PATIENCE = 120
@@ -279,7 +278,7 @@ class Driver:
         folder.mkdir(exist_ok=True)
         while not stop.is_set():
             with self.store.engine.reading(timeout=0) as session:
-                state = dumping.dump(session, folder)
+                state = session.dump(folder)
             assert snapshot.measure(folder) == (state.digest, state.nodes, state.edges), "a reader saw half a write"
 
     # Files

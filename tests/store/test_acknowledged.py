@@ -12,6 +12,7 @@ from kgserve.journal import salvage
 from kgserve.model.batch import WriteBatch
 from kgserve.ops.nodes import list_nodes
 from kgserve.settings import MEBIBYTE
+from kgserve.store import rebuild
 from kgserve.store.pool import StorePool
 from tests.store.writing import (
     NAME,
@@ -87,7 +88,10 @@ def test_salvage_before_a_snapshot_leaves_a_journal_that_goes_on_after_it(tmp_pa
         assert_whole(store)
 
 
-def test_a_write_that_no_engine_takes_is_acknowledged_and_asked_for_later(tmp_path: Path) -> None:
+def test_a_write_that_no_engine_takes_is_acknowledged_and_asked_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuild, "FEW_ROWS", 0)
     with opened(tmp_path) as store:
         write(store, batch("a"))
         tamper(store, "CREATE (:StoreCommit {sequence: 2})")

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from kgserve.cypher.reach import Reach
-from kgserve.engine.prints import EDGES, NODES
+from kgserve.engine.protocol import Difference
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.store.aside import Difference, Trial, copied
+from kgserve.store.aside import Trial, copied
 from kgserve.store.store import Store
+from kgserve.worker.prints import EDGES, NODES
 from tests.store.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine import database
+from kgserve.engine.files import wal_path
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.model.batch import WriteBatch
@@ -75,11 +75,11 @@ def engine_foreign(files: Layout) -> None:
 
 
 def engine_log_gone(files: Layout) -> None:
-    database.wal_path(files.engine).unlink()
+    wal_path(files.engine).unlink()
 
 
 def engine_log_flipped(files: Layout) -> None:
-    path = database.wal_path(files.engine)
+    path = wal_path(files.engine)
     flip(path, path.stat().st_size // 2)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kgserve.cypher.reach import Reach
-from kgserve.engine import dumping
+from kgserve.engine.protocol import NOTHING
 from kgserve.journal import snapshot
 from kgserve.journal.frame import Frame
 from kgserve.journal.journal import list_segments, read_segment
@@ -21,7 +21,7 @@ from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey
 from kgserve.settings import Settings
-from kgserve.store.aside import NOTHING, Trial
+from kgserve.store.aside import Trial
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.rebuild import fresh_folder
@@ -93,7 +93,7 @@ def tamper(store: Store, statement: str) -> None:
     engine = store.engine._engine
     assert engine is not None
     with store.engine.commits:
-        engine.writer.run(statement)  # pyright: ignore[reportArgumentType]
+        engine.writer.run(statement)
 
 
 def until(condition: Any, patience: float = PATIENCE) -> None:
@@ -156,7 +156,7 @@ def assert_copy_right(store: Store) -> None:
     made = store.copy.made
 
     def look(trial: Trial) -> None:
-        dumping.dump(trial.session, fresh_folder(folder))
+        trial.session.dump(fresh_folder(folder))
         assert trial.difference(UNTOUCHED) == NOTHING
 
     def prepare() -> WriteBatch:

@@ -10,7 +10,7 @@ from typing import LiteralString, cast
 import msgspec
 import xxhash
 
-from kgserve.engine.session import Session
+from kgserve.worker.session import Session
 
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
 

@@ -44,7 +44,10 @@ _FAULT = re.compile(rf"(?:{'|'.join(_FAULTS)}) exception: (?P<message>.*)", re.D
 _PLACE = re.compile(r"\s*\(line: (?P<line>\d+), offset: (?P<offset>\d+)\).*", re.DOTALL)
 _WORD = re.compile(r"\w+|\S")
 _NAMED = re.compile(r"(?:Variable|function|Function|Table|property|Parameter|parameter) `?(?P<name>\w+)`?")
-_SPENT = "the statement needs more memory than the store's page cache has; narrow it, or raise KGSERVE_BUFFER_POOL_MB"
+_SPENT = (
+    "the statement needs more memory than the engine may take; narrow it, or raise KGSERVE_BUFFER_POOL_MB for its page"
+    " cache and KGSERVE_ENGINE_MEMORY_MB for all that its process takes"
+)
 
 
 # What the engine and its binding raise over a statement that they cannot run, or values that they cannot read.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, LiteralString
 
 import kuzu
 
-from kgserve.engine.database import WAL_SUFFIX
+from kgserve.engine.files import WAL_SUFFIX
 from kgserve.errors import Conflict, InvalidInput
 
 CACHE_BYTES = 256 << 20

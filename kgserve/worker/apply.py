@@ -14,7 +14,11 @@ from itertools import islice
 from typing import Any, LiteralString, TypeVar
 
 from kgserve.arrow import pa
-from kgserve.engine.columns import (
+from kgserve.errors import EngineFailed
+from kgserve.model.change import NetChange, StoreState
+from kgserve.model.digest import to_text
+from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
+from kgserve.worker.columns import (
     edges_table,
     engine_time,
     ids_table,
@@ -23,20 +27,13 @@ from kgserve.engine.columns import (
     whole_edges_table,
     whole_nodes_table,
 )
-from kgserve.engine.session import Session
-from kgserve.errors import EngineFailed
-from kgserve.model.change import NetChange, StoreState
-from kgserve.model.digest import to_text
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
+from kgserve.worker.session import Session
 
 _Item = TypeVar("_Item")
 _Stored = TypeVar("_Stored", NodeRow, EdgeRow)
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
 SCAN_ROWS = 50_000
-_VECTOR_ROWS = 2048
-_KEPT_PER_VECTOR = 190_000
-_KEPT_PER_EDGE = 6_000
 
 CREATE_NODE = """
 CREATE (e:Entity {id: $i, type: $t, content: $c, attributes: $a, version: $v, sequence: $s, created_at: $m,
@@ -152,15 +149,6 @@ def _parted(rows: Iterable[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
     for row in rows:
         (plain if row.extras is None else whole).append(row)
     return plain, whole
-
-
-def kept_versions(net: NetChange, state: StoreState) -> int:
-    """About the bytes that the engine keeps for a change until its file is replaced, beside those in its log.
-
-    Every SET keeps the former values of 2,048 rows: 27 kB a column, measured, whether one of those rows changed or all.
-    """
-    vectors = min(len(net.nodes_updated), state.nodes // _VECTOR_ROWS + 1)
-    return vectors * _KEPT_PER_VECTOR + len(net.edges_updated) * _KEPT_PER_EDGE
 
 
 def record(session: Session, state: StoreState) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kgserve.arrow import pa, pq
-from kgserve.engine import projection
-from kgserve.engine.copying import copy
-from kgserve.engine.session import Session
 from kgserve.model.change import StoreState
 from kgserve.model.columns import NODE_FIELDS
+from kgserve.worker import projection
+from kgserve.worker.copying import copy
+from kgserve.worker.session import Session
 
 GROUP_ROWS = 1 << 17
 """Rows of a node group of the engine."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
@@ -12,14 +11,10 @@ import kuzu
 
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
-from kgserve.engine.failures import STATEMENT_ERRORS, translate, translate_statement
 from kgserve.errors import InvalidInput
-from kgserve.metrics.origin import add_part
-from kgserve.metrics.slow import SlowLog
+from kgserve.worker.failures import STATEMENT_ERRORS, translate, translate_statement
 
 Row = list[Any]
-
-_SHOWN = 500
 
 # kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
 _ = importlib.util
@@ -31,13 +26,8 @@ class Session:
     ``whole``: the file has columns for extras. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
-    def __init__(
-        self, database: kuzu.Database, store: str = "", slow: SlowLog | None = None, *, whole: bool = False
-    ) -> None:
-        """Statements that take long are noted in ``slow``, as those of ``store``."""
+    def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
         self._connection = kuzu.Connection(database)
-        self._store = store
-        self._slow = slow
         self._prepared: dict[str, kuzu.PreparedStatement] = {}
         self.whole = whole
         self.slice_bytes = 64 << 20
@@ -53,7 +43,7 @@ class Session:
     def rows(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """All rows of a statement, which is prepared once. Raises errors of `kgserve.errors`."""
         try:
-            with self._execute(self._prepare(query), parameters, query) as result:
+            with self._execute(self._prepare(query), parameters) as result:
                 return result.get_all()  # pyright: ignore[reportReturnType]  # rows are lists, not dicts, by default
         except RuntimeError as error:
             raise translate(error) from error
@@ -61,7 +51,7 @@ class Session:
     def arrow(self, query: LiteralString, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of a statement as one Arrow table. Parameters may be Arrow tables, for LOAD FROM."""
         try:
-            with self._execute(query, parameters, query) as result:
+            with self._execute(query, parameters) as result:
                 return result.get_as_arrow()
         except RuntimeError as error:
             raise translate(error) from error
@@ -73,7 +63,7 @@ class Session:
     def run(self, statement: LiteralString) -> None:
         """Run a statement without result or parameters."""
         try:
-            self._execute(statement, None, statement).close()
+            self._execute(statement, None).close()
         except RuntimeError as error:
             raise translate(error) from error
 
@@ -83,7 +73,7 @@ class Session:
         Raises errors made for who wrote it, with the place in the text where the engine tells it.
         """
         try:
-            return self._execute(statement.text, statement.parameters, statement)
+            return self._execute(statement.text, statement.parameters)
         except STATEMENT_ERRORS as error:
             raise translate_statement(error, statement) from error
 
@@ -102,20 +92,9 @@ class Session:
         return prepared
 
     def _execute(
-        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None, told: str | Statement
+        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None
     ) -> kuzu.QueryResult:
-        """Run a statement; ``told`` is what a log may hold of it: our own text, or the clauses alone of a caller's."""
-        started = time.perf_counter()
-        try:
-            result = self._connection.execute(statement, dict(parameters or {}))
-        finally:
-            self._account(time.perf_counter() - started, told)
+        result = self._connection.execute(statement, dict(parameters or {}))
         if isinstance(result, list):
             raise InvalidInput("a text with several statements")
         return result
-
-    def _account(self, seconds: float, told: str | Statement) -> None:
-        add_part("engine", seconds)
-        if self._slow is not None and seconds >= self._slow.seconds:
-            shape = told.shape if isinstance(told, Statement) else told
-            self._slow.note("query", seconds, {"engine": seconds}, store=self._store, query=shape[:_SHOWN])

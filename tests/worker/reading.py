@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.engine import dumping
-from kgserve.engine.session import Session
+from kgserve.engine.engine import Session
 from kgserve.journal import snapshot
 from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
@@ -36,6 +35,6 @@ def contents(session: Session) -> Contents:
     """What the engine holds; nobody may write meanwhile."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        state = dumping.dump(session, folder)
+        state = session.dump(folder)
         nodes, edges = list(snapshot.read_nodes(folder)), list(snapshot.read_edges(folder))
     return Contents(state, nodes, edges, [EdgeRow(*values) for values in session.rows(_INCOMING)])

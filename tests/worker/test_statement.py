@@ -2,25 +2,49 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kgserve.cypher.guard import Statement, examine
-from kgserve.engine import schema, statement
-from kgserve.engine.database import Engine, EngineOptions
-from kgserve.engine.session import Session
+from kgserve.engine.protocol import FileOptions
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
+from kgserve.worker import schema, statement
+from kgserve.worker.database import open_for_service
+from kgserve.worker.session import Session
 
-OPTIONS = EngineOptions(cache_bytes=64 << 20, readers=2, read_timeout=5)
+OPTIONS = FileOptions(cache_bytes=64 << 20)
 ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
+
+
+class Engine:
+    """A file that is open in this very process."""
+
+    def __init__(self, path: Path) -> None:
+        self._database, self.writer = open_for_service(path, OPTIONS)
+
+    @contextmanager
+    def reader(self, seconds: float = 5) -> Generator[Session]:
+        """A session of its own."""
+        session = Session(self._database)
+        session.limit(seconds)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def retire(self) -> None:
+        """Close it."""
+        self.writer.close()
+        self._database.close()
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = Engine(tmp_path_factory.mktemp("engine") / "graph.kuzu", OPTIONS)
+    engine = Engine(tmp_path_factory.mktemp("engine") / "graph.kuzu")
     schema.create(engine.writer)
     engine.writer.run("UNWIND range(0, 299) AS i CREATE (:Entity {id: 'n' + cast(i AS STRING), type: 't', version: i})")
     engine.writer.run("""
@@ -148,7 +172,7 @@ def test_maps_that_look_like_nodes_are_maps(session: Session, value: dict[str, A
 
 def test_rows_of_a_write(tmp_path: Path) -> None:
     """As they are before kgserve has looked at them: with times that Python cannot hold, and nothing kept."""
-    engine = Engine(tmp_path / "graph.kuzu", OPTIONS)
+    engine = Engine(tmp_path / "graph.kuzu")
     schema.create(engine.writer)
     text = "CREATE (a:Entity {id: 'a', type: 't', created_at: timestamp('20000-01-01')})"
     text += "-[r:RELATES_TO {relation_type: 'R'}]->(b:Entity {id: 'b', type: 't'}) RETURN a, r, b.created_at"

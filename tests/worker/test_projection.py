@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from kgserve.engine.session import Session
+from kgserve.engine.engine import Session
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
 from kgserve.store.store import Store
-from tests.engine.reading import contents
 from tests.store.test_compaction import outgrow
 from tests.store.writing import ask, assert_whole, batch, forget_close, layout, opened, write, write_together
+from tests.worker.reading import contents
 
 IDS = [f"n{number}" for number in range(400)]
 EDGES = [(node_id, IDS[(number + 1) % len(IDS)], "r") for number, node_id in enumerate(IDS)]

@@ -9,8 +9,8 @@ import kuzu
 import pytest
 
 from kgserve.cypher.guard import Statement
-from kgserve.engine import schema, statement
-from kgserve.engine.session import Session
+from kgserve.worker import schema, statement
+from kgserve.worker.session import Session
 
 CREATE = """
 CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}',

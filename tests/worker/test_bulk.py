@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine import database, dumping
-from kgserve.engine.database import Engine, EngineOptions
+from kgserve.engine.engine import Engine, EngineOptions, build
+from kgserve.engine.protocol import FileOptions
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -16,7 +16,7 @@ from kgserve.model.change import StoreState
 from tests.journal.history import History
 
 CACHE = 64 << 20
-OPTIONS = EngineOptions(cache_bytes=CACHE, threads=2, readers=1)
+OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), readers=1)
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
 ) -> None:
     folder, state = rows
     path = tmp_path / "graph.kuzu"
-    database.build(path, folder, state, OPTIONS)
+    build(path, folder, state, OPTIONS)
     engine = Engine(path, OPTIONS)
     dumped = tmp_path / "dumped"
     dumped.mkdir()
     with engine.reader(timeout=0) as session:
-        assert dumping.dump(session, dumped) == state
+        assert session.dump(dumped) == state
         assert session.rows("MATCH (e:Entity {id: 'n8001'}) RETURN size(e.content)") == [[1_000_000]]
         assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]

@@ -18,13 +18,13 @@ import kuzu
 
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
-from kgserve.engine import arrow_values
-from kgserve.engine.columns import microseconds
-from kgserve.engine.failures import STATEMENT_ERRORS, translate_statement
-from kgserve.engine.session import Session
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
+from kgserve.worker import arrow_values
+from kgserve.worker.columns import microseconds
+from kgserve.worker.failures import STATEMENT_ERRORS, translate_statement
+from kgserve.worker.session import Session
 
 _ID, _LABEL, _SOURCE, _TARGET = "_id", "_label", "_src", "_dst"
 _NODES, _RELATIONS = "_nodes", "_rels"

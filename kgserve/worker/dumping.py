@@ -13,11 +13,11 @@ from typing import LiteralString, cast
 
 from kgserve.allocator import give_back
 from kgserve.arrow import pq
-from kgserve.engine import projection
-from kgserve.engine.copying import copy
-from kgserve.engine.session import Session
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text
+from kgserve.worker import projection
+from kgserve.worker.copying import copy
+from kgserve.worker.session import Session
 
 # Otherwise whole columns of a row group are read at once.
 _READ_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 import msgspec
 
-from kgserve.engine.session import Session
+from kgserve.worker.session import Session
 
 NODE_FIELDS = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
 NODE_EXTRAS = "e.summary, e.tags, e.freshness_at, e.created_by, e.valid_from, e.valid_to, e.conflicts"

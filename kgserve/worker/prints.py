@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from kgserve.arrow import pa, pc
-from kgserve.engine import projection
-from kgserve.engine.projection import Query
-from kgserve.engine.session import Session
+from kgserve.worker import projection
+from kgserve.worker.projection import Query
+from kgserve.worker.session import Session
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -1,0 +1,276 @@
+"""An engine's file as the server sees it: open in a process of its own, written by one session and read by some."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, LifoQueue
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.guard import Statement
+from kgserve.engine.files import size, wal_path
+from kgserve.engine.process import GRACE_SECONDS, Channel, Lost, nursery
+from kgserve.engine.protocol import (
+    Build,
+    Change,
+    Close,
+    Dump,
+    FileOptions,
+    Head,
+    Leave,
+    Next,
+    Open,
+    Opened,
+    Part,
+    Query,
+    Read,
+    State,
+)
+from kgserve.errors import Unavailable
+from kgserve.metrics.origin import add_part
+from kgserve.metrics.slow import SlowLog
+from kgserve.model.change import NetChange, StoreState
+
+_SHOWN = 500
+_VECTOR_ROWS = 2048
+_KEPT_PER_VECTOR = 190_000
+_KEPT_PER_EDGE = 6_000
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """How an engine's file is opened and asked: ``readers`` are statements at once, times are in seconds.
+
+    Statements that take long are noted in ``slow``, as those of ``store``; once that is ``closing`` no file is made.
+    """
+
+    file: FileOptions = FileOptions()
+    readers: int = 4
+    read_timeout: float = 10.0
+    store: str = ""
+    slow: SlowLog | None = None
+    closing: threading.Event | None = None
+
+
+class Session:
+    """A channel to the engine's process, for one thread at a time."""
+
+    def __init__(self, channel: Channel, options: EngineOptions, *, whole: bool) -> None:
+        """``whole``: the file has columns for extras."""
+        self.channel = channel
+        self.whole = whole
+        self.seconds = 0.0
+        self._options = options
+
+    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
+        """All rows of a statement of our own, times as text. Raises errors of `kgserve.errors`."""
+        asked = Query(query, dict(parameters or {}), self.seconds)
+        return self.channel.ask(asked, list[list[Any]], self._patience)
+
+    def run(self, query: str) -> None:
+        """Run a statement of our own."""
+        self.rows(query)
+
+    def dump(self, folder: Path) -> StoreState:
+        """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
+        return self.channel.ask(Dump(str(folder)), State).state
+
+    def interrupt(self) -> None:
+        """Stop the statement that runs now; for another thread to call."""
+        self.channel.interrupt()
+
+    @contextmanager
+    def reading(self, statement: Statement, most: int | None = None, *, writes: bool = False) -> Generator[Cursor]:
+        """The rows of a statement of a caller's, at most so many. Raises errors made for who wrote it.
+
+        One that ``writes`` may change the file, which must be one that nobody serves.
+        """
+        started = time.perf_counter()
+        try:
+            head = self.channel.ask(Read(statement, self.seconds, most, writes), Head, self._patience)
+        finally:
+            self._account(time.perf_counter() - started, statement)
+        cursor = Cursor(self.channel, head, self._patience)
+        try:
+            yield cursor
+        finally:
+            cursor.leave()
+
+    @property
+    def _patience(self) -> float | None:
+        return self.seconds + GRACE_SECONDS if self.seconds else None
+
+    def _account(self, seconds: float, statement: Statement) -> None:
+        add_part("engine", seconds)
+        slow = self._options.slow
+        if slow is not None and seconds >= slow.seconds:
+            parts = {"engine": seconds}
+            slow.note("query", seconds, parts, store=self._options.store, query=statement.shape[:_SHOWN])
+
+
+class Cursor:
+    """The open result of a statement. ``total`` is how many rows it has."""
+
+    def __init__(self, channel: Channel, head: Head, patience: float | None) -> None:
+        self.columns, self.types, self.total = head.columns, head.types, head.total
+        self._channel = channel
+        self._part = head.first
+        self._patience = patience
+
+    def parts(self) -> Iterator[Part]:
+        """The rows, some at a time. Raises errors of `kgserve.errors`."""
+        yield self._part
+        while self._part.more:
+            self._part = self._channel.ask(Next(), Part, self._patience)
+            yield self._part
+
+    def leave(self) -> None:
+        """Ask for no more."""
+        if self._part.more and not self._channel.process.is_lost:
+            self._channel.ask(Leave())
+
+
+class Engine:
+    """An open engine file in service: one writing session, a bounded number of reading ones."""
+
+    def __init__(self, path: Path, options: EngineOptions) -> None:
+        """Open an existing file or make a new one. Raises EngineFailed when the engine will not have it."""
+        process = nursery.process(options.readers)
+        try:
+            opened = process.channels[0].ask(Open(str(path), options.file), Opened)
+        except BaseException:
+            process.close()
+            raise
+        self.path = path
+        self.state = opened.state.state
+        """The state of its last commit."""
+        self.whole = opened.whole
+        """Whether it has columns for extras."""
+        self.is_current = opened.current
+        """Whether its tables are those of this version; if not, it is to be built anew."""
+        # Memory that the engine gives back only when this file is replaced, about.
+        self.kept_bytes = 0
+        self._options = options
+        self._process = process
+        writer, *readers = (Session(channel, options, whole=opened.whole) for channel in process.channels)
+        self.writer = writer
+        self._readers: LifoQueue[Session] = LifoQueue()
+        for session in reversed(readers):
+            self._readers.put(session)
+        self._leases = 0
+        self._retired = False
+        self._lock = threading.Lock()
+        self.closed = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its process has ended though nobody closed it: nobody knows what the file holds."""
+        return self._process.is_lost and not self.closed
+
+    def apply(self, net: NetChange, state: StoreState, *, recorded: bool = True) -> None:
+        """Apply a change in one transaction. After an error the engine must be retired.
+
+        Unless the state is ``recorded``, the file does not say how far it has come.
+        """
+        self.writer.channel.ask(Change.of(net, state if recorded else None))
+        self.kept_bytes += kept_versions(net, state)
+        if recorded:
+            self.state = state
+
+    @contextmanager
+    def reader(self, timeout: float | None = None) -> Generator[Session]:
+        """Borrow a reading session; ``timeout`` in seconds for each statement, 0 for none.
+
+        Raises Unavailable when none is free within the read time limit.
+        """
+        session = self._borrow()
+        try:
+            session.seconds = self._options.read_timeout if timeout is None else timeout
+            yield session
+        except Lost as error:
+            error.alone = self._leases == 1
+            raise
+        finally:
+            self._return(session)
+
+    def bytes(self) -> tuple[int, int]:
+        """Size of the file and of its log."""
+        return size(self.path), size(wal_path(self.path))
+
+    def retire(self) -> None:
+        """Take no new readers; close when the last one has left."""
+        with self._lock:
+            self._retired = True
+            idle = self._leases == 0
+        if idle:
+            self._close()
+
+    def retire_if_idle(self) -> bool:
+        """As `retire`, unless somebody reads; whether it is closed now."""
+        with self._lock:
+            if self._leases:
+                return False
+            self._retired = True
+        self._close()
+        return True
+
+    def _borrow(self) -> Session:
+        try:
+            session = self._readers.get(timeout=self._options.read_timeout)
+        except Empty:
+            raise Unavailable("all read connections of this store are busy") from None
+        with self._lock:
+            if not self._retired:
+                self._leases += 1
+                return session
+        self._readers.put(session)
+        raise Retired
+
+    def _return(self, session: Session) -> None:
+        self._readers.put(session)
+        with self._lock:
+            self._leases -= 1
+            last = self._retired and self._leases == 0
+        if last:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            if not self._process.is_lost:
+                self.writer.channel.ask(Close())
+                self.closed = True
+        finally:
+            self._process.close()
+
+
+class Retired(Exception):
+    """The engine was replaced between looking it up and using it: look it up again."""
+
+
+def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, *, whole: bool = False) -> None:
+    """Make a new engine file of rows that come to a state, check its counts, close it. Nobody may know the file yet.
+
+    The rows are in a folder, or few. The file has columns for extras if any row has, or with ``whole`` in any case.
+    Raises EngineFailed and StorageFull, and Unavailable once the store is closing.
+    """
+    process = nursery.process(0)
+    try:
+        # However large the rows are: what they take is known, and they are our own.
+        file = msgspec.structs.replace(options.file, memory_bytes=0)
+        sent = rows if isinstance(rows, Change) else str(rows)
+        process.channels[0].ask(Build(str(path), sent, State.of(state), file, whole), broken_off=options.closing)
+    finally:
+        process.close()
+
+
+def kept_versions(net: NetChange, state: StoreState) -> int:
+    """About the bytes that the engine keeps for a change until its file is replaced, beside those in its log.
+
+    Every SET keeps the former values of 2,048 rows: 27 kB a column, measured, whether one of those rows changed or all.
+    """
+    vectors = min(len(net.nodes_updated), state.nodes // _VECTOR_ROWS + 1)
+    return vectors * _KEPT_PER_VECTOR + len(net.edges_updated) * _KEPT_PER_EDGE

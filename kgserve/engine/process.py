@@ -1,0 +1,246 @@
+"""Processes that have an engine's file open, each for one: how they are begun, asked and ended.
+
+The engine can crash, hang or want more memory than there is. In a process of its own that costs whoever asked an error,
+and nobody else anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from kgserve.decoding import msgpack_decoder
+from kgserve.engine.protocol import FORK, Doubtful, Failed, Interrupt, Ping, Request, encode, receive_reply
+from kgserve.errors import InvalidInput, TimedOut, Unavailable, kind_named
+from kgserve.log import LogFormat, LogLevel
+
+log = structlog.get_logger()
+
+GRACE_SECONDS = 0.9
+"""So long after its time limit a statement that has not ended has its process killed."""
+LOOK_SECONDS = 0.5
+PING_SECONDS = 2.0
+"""While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
+IDLE_SECONDS = 60
+_Value = TypeVar("_Value")
+
+
+class Lost(Unavailable):
+    """The process has ended while it was asked. ``alone``: nobody else's statement can have been the cause."""
+
+    alone = True
+
+
+class Process:
+    """A process for one engine file, with a channel that writes and some that read."""
+
+    def __init__(self, number: int, control: Connection, channels: list[Connection]) -> None:
+        self._number = number
+        # A number may come to mean another process; this one's end is known by its channels.
+        self._handle = os.pidfd_open(number)
+        self._control = control
+        self._sending = threading.Lock()
+        self.is_lost = False
+        self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
+
+    @property
+    def number(self) -> int:
+        """The number that the system knows it by."""
+        return self._number
+
+    def interrupt(self, channel: int) -> None:
+        """Have the statement stop that runs on a channel."""
+        with self._sending, contextlib.suppress(OSError):
+            self._control.send_bytes(encode(Interrupt(channel)))
+
+    def runs(self) -> bool:
+        """Whether it still answers: one that hangs as a whole, or was stopped, does not."""
+        with self._sending, contextlib.suppress(OSError, EOFError):
+            self._control.send_bytes(encode(Ping()))
+            if self._control.poll(PING_SECONDS):
+                self._control.recv_bytes()
+                return True
+        return False
+
+    def kill(self, reason: str) -> None:
+        """End it at once."""
+        if not self.is_lost:
+            log.warning("engine_process_killed", process=self._number, reason=reason)
+        self.end()
+
+    def end(self) -> None:
+        """End it, whatever it is at. What a file that was closed before holds is on the disk."""
+        self.is_lost = True
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it once nobody asks it anything any more."""
+        self.end()
+        self._control.close()
+        for channel in self.channels:
+            channel.connection.close()
+        with contextlib.suppress(OSError):
+            os.close(self._handle)
+
+
+class Channel:
+    """One way to ask a process; for one thread at a time, but for `interrupt`."""
+
+    def __init__(self, process: Process, place: int, connection: Connection) -> None:
+        self.process = process
+        self.connection = connection
+        self._place = place
+
+    def ask(
+        self,
+        request: Request,
+        kind: type[_Value] | Any = None,
+        seconds: float | None = None,
+        broken_off: threading.Event | None = None,
+    ) -> _Value:
+        """What the process answers, as ``kind``. Raises the errors of `kgserve.errors` that it names.
+
+        When it does not answer within so many ``seconds`` it is killed, and TimedOut raised; Lost when it has ended or
+        hangs. What is ``broken_off`` raises Unavailable.
+        """
+        try:
+            self.connection.send_bytes(encode(request))
+            self._wait(seconds, broken_off)
+            reply = receive_reply(self.connection)
+        except (EOFError, OSError) as error:
+            self.process.kill("it has ended unexpectedly")
+            raise Lost("the engine's process ended unexpectedly; it is begun again, so try once more") from error
+        if isinstance(reply, Failed):
+            raise _error(reply)
+        return msgpack_decoder(kind).decode(reply.value)
+
+    def _wait(self, seconds: float | None, broken_off: threading.Event | None) -> None:
+        left = float("inf") if seconds is None else seconds
+        while not self.connection.poll(min(LOOK_SECONDS, left)):
+            left -= LOOK_SECONDS
+            if left <= 0:
+                self.process.kill("a statement did not end when its time was up")
+                raise TimedOut("the query ran into its time limit and was stopped")
+            if broken_off is not None and broken_off.is_set():
+                self.process.end()
+                raise Unavailable("this store is closing; try again shortly")
+            if not self.process.runs():
+                self.process.kill("it does not answer")
+                raise Lost("the engine's process hung and was ended; it is begun again, so try once more")
+
+    def interrupt(self) -> None:
+        """Have what runs on it stop."""
+        self.process.interrupt(self._place)
+
+
+class Nursery:
+    r"""Where processes come from: one that has the engine imported, and forks. It is begun when it is first needed.
+
+    It ends once nobody has needed it for a minute, unless it is `prepare`\ d.
+    """
+
+    def __init__(self) -> None:
+        self.log: tuple[LogFormat, LogLevel] = ("console", "info")
+        self._stays = False
+        self._lock = threading.Lock()
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def prepare(self) -> None:
+        """Begin it and have it stay, so that a process is there at once."""
+        with self._lock:
+            self._stays = True
+            self._begin()
+
+    def process(self, readers: int) -> Process:
+        """A new process, with so many channels that read. Raises Unavailable when none can be had."""
+        ends = [_pair() for _ in range(readers + 2)]
+        try:
+            with self._lock:
+                number = self._forked([other.fileno() for _, other in ends])
+        finally:
+            for _, other in ends:
+                other.close()
+        control, *channels = (own for own, _ in ends)
+        try:
+            return Process(number, control, channels)
+        except ProcessLookupError:
+            raise Unavailable("the engine's process ended as soon as it had begun; try again shortly") from None
+
+    def close(self) -> None:
+        """End it; the processes that it has made end with their channels."""
+        with self._lock:
+            self._end()
+
+    def _begin(self) -> socket.socket:
+        if self._socket is not None and self._parent is not None and self._parent.poll() is None:
+            return self._socket
+        self._end()
+        own, other = socket.socketpair()
+        with other:
+            environment = {**os.environ, "PYTHONPATH": _paths()}
+            seconds = "0" if self._stays else str(IDLE_SECONDS)
+            command = [sys.executable, "-P", "-m", "kgserve.worker", str(other.fileno()), seconds, *self.log]
+            self._parent = subprocess.Popen(  # noqa: S603
+                command,
+                pass_fds=[other.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._socket = own
+        return own
+
+    def _forked(self, ends: list[int]) -> int:
+        for _ in range(2):
+            own = self._begin()
+            with contextlib.suppress(OSError):
+                socket.send_fds(own, [FORK], ends)
+                if len(answer := own.recv(8, socket.MSG_WAITALL)) == len(bytes(8)):
+                    return int.from_bytes(answer, "little")
+            self._end()
+        raise Unavailable("no process can be begun for the engine; try again shortly", retry_after=2)
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._parent is not None:
+            self._parent.kill()
+            self._parent.wait()
+            self._parent = None
+
+
+nursery = Nursery()
+"""The nursery of this process."""
+atexit.register(nursery.close)
+
+
+def _pair() -> tuple[Connection, Connection]:
+    own, other = socket.socketpair()
+    return Connection(own.detach()), Connection(other.detach())
+
+
+def _paths() -> str:
+    """Where a new process finds this very package, whatever folder it is begun in."""
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *filter(None, sys.path)]))
+
+
+def _error(failed: Failed) -> Exception:
+    if failed.kind == Doubtful.__name__:
+        return Doubtful()
+    kind = kind_named(failed.kind)
+    return kind(failed.message, tuple(failed.errors)) if issubclass(kind, InvalidInput) else kind(failed.message)

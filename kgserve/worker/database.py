@@ -1,0 +1,88 @@
+"""An engine's file: opening it for service, and building a new one aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kuzu
+import msgspec
+
+from kgserve.engine.protocol import Change, FileOptions
+from kgserve.errors import EngineFailed
+from kgserve.model.change import StoreState
+from kgserve.worker import bulk, schema
+from kgserve.worker.apply import apply, record
+from kgserve.worker.failures import translate
+from kgserve.worker.session import Session
+
+# Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
+_MAX_FILE_BYTES = 1 << 36
+# Page cache for building, and what the rows of a node group may take: growing needs it three times over.
+_BUILDING_BYTES = 384 << 20
+_GROUP_BYTES = 64 << 20
+
+
+def open_for_service(path: Path, options: FileOptions) -> tuple[kuzu.Database, Session]:
+    """Open an existing file or make a new one, and a session that writes. Raises EngineFailed when it will not open.
+
+    Automatic checkpoints and the one at close are off: each damaged file that was ever seen came from a checkpoint.
+    """
+    database = open_file(path, options)
+    try:
+        writer = Session(database)
+        writer.run("CALL auto_checkpoint=false")
+        writer.run("CALL force_checkpoint_on_close=false")
+        writer.whole = schema.is_whole(writer)
+    except BaseException:
+        database.close()
+        raise
+    return database, writer
+
+
+def build(path: Path, rows: str | Change, state: StoreState, options: FileOptions, *, whole: bool = False) -> None:
+    """Make a new engine file, check its counts, close it. Nobody else may know the file yet.
+
+    ``rows`` are a folder of them, or few. It has columns for extras if any has, or with ``whole`` in any case. However
+    many nodes there are, they take 384 MiB of page cache; edges have to be in it all at once, so it is larger by what
+    they need.
+    """
+    few = isinstance(rows, Change)
+    cache_bytes = options.cache_bytes if few else _BUILDING_BYTES + bulk.edge_memory(Path(rows))
+    database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
+    try:
+        session = Session(database, whole=whole or (rows.net.has_extras if few else bulk.are_whole(Path(rows))))
+        if few:
+            # A checkpoint gives every table its pages: 2 MB for a store that holds hardly anything yet.
+            session.run("CALL force_checkpoint_on_close=false")
+        schema.create(session)
+        if few:
+            apply(session, rows.net, state)
+        else:
+            bulk.load(session, Path(rows), state, _GROUP_BYTES)
+            record(session, state)
+        counts = tuple(session.rows(query)[0][0] for query in _COUNTS)
+        session.close()
+    finally:
+        database.close()
+    if counts != (state.nodes, state.edges, state.edges):
+        raise EngineFailed(f"{path}: built with {counts} rows where {state.nodes} and {state.edges} were due")
+
+
+_COUNTS = (
+    "MATCH (e:Entity) RETURN count(*)",
+    "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN count(k.sequence)",
+    "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN count(k.sequence)",
+)
+
+
+def open_file(path: Path, options: FileOptions) -> kuzu.Database:
+    """Open a file. Raises errors of `kgserve.errors`."""
+    try:
+        return kuzu.Database(
+            str(path),
+            buffer_pool_size=options.cache_bytes,
+            max_num_threads=options.threads,
+            max_db_size=_MAX_FILE_BYTES,
+        )
+    except (RuntimeError, IndexError, UnicodeDecodeError) as error:
+        raise translate(RuntimeError(f"opening {path.name}: {error}")) from error

@@ -1,0 +1,259 @@
+"""An engine's process that crashes, hangs or wants too much costs whoever asked an error, and nobody else anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgserve.engine.engine import Engine, EngineOptions, build
+from kgserve.engine.process import IDLE_SECONDS, Nursery, Process
+from kgserve.engine.protocol import Change, FileOptions, Query
+from kgserve.errors import (
+    EngineFailed,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    StorageFull,
+    TimedOut,
+    Unavailable,
+    kind_named,
+)
+from kgserve.model.change import StoreState
+from kgserve.model.requests import CypherRequest
+from kgserve.ops.cypher import run
+from kgserve.store.pool import StorePool
+from kgserve.store.store import Store
+from tests.store.writing import NAME, assert_whole, batch, settings, until, write
+
+SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) RETURN sum(a.version + b.version + c.version + d.version)"
+COUNT = CypherRequest(query="MATCH (e:Entity) RETURN count(*)")
+NODES = 100
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[StorePool]:
+    with StorePool(settings(tmp_path)) as opened:
+        with opened.lease(NAME, create=True) as store:
+            write(store, batch(*(f"n{number}" for number in range(NODES)), edges=[("n0", "n1", "r")]))
+        yield opened
+
+
+def process(store: Store) -> Process:
+    """The process that has the store's file open."""
+    engine = store.engine._engine
+    assert engine is not None
+    return engine._process
+
+
+def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseException | None:
+    """What a statement meets whose process is hit while it runs."""
+    run(pool, NAME, COUNT)
+    met: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            run(pool, NAME, query)
+        except KgserveError as error:
+            met.append(error)
+
+    with pool.lease(NAME) as store:
+        hit = process(store)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: store.engine._engine is not None and store.engine._engine._leases == 1)
+        time.sleep(0.05)
+        os.kill(hit.number, blow)
+        asking.join()
+    return met[0] if met else None
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
+    error = struck(pool, CypherRequest(query=SLOW), blow)
+    assert isinstance(error, Unavailable)
+    assert "ended unexpectedly" in str(error)
+    assert run(pool, NAME, COUNT).rows == [[NODES]]
+    with pool.lease(NAME) as store:
+        assert store.engine.rebuilds == 1
+        assert_whole(store)
+
+
+def test_a_process_that_hangs_is_ended(pool: StorePool) -> None:
+    started = time.monotonic()
+    error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    assert isinstance(error, Unavailable)
+    assert "hung" in str(error)
+    assert time.monotonic() - started < 10
+    assert run(pool, NAME, COUNT).rows == [[NODES]]
+
+
+def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:
+    run(pool, NAME, COUNT)
+    answers: list[object] = []
+
+    def ask() -> None:
+        answers.append(run(pool, NAME, CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")).rows)
+
+    with pool.lease(NAME) as store, store.engine.reading() as culprit:
+        before = process(store)
+        os.kill(before.number, signal.SIGSTOP)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        engine = store.engine._engine
+        until(lambda: engine is not None and engine._leases == 2)
+        time.sleep(0.1)
+        before.end()
+        asking.join()
+        with pytest.raises(Unavailable):
+            culprit.rows("RETURN 1")
+    assert answers == [[[3000]]]
+
+
+def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
+    run(pool, NAME, COUNT)
+    with pool.lease(NAME) as store:
+        os.kill(process(store).number, signal.SIGKILL)
+        write(store, batch("later"))
+        assert run(pool, NAME, COUNT).rows == [[NODES + 1]]
+        assert_whole(store)
+
+
+def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(pool: StorePool) -> None:
+    run(pool, NAME, CypherRequest(query="MATCH (e:Entity {id: 'n1'}) SET e.content = 'x'", mode="write"))
+    with pool.lease(NAME) as store:
+        copy = store.copy._copy
+        assert copy is not None
+        copy.engine._process.end()
+        state = store.state
+        answer = run(pool, NAME, CypherRequest(query="MATCH (e:Entity {id: 'n2'}) SET e.content = 'y'", mode="write"))
+        assert answer.changes is not None
+        assert answer.changes.nodes_updated == 1
+        assert store.state.sequence == state.sequence + 1
+        assert_whole(store)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "MATCH (a:Entity), (b:Entity) RETURN collect(a.content + b.content)",
+        "MATCH (a:Entity) RETURN map(regexp_extract_all(a.content, '.'), regexp_extract_all(a.content, '.'))",
+    ],
+)
+def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: str) -> None:
+    options = {"buffer_pool_mb": 128, "engine_memory_mb": 512, "query_timeout": 20.0}
+    with StorePool(settings(tmp_path, **options)) as pool:
+        with pool.lease(NAME, create=True) as store:
+            write(store, batch(*(f"n{number}" for number in range(1500)), content="abcdefghij" * 800))
+        run(pool, NAME, COUNT)
+        with pool.lease(NAME) as store:
+            before = process(store)
+            with pytest.raises(StorageFull, match="memory"):
+                run(pool, NAME, CypherRequest(query=query))
+            assert process(store) is before
+            assert run(pool, NAME, COUNT).rows == [[1500]]
+
+
+def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1)
+    path = tmp_path / "graph.kuzu"
+    build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = Engine(path, options)
+    with engine.reader() as session, pytest.raises(TimedOut):
+        session.channel.ask(
+            Query("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"), None, 0.3
+        )
+    assert engine.is_lost
+    engine.retire()
+
+
+def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
+    closing = threading.Event()
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1, closing=closing)
+    path = tmp_path / "graph.kuzu"
+    build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = Engine(path, options)
+    threading.Timer(0.2, closing.set).start()
+    with pytest.raises(Unavailable, match="closing"):
+        engine.writer.channel.ask(Query(ENDLESS), None, broken_off=closing)
+    engine.retire()
+
+
+ENDLESS = "UNWIND range(1, 1000000) AS i UNWIND range(1, 1000000) AS j RETURN sum(i * j)"
+
+
+def test_an_unknown_error_is_a_defect_of_ours() -> None:
+    assert [kind_named(name) for name in ("InvalidInput", "EngineFailed", "str", "")] == [
+        InvalidInput,
+        EngineFailed,
+        Internal,
+        Internal,
+    ]
+
+
+def gone(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_nursery_that_ended_is_begun_again() -> None:
+    nursery = Nursery()
+    first = nursery.process(1)
+    parent = nursery._parent
+    assert parent is not None
+    parent.kill()
+    parent.wait()
+    second = nursery.process(1)
+    assert first.runs()
+    assert second.runs()
+    first.close()
+    nursery.close()
+    until(lambda: gone(first.number))
+    assert second.runs()
+    second.close()
+    until(lambda: gone(second.number))
+
+
+ORPHAN = """
+import os, time
+from kgserve.engine.process import nursery
+process = nursery.process(1)
+print(process.number, nursery._parent.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_with_the_server_however_that_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        numbers = [int(each) for each in server.stdout.readline().split()]
+        assert not any(map(gone, numbers))
+        server.kill()
+    assert len(numbers) == 2
+    until(lambda: all(map(gone, numbers)))
+
+
+@pytest.mark.parametrize("module", ["kgserve.app", "kgserve.library", "kgserve.ops.cypher", "kgserve.store.pool"])
+def test_the_server_does_not_import_the_engine(module: str) -> None:
+    script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] == 'kuzu'])"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
+    nursery = Nursery()
+    nursery.process(0).close()
+    parent = nursery._parent
+    assert parent is not None
+    assert str(IDLE_SECONDS) in Path(f"/proc/{parent.pid}/cmdline").read_text().split("\0")
+    nursery.close()
+    assert parent.returncode is not None
