@@ -25,7 +25,7 @@ from bench.measure import Report, Times, rounded, times
 from bench.server import Client, Server, end_when_told
 from bench.wire import Wire, request
 from kgserve.cypher.guard import examine
-from kgserve.engine.engine import Engine, EngineOptions, build
+from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import nursery
 from kgserve.engine.protocol import Change, FileOptions
 from kgserve.model.change import StoreState
@@ -292,8 +292,7 @@ def cost(*, quick: bool) -> Report:
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
         path, options = Path(folder) / "graph.kuzu", EngineOptions(FileOptions(), readers=1)
         nursery.prepare()
-        build(path, Change(None, nodes, [], [], [], [], [], []), StoreState(1, 1, 0, len(nodes), 0), options)
-        engine = Engine(path, options)
+        engine = build(path, Change(None, nodes, [], [], [], [], [], []), StoreState(1, 1, 0, len(nodes), 0), options)
         with engine.reader(0) as session:
 
             def asked_there(what: Any) -> None:

@@ -19,7 +19,7 @@ from bench.growth_picture import markdown, svg
 from bench.measure import Report, rounded, times
 from bench.prepared import STORE
 from bench.rows.ground import API, SEED, settle, walking, warm_up
-from bench.server import Server, end_when_told
+from bench.server import KEPT_EVENTS, Server, end_when_told
 from bench.wire import Wire, request
 
 ROWS = (10_000, 100_000, 1_000_000, 5_000_000)
@@ -40,6 +40,7 @@ class Size(NamedTuple):
     rows_imported: int
     own: float
     health: float
+    base: float
 
     @property
     def rate(self) -> float:
@@ -67,9 +68,10 @@ def _measure(folder: Path, before: int, rows: int, repetitions: int, settings: d
                 warm_up(wire, [_ready(kind, rows, -1 - number, nodes) for number in range(5)])
                 took[kind] = times([wire.ask(ready).milliseconds for ready in requests]).p50
             health, own = floor.health(wire, 100), server.mebibytes("RssAnon")
+        bases = [event["seconds"] for event in server.log_tail(KEPT_EVENTS) if event.get("event") == "rows_folded"]
     took["ready, clean"], took["first walk, clean"] = _open(folder, settings, nodes, kill=True)
     took["ready, killed"], took["first walk, killed"] = _open(folder, settings, nodes, kill=False)
-    return Size(rows, took, seconds, rows - before, own, health)
+    return Size(rows, took, seconds, rows - before, own, health, bases[-1] if bases else 0.0)
 
 
 def _grow(server: Server, first: int, last: int) -> float:
@@ -130,6 +132,7 @@ def report(sizes: Sequence[Size], repetitions: int) -> Report:
         mark = ("≤", AT_MOST) if kind in KINDS else None
         made.compare(f"{kind}: ms", figures, f"at {first.rows:,} rows", ratio, mark)
     made.fact("import, rows/s", " / ".join(f"{size.rate:,.0f}" for size in sizes))
+    made.fact("the last base of rows made, s", " / ".join(rounded(size.base) for size in sizes))
     made.fact("memory of its own, MiB", " / ".join(f"{size.own:,.0f}" for size in sizes))
     made.fact("/health, ms", " / ".join(rounded(size.health) for size in sizes))
     made.notes += [

@@ -27,6 +27,11 @@ class Visit:
         self.administers = False
 
     @property
+    def asker(self) -> str:
+        """A name that tells callers apart where they share something: the key, or else the address."""
+        return self.caller.key_id or self.address
+
+    @property
     def stands(self) -> bool:
         """Whether the caller would be let in still. What lasts asks now and then: a key may be revoked meanwhile."""
         return self._door.stands(self.caller)

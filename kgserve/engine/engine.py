@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ from kgserve.engine.protocol import (
     FileOptions,
     Head,
     Leave,
+    Make,
     Next,
     Open,
     Opened,
@@ -31,7 +31,7 @@ from kgserve.engine.protocol import (
     Read,
     State,
 )
-from kgserve.errors import Unavailable
+from kgserve.engine.turns import Turns, asker
 from kgserve.metrics.origin import add_part
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
@@ -137,11 +137,12 @@ class Cursor:
 class Engine:
     """An open engine file in service: one writing session, a bounded number of reading ones."""
 
-    def __init__(self, path: Path, options: EngineOptions) -> None:
-        """Open an existing file or make a new one. Raises EngineFailed when the engine will not have it."""
+    def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
+        """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
         process = nursery.process(options.readers)
         try:
-            opened = process.channels[0].ask(Open(str(path), options.file), Opened)
+            asked = making or Open(str(path), options.file)
+            opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
         except BaseException:
             process.close()
             raise
@@ -158,9 +159,7 @@ class Engine:
         self._process = process
         writer, *readers = (Session(channel, options, whole=opened.whole) for channel in process.channels)
         self.writer = writer
-        self._readers: LifoQueue[Session] = LifoQueue()
-        for session in reversed(readers):
-            self._readers.put(session)
+        self._readers = Turns(readers)
         self._leases = 0
         self._retired = False
         self._lock = threading.Lock()
@@ -187,7 +186,8 @@ class Engine:
 
         Raises Unavailable when none is free within the read time limit.
         """
-        session = self._borrow()
+        caller = asker.get()
+        session = self._borrow(caller)
         try:
             session.seconds = self._options.read_timeout if timeout is None else timeout
             yield session
@@ -195,7 +195,17 @@ class Engine:
             error.alone = self._leases == 1
             raise
         finally:
-            self._return(session)
+            self._return(caller, session)
+
+    @property
+    def waiting(self) -> int:
+        """Statements that wait for a session."""
+        return self._readers.waiting
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that its process has for itself; 0 once that has ended."""
+        return self._process.resident
 
     def bytes(self) -> tuple[int, int]:
         """Size of the file and of its log."""
@@ -218,20 +228,17 @@ class Engine:
         self._close()
         return True
 
-    def _borrow(self) -> Session:
-        try:
-            session = self._readers.get(timeout=self._options.read_timeout)
-        except Empty:
-            raise Unavailable("all read connections of this store are busy") from None
+    def _borrow(self, caller: str) -> Session:
+        session = self._readers.take(caller, self._options.read_timeout)
         with self._lock:
             if not self._retired:
                 self._leases += 1
                 return session
-        self._readers.put(session)
+        self._readers.give_back(caller, session)
         raise Retired
 
-    def _return(self, session: Session) -> None:
-        self._readers.put(session)
+    def _return(self, caller: str, session: Session) -> None:
+        self._readers.give_back(caller, session)
         with self._lock:
             self._leases -= 1
             last = self._retired and self._leases == 0
@@ -251,20 +258,23 @@ class Retired(Exception):
     """The engine was replaced between looking it up and using it: look it up again."""
 
 
-def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, *, whole: bool = False) -> None:
-    """Make a new engine file of rows that come to a state, check its counts, close it. Nobody may know the file yet.
+def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, *, whole: bool = False) -> Engine:
+    """Make a new engine file of rows that come to a state, check its counts, open it. Nobody may know the file yet.
 
     The rows are in a folder, or few. The file has columns for extras if any row has, or with ``whole`` in any case.
     Raises EngineFailed and StorageFull, and Unavailable once the store is closing.
     """
+    if isinstance(rows, Change):
+        return Engine(path, options, Make(str(path), rows, State.of(state), options.file, whole))
+    # What was needed for building goes with the process.
     process = nursery.process(0)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)
-        sent = rows if isinstance(rows, Change) else str(rows)
-        process.channels[0].ask(Build(str(path), sent, State.of(state), file, whole), broken_off=options.closing)
+        process.channels[0].ask(Build(str(path), str(rows), State.of(state), file, whole), broken_off=options.closing)
     finally:
         process.close()
+    return Engine(path, options)
 
 
 def kept_versions(net: NetChange, state: StoreState) -> int:

@@ -59,6 +59,15 @@ class Process:
         """The number that the system knows it by."""
         return self._number
 
+    @property
+    def resident(self) -> int:
+        """Bytes of memory of its own; 0 once it has ended."""
+        try:
+            pages = Path(f"/proc/{self._number}/statm").read_text(encoding="ascii").split()
+        except OSError:
+            return 0
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+
     def interrupt(self, channel: int) -> None:
         """Have the statement stop that runs on a channel."""
         with self._sending, contextlib.suppress(OSError):

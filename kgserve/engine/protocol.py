@@ -108,10 +108,20 @@ class Change(msgspec.Struct, frozen=True, tag=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):
-    """Make a new file from a folder of rows, or from few; with ``whole`` it has columns for extras in any case."""
+    """Make a new file from a folder of rows and close it; with ``whole`` it has columns for extras in any case."""
 
     path: str
-    rows: str | Change
+    rows: str
+    state: State
+    options: FileOptions
+    whole: bool
+
+
+class Make(msgspec.Struct, frozen=True, tag=True):
+    """Make a new file of few rows, and leave it open."""
+
+    path: str
+    rows: Change
     state: State
     options: FileOptions
     whole: bool
@@ -246,7 +256,9 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """Close the file, so that it can be opened as it is."""
 
 
-Request = Build | Open | Change | Query | Read | Next | Leave | Dump | Try | Compare | Tried | Interrupt | Ping | Close
+_OfFiles = Build | Make | Open | Change | Dump | Close
+_OfStatements = Query | Read | Next | Leave | Try | Compare | Tried | Interrupt | Ping
+Request = _OfFiles | _OfStatements
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):

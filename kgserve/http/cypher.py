@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-import msgspec
 from litestar import Request, post
 from litestar.response.base import ASGIResponse
 
@@ -18,8 +18,8 @@ from kgserve.http.problem import ClientLeft
 from kgserve.http.service import JSON, Service, caller_of, service_of
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import Interruption, change, run
-from kgserve.ops.cypher_stream import Format, RowStream, stream
+from kgserve.ops.cypher import Interruption, change
+from kgserve.ops.cypher_stream import IN_MEMORY_BYTES, Format, RowStream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -55,17 +55,19 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     asked = await read_json(request, CypherRequest)
     if asked.mode == "write":
         caller_of(request).require("write")
-    service, control = service_of(request), Interruption()
+    service, control, asker = service_of(request), Interruption(), request.scope["state"]["visit"].asker
     media = _media(request.headers.get("accept", ""))
-    if media is not None:
-        rows = service.transfer(stream, service.pool, store, asked, _FORMATS[media], control)
-        return RowsAnswer(service, await _while_present(request, control, rows), media)
-    if asked.mode == "write":
+    if asked.mode == "write" and media is None:
         # It waits for its turn like any write: not in a thread that reads need.
         written = service.write(change, service.pool, store, asked, control)
         return _json((await _while_present(request, control, written)).content)
-    found = await _while_present(request, control, service.call(run, service.pool, store, asked, control))
-    return _json(await service.call(msgspec.json.encode, found))
+    form = "json" if media is None else _FORMATS[media]
+    reading = service.statement(asker, stream, service.pool, store, asked, form, control)
+    rows = await _while_present(request, control, reading)
+    if media is None and rows.size <= IN_MEMORY_BYTES:
+        with closing(rows):
+            return _json(b"".join(rows))
+    return RowsAnswer(service, rows, media or JSON)
 
 
 def _json(body: bytes) -> ASGIResponse:

@@ -19,6 +19,7 @@ from kgserve.http.eager import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
+from kgserve.ops.shares import Shares
 from kgserve.rows.walk import TooLong
 from kgserve.store.pool import NotOpen
 from kgserve.store.scoped import OpenStores, seen_by
@@ -60,6 +61,7 @@ class Service:
         self._calls = CapacityLimiter(CALL_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)
+        self._statements = Shares()
 
     def seen_by(self, caller: Caller) -> Service:
         """The same surroundings, with the caller's stores alone."""
@@ -74,6 +76,11 @@ class Service:
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""
         return await self._run(partial(work, *args, **kwargs), self._calls)
+
+    async def statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
+        await in_task()
+        return await self._statements.run(caller, partial(work, *args, **kwargs))
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any] | None
     default_store: str | None
     visit: Visit
+    asker: str
 
     @property
     def named_store(self) -> str | None:
@@ -75,7 +77,7 @@ class Calls:
         if tool is None:
             names = ", ".join(self._tools)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, default_store(context), visit_of(context))
+        call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context))
         answering = self._observed(call)
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
@@ -110,7 +112,8 @@ class Calls:
         tool, work = call.tool, self._work.seen_by(call.visit.caller)
         try:
             if tool.effect == "reads":
-                return await work.read(_run_to_the_end, work, call)
+                run = partial(work.statement, call.asker) if tool.states else work.read
+                return await run(_run_to_the_end, work, call)
             begun = await work.write(_run, work, call)
             return _result(begun if isinstance(begun, Reply) else await settled(begun))
         except Internal:
@@ -141,6 +144,12 @@ def visit_of(context: Context) -> Visit:
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
     return context.request.scope["state"]["visit"]
+
+
+def _asker(context: Context) -> str:
+    """Who shares with whom: a session is a caller of its own."""
+    session = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
+    return f"{visit_of(context).asker} {session}"
 
 
 def default_store(context: Context) -> str | None:

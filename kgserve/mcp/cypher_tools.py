@@ -57,5 +57,6 @@ TOOLS = (
         "reads",
         "running the query",
         _query_cypher,
+        states=True,
     ),
 )

@@ -19,7 +19,8 @@ class Tool(NamedTuple):
     """A tool; ``run`` gets its checked arguments and the default store, and may block.
 
     ``doing`` is what progress reports say while it runs.
-    ``administers``: it needs the role of an administrator, whatever its effect.
+    ``administers``: it needs the role of an administrator, whatever its effect. ``states``: it runs a statement of the
+    caller's, which may take long.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Tool(NamedTuple):
     doing: str
     run: Callable[[Work, str | None, Any], Reply | Pending[Any]]
     administers: bool = False
+    states: bool = False
 
     @property
     def idempotent(self) -> bool:

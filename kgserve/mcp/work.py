@@ -16,6 +16,7 @@ from anyio import CapacityLimiter
 from kgserve.access.caller import Caller
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
+from kgserve.ops.shares import Shares
 from kgserve.store.pool import StorePool
 from kgserve.store.scoped import seen_by
 from kgserve.views.historian import Historian
@@ -52,6 +53,7 @@ class Work:
         self.historian = historian
         self._reads = CapacityLimiter(READ_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
+        self._statements = Shares()
 
     def seen_by(self, caller: Caller) -> Work:
         """The same, with the caller's stores alone."""
@@ -68,6 +70,10 @@ class Work:
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads."""
         return await _run(partial(work, *args, **kwargs), self._reads)
+
+    async def statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
+        return await self._statements.run(caller, partial(work, *args, **kwargs))
 
     async def write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for writes."""

@@ -10,7 +10,7 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,23 +19,27 @@ from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.errors import InvalidInput
 from kgserve.journal.files import storage_error
+from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import Interruption, once_more, reading, seconds_of
+from kgserve.ops.cypher import DEFAULT_ROWS, MAX_ANSWER_BYTES, Interruption, once_more, reading, seconds_of
 from kgserve.store.pool import StorePool
 
 IN_MEMORY_BYTES = 4 << 20
 MAX_STREAM_BYTES = 1 << 30
 BLOCK_BYTES = 256 << 10
 
-Format = Literal["ndjson", "csv"]
+Format = Literal["json", "ndjson", "csv"]
 
 _encode = msgspec.json.Encoder().encode
+_ROWS = b'"rows":[]'
 
 
 class RowStream:
-    """Finished text, to be read block by block and then closed."""
+    """Finished text of so many bytes, to be read block by block and then closed."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        self.size = file.seek(0, io.SEEK_END)
+        file.seek(0)
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
@@ -52,11 +56,13 @@ def stream(
 ) -> RowStream:
     """All rows of a statement that reads, or ``max_rows`` of them; at most 1 GiB of text.
 
-    NDJSON begins with a line of columns and types and ends with one that counts the rows and says whether there were
-    more; CSV has a line of names and then only rows. Raises what `run` raises.
+    JSON is one `CypherAnswer`, of 1,000 rows unless more are asked for and of 64 MiB at most. NDJSON begins with a line
+    of columns and types and ends with one that counts the rows and says whether there were more; CSV has a line of
+    names and then only rows. Raises what `run` raises.
     """
     if request.mode != "read":
         raise InvalidInput("mode: only statements that read can be streamed; ask for application/json")
+    started = time.perf_counter()
     control = control or Interruption()
     statement = examine(request.query, request.params, writable=False)
     file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads it
@@ -64,8 +70,9 @@ def stream(
     def written() -> None:
         file.seek(0)
         file.truncate()
-        with reading(pool, store, statement, seconds_of(pool, request), request.max_rows, control) as cursor:
-            _write(file, cursor, form, control)
+        most = DEFAULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
+        with reading(pool, store, statement, seconds_of(pool, request), most, control) as cursor:
+            _write(file, cursor, form, started, control)
 
     try:
         once_more(written)
@@ -75,34 +82,55 @@ def stream(
     except BaseException:
         file.close()
         raise
-    file.seek(0)
     return RowStream(file)
 
 
-def _write(file: IO[bytes], cursor: Cursor, form: Format, control: Interruption) -> None:
-    started = time.perf_counter()
-    head, lines, tail = _FORMS[form]
-    file.write(head(cursor))
+def _write(file: IO[bytes], cursor: Cursor, form: Format, started: float, control: Interruption) -> None:
+    how = _FORMS[form]
+    file.write(how.head(cursor))
     count = 0
     for part in cursor.parts():
         control.check()
-        file.write(lines(part.lines))
+        file.write(how.between if count and part.count else b"")
+        file.write(how.lines(part.lines))
         count += part.count
-        if file.tell() >= MAX_STREAM_BYTES:
+        if file.tell() >= how.most_bytes:
             break
     took = round((time.perf_counter() - started) * 1000, 3)
-    file.write(tail(count, cursor.total > count, took))
+    file.write(how.tail(count, cursor.total > count, took))
 
 
 def _json_head(cursor: Cursor) -> bytes:
-    return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
+    return _envelope(cursor.columns, cursor.types, 0, 0.0, truncated=False)[0] + _ROWS[:-1]
 
 
 def _json_lines(lines: bytes) -> bytes:
-    return lines + b"\n" if lines else b""
+    # No line of JSON holds a line break.
+    return lines.replace(b"\n", b",")
 
 
 def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
+    return b"]" + _envelope([], [], count, took_ms, truncated=truncated)[1]
+
+
+def _envelope(
+    columns: list[str], types: list[str], count: int, took_ms: float, *, truncated: bool
+) -> tuple[bytes, bytes]:
+    """What stands before the rows of an answer, and behind them: quotes within a text would have backslashes."""
+    answer = CypherAnswer(columns=columns, types=types, rows=[], row_count=count, truncated=truncated, took_ms=took_ms)
+    before, _, behind = _encode(answer).partition(_ROWS)
+    return before, behind
+
+
+def _ndjson_head(cursor: Cursor) -> bytes:
+    return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
+
+
+def _ndjson_lines(lines: bytes) -> bytes:
+    return lines + b"\n" if lines else b""
+
+
+def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
     return _encode({"row_count": count, "truncated": truncated, "took_ms": took_ms}) + b"\n"
 
 
@@ -129,10 +157,16 @@ def _cell(value: Any) -> Any:
     return _encode(value).decode() if isinstance(value, list | dict | bool) else value
 
 
-_Head = Callable[[Cursor], bytes]
-_Lines = Callable[[bytes], bytes]
-_Tail = Callable[[int, bool, float], bytes]
-_FORMS: dict[Format, tuple[_Head, _Lines, _Tail]] = {
-    "ndjson": (_json_head, _json_lines, _json_tail),
-    "csv": (_csv_head, _csv_lines, _csv_tail),
+class _Form(NamedTuple):
+    head: Callable[[Cursor], bytes]
+    lines: Callable[[bytes], bytes]
+    tail: Callable[[int, bool, float], bytes]
+    between: bytes = b""
+    most_bytes: int = MAX_STREAM_BYTES
+
+
+_FORMS: dict[Format, _Form] = {
+    "json": _Form(_json_head, _json_lines, _json_tail, b",", MAX_ANSWER_BYTES),
+    "ndjson": _Form(_ndjson_head, _ndjson_lines, _ndjson_tail),
+    "csv": _Form(_csv_head, _csv_lines, _csv_tail),
 }

@@ -92,6 +92,11 @@ _GAUGES = (
     _Number("journal_bytes", "Size of the journal", lambda each: each.store.journal.bytes),
     _Number("engine_bytes", "Size of the engine's file", lambda each: each.engine and each.engine[0]),
     _Number("engine_log_bytes", "Size of the engine's log", lambda each: each.engine and each.engine[1]),
+    _Number(
+        "engine_processes", "1 while an engine's process has the store open", lambda each: each.store.engine.is_open
+    ),
+    _Number("engine_process_bytes", "Memory of that process", lambda each: each.store.engine.resident),
+    _Number("waiting_statements", "Statements that wait for the engine", lambda each: each.store.engine.waiting),
     _Number("pending_entities", "Entities that indexes are taking in", lambda each: sum(each.pending.values())),
     _Number(
         "last_check_timestamp_seconds",
@@ -110,6 +115,7 @@ _COUNTERS = (
     _Number("commit_failures", "Groups of writes that failed", lambda each: each.store.count.failures),
     _Number("commit_seconds", "Time of its commits", lambda each: each.store.count.seconds),
     _Number("engine_rebuilds", "Engine files built anew from the journal", lambda each: each.store.engine.rebuilds),
+    _Number("engine_losses", "Engines' processes that ended or hung", lambda each: each.store.engine.losses),
     _Number("compactions", "Compactions", lambda each: each.store.compactor.done),
 )
 

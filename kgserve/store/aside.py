@@ -24,7 +24,7 @@ from kgserve.model.change import StoreState
 from kgserve.model.columns import EDGE_EXTRAS
 from kgserve.model.rows import EdgeKey, EdgeRow
 from kgserve.settings import MEBIBYTE
-from kgserve.store.rebuild import fresh_folder
+from kgserve.store.rebuild import Few, fresh_folder
 
 # With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
 # statement has changed is in the page cache until it is committed, so that bounds what it may add.
@@ -42,10 +42,9 @@ class Copy:
     and None that it is to be used no more. ``has_its_edges``: none has changed, and no node gone, since it was built.
     """
 
-    def __init__(self, folder: Path, state: StoreState, options: EngineOptions) -> None:
-        """Open the file in a folder that holds these rows."""
+    def __init__(self, folder: Path, state: StoreState, engine: Engine) -> None:
         self.folder = folder
-        self.engine = Engine(_file(folder), options)
+        self.engine = engine
         self.state = state
         self.left: Difference | None = NOTHING
         self.is_new = True
@@ -108,8 +107,8 @@ def is_rough(reach: Reach) -> bool:
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
-def copied(reading: AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
-    """A copy of all rows that a session sees, in a folder of its own; it costs more the more there are.
+def copied(source: Few | AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
+    """A copy of few rows, or of all that a session sees, in a folder of its own; it costs more the more there are.
 
     The session is given back before the copy is used. ``size`` is about what the engine's files of the store have, in
     bytes. Raises StorageFull when the disk has no room for the copy and for whatever a statement may add to it.
@@ -117,11 +116,14 @@ def copied(reading: AbstractContextManager[Session], folder: Path, options: Engi
     try:
         rows = fresh_folder(fresh_folder(folder) / "rows")
         require_room_to_try(folder, COPY_FACTOR * size + options.file.cache_bytes)
-        with reading as session:
-            state = session.dump(rows)
-        build(_file(folder), rows, state, options, whole=True)
+        if isinstance(source, tuple):
+            found, state = source
+        else:
+            with source as session:
+                found, state = rows, session.dump(rows)
+        engine = build(_file(folder), found, state, options, whole=True)
         shutil.rmtree(rows)
-        return Copy(folder, state, options)
+        return Copy(folder, state, engine)
     except BaseException as error:
         remove(_file(folder))
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from kgserve.engine.engine import Engine, build
+from kgserve.engine.engine import build
 from kgserve.engine.files import remove
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
@@ -146,9 +146,8 @@ class Compactor:
         taken = snapshot.list_snapshots(self._layout.journal)[0]
         path = view.next_path()
         try:
-            build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
+            engine = build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
             sync_file(path)
-            engine = Engine(path, view.options)
         except BaseException:
             remove(path)
             raise

@@ -64,6 +64,7 @@ class EngineView:
         self.journal = journal
         self.options = options
         self.rebuilds = 0
+        self.losses = 0
         self.found_damaged: str | None = None
         self.failed: str | None = None
         self.commits = threading.RLock()
@@ -96,6 +97,18 @@ class EngineView:
         """About the memory that only replacing the engine gives back."""
         engine = self._engine
         return engine.kept_bytes if engine is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """Statements that wait for their turn."""
+        engine = self._engine
+        return engine.waiting if engine is not None else 0
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory of its process's own; 0 while it has none."""
+        engine = self._engine
+        return engine.resident if engine is not None else 0
 
     @property
     def whole(self) -> bool:
@@ -195,6 +208,7 @@ class EngineView:
         """Nobody knows what a file holds whose process has ended: it is made anew, which the journal bears."""
         engine = self._engine
         if engine is not None and engine.is_lost:
+            self.losses += 1
             log.warning("engine_lost", store=self.layout.name, sequence=self.state.sequence)
             self._engine = None
             engine.retire()
@@ -239,8 +253,8 @@ class EngineView:
     def _made(self, path: Path, reason: str, *, whole: bool) -> tuple[Engine, StoreState]:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
-            state = rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
-            return Engine(path, self.options), state
+            engine = rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
+            return engine, engine.state
         except OSError as error:
             files.remove(path)
             raise storage_error(error, "rebuilding the engine") from error

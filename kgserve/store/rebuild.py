@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import structlog
 
 from kgserve.allocator import give_back
-from kgserve.engine.engine import EngineOptions, build
+from kgserve.engine.engine import Engine, EngineOptions, build
 from kgserve.engine.files import remove
 from kgserve.engine.protocol import Change
 from kgserve.errors import EngineFailed, JournalDamaged, Unavailable
@@ -33,6 +33,7 @@ log = structlog.get_logger()
 _Slice = TypeVar("_Slice")
 
 SNAPSHOTS_KEPT = 2
+Few: TypeAlias = tuple[Change, StoreState]
 FEW_ROWS = 2_000
 FEW_BYTES = 4 << 20
 """Rows that an engine's file is made of without files of rows: that takes milliseconds."""
@@ -51,8 +52,8 @@ def rebuild(
     reason: str,
     *,
     whole: bool = False,
-) -> StoreState:
-    """Build an engine file at ``path`` from the present rows, or if they are not whole from snapshot and journal.
+) -> Engine:
+    """Build an engine file at ``path`` of the present rows, or if they are not whole of snapshot and journal; open it.
 
     With ``whole`` it has columns for extras even if no row has any yet. Without a ``reason`` it is the first one.
 
@@ -63,21 +64,21 @@ def rebuild(
     # The first engine file of a store is made in the same way, and nobody needs to hear of it.
     level = logging.WARNING if reason and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
-    if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES and (few := _few(present)) is not None:
+    if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES and (few := few_rows(present)) is not None:
         change, state = few
-        build(path, change, state, options, whole=whole)
+        engine = build(path, change, state, options, whole=whole)
         log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
-        return state
+        return engine
     rows = fresh_folder(layout.scratch / "rebuild")
     folded = _write_present(layout, present, rows, options.closing) or fold_journal(layout, journal, fresh_folder(rows))
     try:
-        build(path, rows, folded.state, options, whole=whole)
+        engine = build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
         # An edge that the engine had lost was not named when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
         folded = fold_journal(layout, journal, rows, drop_loose=True)
-        build(path, rows, folded.state, options, whole=whole)
+        engine = build(path, rows, folded.state, options, whole=whole)
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
@@ -87,14 +88,14 @@ def rebuild(
     else:
         shutil.rmtree(rows)
     log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
-    return state
+    return engine
 
 
 def _since(started: float) -> float:
     return round(time.perf_counter() - started, 3)
 
 
-def _few(present: RowsView) -> tuple[Change, StoreState] | None:
+def few_rows(present: RowsView) -> Few | None:
     """The present rows and their state, if they are so few that no files of them need be written."""
     try:
         with present.reading() as rows:

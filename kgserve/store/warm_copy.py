@@ -38,6 +38,7 @@ from kgserve.store.aside import (
 )
 from kgserve.store.engine_view import ASKED_SECONDS, EngineView, next_change
 from kgserve.store.layout import Layout
+from kgserve.store.rebuild import few_rows
 from kgserve.store.room import require_room
 
 log = structlog.get_logger()
@@ -162,7 +163,8 @@ class WarmCopy:
             log.info("copy_doubtful", store=self._engine.layout.name)
         self._give_back()
         engine = self._engine
-        self._copy = copied(engine.reading(timeout=0), self._folder, engine.options, sum(engine.bytes()))
+        source = few_rows(self._rows) or engine.reading(timeout=0)
+        self._copy = copied(source, self._folder, engine.options, sum(engine.bytes()))
         self.made += 1
         return self._tried(work, rows)
 

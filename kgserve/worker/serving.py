@@ -31,6 +31,7 @@ from kgserve.engine.protocol import (
     Head,
     Interrupt,
     Leave,
+    Make,
     Next,
     Open,
     Opened,
@@ -70,15 +71,27 @@ class EngineFile:
     def build(self, asked: Build) -> None:
         """Make a new file, which stays closed."""
         path, state = Path(asked.path), asked.state.state
-        database.build(path, asked.rows, state, asked.options, whole=asked.whole)
+        database.build(path, Path(asked.rows), state, asked.options, whole=asked.whole)
+
+    def make(self, asked: Make) -> Opened:
+        """Make a new file of few rows, and open it."""
+        path, state = Path(asked.path), asked.state.state
+        writer = self._serve(
+            asked.options, database.make(path, asked.rows.net, state, asked.options, whole=asked.whole)
+        )
+        return Opened(asked.state, writer.whole, current=True)
 
     def open(self, asked: Open) -> Opened:
-        """Open a file, and bound the memory of this process from here on."""
-        self.options = asked.options
-        self._database, writer = database.open_for_service(Path(asked.path), asked.options)
-        self.writer = writer
-        _bound_memory(asked.options.memory_bytes)
+        """Open a file."""
+        writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
         return Opened(State.of(dumping.state(writer)), writer.whole, schema.is_current(writer))
+
+    def _serve(self, options: FileOptions, opened: database.OpenFile) -> Session:
+        """Have a file in service; the memory of this process is bounded from here on."""
+        self.options = options
+        self._database, self.writer = opened
+        _bound_memory(options.memory_bytes)
+        return self.writer
 
     def session(self) -> Session:
         """A session of its own, with the columns that the writing one knows of."""
@@ -165,6 +178,9 @@ class Channel:
     def _build(self, asked: Build) -> None:
         self._file.build(asked)
 
+    def _make(self, asked: Make) -> Opened:
+        return self._file.make(asked)
+
     def _open(self, asked: Open) -> Opened:
         return self._file.open(asked)
 
@@ -230,6 +246,7 @@ class Channel:
 
     _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
         Build: _build,
+        Make: _make,
         Open: _open,
         Change: _change,
         Query: _query,

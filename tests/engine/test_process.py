@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine.engine import Engine, EngineOptions, build
+from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import IDLE_SECONDS, Nursery, Process
 from kgserve.engine.protocol import Change, FileOptions, Query
 from kgserve.errors import (
@@ -164,8 +164,7 @@ def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: st
 def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1)
     path = tmp_path / "graph.kuzu"
-    build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
-    engine = Engine(path, options)
+    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
     with engine.reader() as session, pytest.raises(TimedOut):
         session.channel.ask(
             Query("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"), None, 0.3
@@ -178,8 +177,7 @@ def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
     closing = threading.Event()
     options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1, closing=closing)
     path = tmp_path / "graph.kuzu"
-    build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
-    engine = Engine(path, options)
+    engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
     threading.Timer(0.2, closing.set).start()
     with pytest.raises(Unavailable, match="closing"):
         engine.writer.channel.ask(Query(ENDLESS), None, broken_off=closing)

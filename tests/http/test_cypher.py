@@ -327,3 +327,24 @@ def test_a_store_can_be_dropped_under_a_reader_that_stalls(http: httpx.Client, q
         assert http.delete("/api/memory/brief", params={"confirm": "brief"}).status_code == 200
         assert sum(map(len, answer.iter_raw())) > MANY
     stalled.close()
+
+
+def test_names_that_look_like_the_answer_itself(http: httpx.Client, graph: str) -> None:
+    text = '"rows":[]'
+    answer = ask(http, graph, f"RETURN '{text}' AS `{text}`, [] AS `rows`")
+    assert (answer["columns"], answer["rows"]) == ([text, "rows"], [[text, []]])
+
+
+def test_an_answer_in_many_parts_is_one_json_text(http: httpx.Client, graph: str) -> None:
+    answer = post(http, graph, "UNWIND range(1, 9000) AS i RETURN i, repeat('x', 1000) AS t, '\n' AS n", max_rows=9000)
+    found = accepted(answer)
+    assert len(answer.content) > 9_000_000
+    assert found["rows"] == [[i, "x" * 1000, "\n"] for i in range(1, 9001)]
+    assert (found["row_count"], found["truncated"]) == (9000, False)
+
+
+@pytest.mark.parametrize(("most", "truncated"), [(0, True), (1, True), (9, True), (10, False), (11, False)])
+def test_as_many_rows_as_are_asked_for(http: httpx.Client, graph: str, most: int, *, truncated: bool) -> None:
+    answer = ask(http, graph, "MATCH (n) RETURN n.id ORDER BY n.id", max_rows=most)
+    assert answer["rows"] == [[f"n{i}"] for i in range(min(most, 10))]
+    assert (answer["row_count"], answer["truncated"]) == (min(most, 10), truncated)

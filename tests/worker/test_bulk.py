@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.engine.engine import Engine, EngineOptions, build
+from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.protocol import FileOptions
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
@@ -41,8 +41,7 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
 ) -> None:
     folder, state = rows
     path = tmp_path / "graph.kuzu"
-    build(path, folder, state, OPTIONS)
-    engine = Engine(path, OPTIONS)
+    engine = build(path, folder, state, OPTIONS)
     dumped = tmp_path / "dumped"
     dumped.mkdir()
     with engine.reader(timeout=0) as session:

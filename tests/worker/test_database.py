@@ -28,8 +28,7 @@ def built(folder: Path, history: History) -> Engine:
     rows = folder / f"rows-{history.state.sequence}"
     rows.mkdir()
     path = folder / f"{history.state.sequence}.kuzu"
-    build(path, rows, fold(None, history.changes, rows).state, OPTIONS)
-    return Engine(path, OPTIONS)
+    return build(path, rows, fold(None, history.changes, rows).state, OPTIONS)
 
 
 @pytest.fixture
