@@ -15,11 +15,11 @@ ARENAS_PER_CORE = 2
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
-def bound_arenas() -> None:
-    """Have at most two arenas a core. To be called before there are threads; does nothing where there is no glibc."""
+def bound_arenas(most: int = ARENAS_PER_CORE * (os.cpu_count() or 1)) -> None:
+    """Have so many arenas, two a core. To be called before there are threads; does nothing where there is no glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_ARENA_MAX, ARENAS_PER_CORE * (os.cpu_count() or 1))
+        mallopt(_ARENA_MAX, most)
 
 
 def give_back() -> None:

@@ -3,7 +3,7 @@
 A snapshot is due once the journal has grown by 64 MiB (a setting), or by half of the last snapshot, whichever is more.
 The engine never writes its log into its file while in service, so a new file takes over once the log has outgrown the
 same measure against the file, or the memory that the engine keeps for updated rows its own: nobody bounds that, and
-only another file frees it. It begins once no write has come for a second, or at once when it is three times due.
+only another file frees it. It begins once no write has come for a second, or at once when it is twice due.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from kgserve.engine.engine import build
 from kgserve.engine.files import remove
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
-from kgserve.journal.files import sync_file
 from kgserve.journal.journal import Journal
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
@@ -28,11 +26,11 @@ from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
-AT_ONCE = 3
+AT_ONCE = 2
 _RETRY_SECONDS = 60.0
 # Memory that the engine may keep for updates: a new file for a small store is cheap, so it may keep less.
 _LEAST_KEPT = 16 * MEBIBYTE
-_MOST_KEPT = 128 * MEBIBYTE
+_MOST_KEPT = 96 * MEBIBYTE
 
 
 class Compactor:
@@ -106,7 +104,7 @@ class Compactor:
         else:
             self.done += 1
             seconds = round(time.perf_counter() - started, 3)
-            log.info("compaction_done", store=name, snapshot=sequence, seconds=seconds)
+            log.info("compaction_done", store=name, sequence=sequence, seconds=seconds)
         finally:
             self._finished.set()
 
@@ -131,31 +129,26 @@ class Compactor:
         return max(log_bytes / log_room, self._engine.kept_bytes / kept_room)
 
     def _compact(self) -> int:
-        renewed = self._engine_pressure() >= 1
+        if self._engine_pressure() >= 1:
+            self._renew_engine()
+            # A snapshot gives way to writes, and takes long then: the next file must not have to wait for it.
+            if self._journal_pressure() < 1:
+                return self._engine.state.sequence
         sequence = self._take_snapshot()
         self._look_again_at = 0
-        if renewed:
-            self._renew_engine()
         self._drop_old()
         return sequence
 
     def _renew_engine(self) -> None:
-        """Put a file made of the newest snapshot in service, once it has caught up."""
+        """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        taken = snapshot.list_snapshots(self._layout.journal)[0]
-        path = view.next_path()
-        try:
-            engine = build(path, taken, snapshot.verify(taken).state, view.options, whole=view.whole)
-            sync_file(path)
-        except BaseException:
-            remove(path)
-            raise
+        engine = view.made(view.next_path(), "", whole=view.whole)
         with view.commits:
             log.info("compaction_swapping", store=self._layout.name)
             if not view.is_open or (view.whole and not engine.whole):
                 engine.retire()
-                remove(path)
+                remove(engine.path)
                 raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")
             view.replace(engine)
             view.state = engine.state

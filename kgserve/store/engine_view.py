@@ -245,16 +245,15 @@ class EngineView:
         return self._renew(reason, whole=True)
 
     def _renew(self, reason: str, *, whole: bool) -> Engine:
-        engine, state = self._made(self.next_path(), reason, whole=whole)
+        engine = self.made(self.next_path(), reason, whole=whole)
         self.replace(engine)
-        self.state = state
+        self.state = engine.state
         return engine
 
-    def _made(self, path: Path, reason: str, *, whole: bool) -> tuple[Engine, StoreState]:
+    def made(self, path: Path, reason: str, *, whole: bool) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
-            engine = rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
-            return engine, engine.state
+            return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
         except OSError as error:
             files.remove(path)
             raise storage_error(error, "rebuilding the engine") from error
@@ -363,7 +362,8 @@ class EngineView:
             path.unlink()
         if not files and self.found_damaged is None:
             reason = ""
-        self._engine, self.state = self._made(self.layout.engine, reason, whole=False)
+        engine = self._engine = self.made(self.layout.engine, reason, whole=False)
+        self.state = engine.state
         self.rebuilds += bool(reason)
         return self._engine
 

@@ -69,7 +69,7 @@ def rebuild(
         engine = build(path, change, state, options, whole=whole)
         log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
         return engine
-    rows = fresh_folder(layout.scratch / "rebuild")
+    rows = fresh_folder(layout.scratch / f"of-{path.name}")
     folded = _write_present(layout, present, rows, options.closing) or fold_journal(layout, journal, fresh_folder(rows))
     try:
         engine = build(path, rows, folded.state, options, whole=whole)

@@ -19,6 +19,8 @@ from kgserve.engine.protocol import FORK
 from kgserve.log import LogFormat, LogLevel, configure
 
 MOST_CHANNELS = 100
+ARENAS = 2
+"""Each reserves 64 MiB of the address space that a process may have."""
 
 
 def main(number: str, seconds: str, log_format: str, log_level: str) -> None:
@@ -26,7 +28,7 @@ def main(number: str, seconds: str, log_format: str, log_level: str) -> None:
     # The server ends its processes in its own time; a key pressed at the terminal reaches all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    bound_arenas()
+    bound_arenas(ARENAS)
     configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
     serving = import_module("kgserve.worker.serving")
     import_module("pyarrow")

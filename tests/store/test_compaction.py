@@ -34,6 +34,8 @@ def test_a_compaction_keeps_everything(tmp_path: Path) -> None:
         assert old.closed
         assert not old.path.exists()
         assert store.engine.bytes()[1] < 100_000
+        assert snapshot.list_snapshots(store.layout.journal) == []
+        store.compactor.run()
         assert [snapshot.verify(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [1]
         write(store, batch("d", edges=[("c", "d", "r")]))
         assert_whole(store)
