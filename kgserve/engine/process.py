@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ LOOK_SECONDS = 0.5
 PING_SECONDS = 2.0
 """While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
 IDLE_SECONDS = 60
+INTERRUPT_SECONDS = 0.05
 _Value = TypeVar("_Value")
 
 
@@ -131,6 +133,9 @@ class Channel:
         except (EOFError, OSError) as error:
             self.process.kill("it has ended unexpectedly")
             raise Lost("the engine's process ended unexpectedly; it is begun again, so try once more") from error
+        except BaseException:
+            self._give_up()
+            raise
         if isinstance(reply, Failed):
             raise _error(reply)
         return msgpack_decoder(kind).decode(reply.value)
@@ -148,6 +153,19 @@ class Channel:
             if not self.process.runs():
                 self.process.kill("it does not answer")
                 raise Lost("the engine's process hung and was ended; it is begun again, so try once more")
+
+    def _give_up(self) -> None:
+        """Take the answer that nobody waits for any more, so that it is not taken for that of the next request."""
+        if self.process.is_lost:
+            return
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            # The engine does not hear it while it plans.
+            self.interrupt()
+            if self.connection.poll(INTERRUPT_SECONDS):
+                self.connection.recv_bytes()
+                return
+        self.process.kill("it did not stop when it was interrupted")
 
     def interrupt(self) -> None:
         """Have what runs on it stop."""

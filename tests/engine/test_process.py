@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.engine.engine import EngineOptions, build
-from kgserve.engine.process import IDLE_SECONDS, Nursery, Process
+from kgserve.engine.process import IDLE_SECONDS, Channel, Nursery, Process
 from kgserve.engine.protocol import Change, FileOptions, Query
 from kgserve.errors import (
     EngineFailed,
@@ -184,7 +184,25 @@ def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
     engine.retire()
 
 
-ENDLESS = "UNWIND range(1, 1000000) AS i UNWIND range(1, 1000000) AS j RETURN sum(i * j)"
+ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k RETURN count(i + j + k)"
+
+
+def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1)
+    engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with engine.reader() as session:
+        for query in ("RETURN 1", ENDLESS):
+            with monkeypatch.context() as patched:
+                patched.setattr(Channel, "_wait", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    session.rows(query)
+            assert session.rows("RETURN 2") == [[2]]
+    assert not engine.is_lost
+    engine.retire()
 
 
 def test_an_unknown_error_is_a_defect_of_ours() -> None:
