@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -53,8 +54,17 @@ class Process:
         self._handle = os.pidfd_open(number)
         self._control = control
         self._sending = threading.Lock()
-        self.is_lost = False
+        self._is_lost = False
         self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        if not self._is_lost:
+            ended = select.poll()
+            ended.register(self._handle, select.POLLIN)
+            self._is_lost = bool(ended.poll(0))
+        return self._is_lost
 
     @property
     def number(self) -> int:
@@ -86,13 +96,13 @@ class Process:
 
     def kill(self, reason: str) -> None:
         """End it at once."""
-        if not self.is_lost:
+        if not self._is_lost:
             log.warning("engine_process_killed", process=self._number, reason=reason)
         self.end()
 
     def end(self) -> None:
         """End it, whatever it is at. What a file that was closed before holds is on the disk."""
-        self.is_lost = True
+        self._is_lost = True
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 

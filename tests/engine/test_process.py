@@ -117,6 +117,16 @@ def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: St
     assert answers == [[[3000]]]
 
 
+def test_a_process_that_ended_while_nobody_asked_costs_nobody_anything(pool: StorePool) -> None:
+    run(pool, NAME, COUNT)
+    with pool.lease(NAME) as store:
+        before = process(store)
+        os.kill(before.number, signal.SIGKILL)
+        until(lambda: before.is_lost)
+        assert run(pool, NAME, COUNT).rows == [[NODES]]
+        assert store.engine.losses == 1
+
+
 def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
     run(pool, NAME, COUNT)
     with pool.lease(NAME) as store:
