@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from bench import (
     backup,
     cypher,
+    engine,
     events,
     growth,
     history,
@@ -64,6 +65,7 @@ BENCHES: dict[str, Bench] = {
 }
 BY_NAME: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
+    "engine": engine.main,
     "memory": memory.main,
     "growth": growth.main,
     "search": search.main,
