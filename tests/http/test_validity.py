@@ -54,8 +54,10 @@ def told(http: httpx.Client, api: str, **fields: Any) -> list[str]:
     """The ids of a context."""
     asked = {"query": "mill", "limit": 50, "at_least": 1, **fields}
     answer = http.post(f"{api}/context", json=asked)
-    if answer.status_code == 503:  # the model is still being loaded, on a machine that has other things to do
-        answer = http.post(f"{api}/context", json=asked)
+    for _ in range(5):
+        # Indexing has a low priority: on a machine that has other things to do it may not get to this store for long.
+        if answer.status_code == 503:
+            answer = http.post(f"{api}/context", json=asked)
     return sorted(accepted(answer)["ids"])
 
 
