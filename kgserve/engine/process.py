@@ -51,7 +51,7 @@ class Process:
     def __init__(self, number: int, control: Connection, channels: list[Connection]) -> None:
         self._number = number
         # A number may come to mean another process; this one's end is known by its channels.
-        self._handle = os.pidfd_open(number)
+        self._handle: int | None = os.pidfd_open(number)
         self._control = control
         self._sending = threading.Lock()
         self._is_lost = False
@@ -60,9 +60,10 @@ class Process:
     @property
     def is_lost(self) -> bool:
         """Whether it has ended, by itself or not."""
-        if not self._is_lost:
+        handle = self._handle
+        if not self._is_lost and handle is not None:
             ended = select.poll()
-            ended.register(self._handle, select.POLLIN)
+            ended.register(handle, select.POLLIN)
             self._is_lost = bool(ended.poll(0))
         return self._is_lost
 
@@ -74,6 +75,8 @@ class Process:
     @property
     def resident(self) -> int:
         """Bytes of memory of its own; 0 once it has ended."""
+        if self.is_lost:
+            return 0
         try:
             pages = Path(f"/proc/{self._number}/statm").read_text(encoding="ascii").split()
         except OSError:
@@ -103,8 +106,9 @@ class Process:
     def end(self) -> None:
         """End it, whatever it is at. What a file that was closed before holds is on the disk."""
         self._is_lost = True
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of it once nobody asks it anything any more."""
@@ -112,8 +116,10 @@ class Process:
         self._control.close()
         for channel in self.channels:
             channel.connection.close()
-        with contextlib.suppress(OSError):
-            os.close(self._handle)
+        # The system gives its number to something else, which must not be what is ended next.
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
 
 class Channel:

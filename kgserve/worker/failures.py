@@ -44,7 +44,7 @@ _FAULT = re.compile(rf"(?:{'|'.join(_FAULTS)}) exception: (?P<message>.*)", re.D
 _PLACE = re.compile(r"\s*\(line: (?P<line>\d+), offset: (?P<offset>\d+)\).*", re.DOTALL)
 _WORD = re.compile(r"\w+|\S")
 _NAMED = re.compile(r"(?:Variable|function|Function|Table|property|Parameter|parameter) `?(?P<name>\w+)`?")
-_SPENT = (
+SPENT = (
     "the statement needs more memory than the engine may take; narrow it, or raise KGSERVE_BUFFER_POOL_MB for its page"
     " cache and KGSERVE_ENGINE_MEMORY_MB for all that its process takes"
 )
@@ -58,7 +58,7 @@ def translate_statement(error: Exception, statement: Statement) -> KgserveError:
     """The same for a statement that a caller wrote: what is wrong with it, and where."""
     said = str(error)
     if isinstance(error, MemoryError) or "Buffer manager exception" in said or "bad_alloc" in said:
-        return StorageFull(_SPENT)
+        return StorageFull(SPENT)
     if "write query inside a read-only transaction" in said:
         return Forbidden("this statement writes, and may only read; send it with mode write")
     fault = _FAULT.match(said)

@@ -45,9 +45,10 @@ from kgserve.engine.protocol import (
     encode,
     receive_request,
 )
-from kgserve.errors import EngineFailed, InvalidInput, KgserveError, Unavailable
+from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.worker import database, dumping, schema, statement
 from kgserve.worker.apply import apply
+from kgserve.worker.failures import SPENT
 from kgserve.worker.session import Session
 from kgserve.worker.statement import Cursor
 from kgserve.worker.trial import Comparison
@@ -151,6 +152,9 @@ class Channel:
             self._forget()
             errors = error.errors if isinstance(error, InvalidInput) else ()
             return Failed(type(error).__name__, str(error), [*errors])
+        except MemoryError:
+            self._forget()
+            return Failed(StorageFull.__name__, SPENT)
         except Doubtful:
             self._forget()
             return Failed(Doubtful.__name__, "")

@@ -231,6 +231,18 @@ def gone(number: int) -> bool:
         return True
 
 
+def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
+    nursery = Nursery()
+    first = nursery.process(0)
+    first.close()
+    second = nursery.process(0)
+    first.end()
+    assert second.runs()
+    assert first.resident == 0 < second.resident
+    second.close()
+    nursery.close()
+
+
 def test_a_nursery_that_ended_is_begun_again() -> None:
     nursery = Nursery()
     first = nursery.process(1)
