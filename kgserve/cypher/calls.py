@@ -33,6 +33,8 @@ class Calls:
         self._parameters = parameters
         self._shapes = Shapes(outline, parameters)
         self.range_values = 0
+        # Whether any check went by the value of a parameter.
+        self.met_values = False
         self._factor = 1
 
     def check(self) -> None:
@@ -276,6 +278,7 @@ class Calls:
             return None
         token = found[0]
         if token.kind == "parameter":
+            self.met_values = True
             return self._parameters.get(token.text[1:])
         if token.kind == "string":
             return token.text[1:-1]

@@ -7,6 +7,7 @@ passes here is one statement, of clauses and functions that are listed, of a siz
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,10 @@ MAX_TOKENS = 5_000
 MAX_HELD = 50_000
 """Single values in ranges and parameters, where functions may multiply them."""
 OWN_TABLE = "STORECOMMIT"
+MAX_REMEMBERED = 256
+MAX_REMEMBERED_TEXT = 4 << 10
+"""Examining takes longer than many a statement: so many texts that were let through are remembered, and how long."""
+_SCALARS = frozenset({bool, int, float, str})
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -46,8 +51,7 @@ class Statement(msgspec.Struct, frozen=True):
     @property
     def words(self) -> frozenset[str]:
         """The names in it, of properties, variables and functions alike, in lower case; texts may be names, too."""
-        kinds = ("word", "quoted", "string")
-        return frozenset(each.text.strip("`'\"").lower() for each in scan(self.text) if each.kind in kinds)
+        return _words(self.text) if len(self.text) <= MAX_REMEMBERED_TEXT else _words.__wrapped__(self.text)
 
     @property
     def shape(self) -> str:
@@ -64,12 +68,38 @@ class Statement(msgspec.Struct, frozen=True):
         return self.text.count("\n", 0, offset) + 1, column
 
 
+_Key = tuple[str, bool, tuple[tuple[str, type], ...]]
+_remembered: dict[_Key, Statement] = {}
+
+
 def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Statement:
     """Let a statement through, or say what is wrong with it and where.
 
     Parameters that it does not name are left out. Raises InvalidInput for what cannot be run, and Forbidden for what
     may not be: files, settings, transactions, data definition, and writes unless ``writable``.
     """
+    key = _key(text, parameters, writable=writable)
+    known = _remembered.get(key) if key is not None else None
+    if known is not None:
+        given = values({name: parameters[name] for name in known.parameters})
+        return msgspec.structs.replace(known, parameters=given)
+    statement, by_value = _examined(text, parameters, writable=writable)
+    if key is not None and not by_value:
+        _remembered[key] = msgspec.structs.replace(statement, parameters=dict.fromkeys(statement.parameters))
+        while len(_remembered) > MAX_REMEMBERED:
+            _remembered.pop(next(iter(_remembered)), None)
+    return statement
+
+
+def _key(text: str, parameters: Mapping[str, Any], *, writable: bool) -> _Key | None:
+    """By what a text may be remembered: a single value counts for its type alone. None for what is not remembered."""
+    kinds = tuple((name, type(parameters[name])) for name in sorted(parameters))
+    small = len(text) <= MAX_REMEMBERED_TEXT and len(kinds) <= MAX_REMEMBERED
+    return (text, writable, kinds) if small and all(kind in _SCALARS for _, kind in kinds) else None
+
+
+def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[Statement, bool]:
+    """As `examine`, and whether it was the value of a parameter, not just its type, that mattered."""
     _check_size(text)
     gathered = list(islice(scan(text), 2 * MAX_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
@@ -86,7 +116,14 @@ def examine(text: str, parameters: Mapping[str, Any], *, writable: bool) -> Stat
     nulls.check(outline, given)
     _check_growth(outline, given, calls.range_values)
     rendered, added = _render(outline, given)
-    return Statement(rendered, updates, explains, {k: v for k, v in given.items() if v != []}, added)
+    kept = {name: value for name, value in given.items() if value != []}
+    return Statement(rendered, updates, explains, kept, added), calls.met_values
+
+
+@lru_cache(MAX_REMEMBERED)
+def _words(text: str) -> frozenset[str]:
+    kinds = ("word", "quoted", "string")
+    return frozenset(each.text.strip("`'\"").lower() for each in scan(text) if each.kind in kinds)
 
 
 def _check_size(text: str) -> None:

@@ -10,11 +10,13 @@ from typing import Any, LiteralString
 import kuzu
 
 from kgserve.arrow import pa
-from kgserve.cypher.guard import Statement
+from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
 from kgserve.errors import InvalidInput
 from kgserve.worker.failures import STATEMENT_ERRORS, translate, translate_statement
 
 Row = list[Any]
+MAX_REMEMBERED = 64
+"""Statements of callers that a connection remembers."""
 
 # kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
 _ = importlib.util
@@ -29,6 +31,8 @@ class Session:
     def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
         self._connection = kuzu.Connection(database)
         self._prepared: dict[str, kuzu.PreparedStatement] = {}
+        # Callers' statements that read, by when they came last; those that came again are prepared.
+        self._met: dict[str, kuzu.PreparedStatement | None] = {}
         self.whole = whole
         self.slice_bytes = 64 << 20
 
@@ -77,18 +81,38 @@ class Session:
         except STATEMENT_ERRORS as error:
             raise translate_statement(error, statement) from error
 
+    def again(self, statement: Statement) -> kuzu.QueryResult | None:
+        """As `foreign`, for a text that was `remember`ed; None for any other."""
+        text = statement.text
+        if text not in self._met:
+            return None
+        # Parsing takes longer than running a small statement; it is planned each time.
+        prepared = self._met.pop(text) or _prepared(self._connection, text)
+        if not prepared.is_success():
+            return None
+        self._met[text] = prepared
+        try:
+            return self._execute(prepared, statement.parameters)
+        except STATEMENT_ERRORS as error:
+            raise translate_statement(error, statement) from error
+
+    def remember(self, statement: Statement) -> None:
+        """Know a text again that has run in a transaction that only reads."""
+        if len(statement.text) <= MAX_REMEMBERED_TEXT:
+            self._met[statement.text] = None
+        if len(self._met) > MAX_REMEMBERED:
+            del self._met[next(iter(self._met))]
+
     def close(self) -> None:
         """Release the connection."""
         self._prepared.clear()
+        self._met.clear()
         self._connection.close()
 
     def _prepare(self, query: LiteralString) -> kuzu.PreparedStatement:
         prepared = self._prepared.get(query)
         if prepared is None:
-            with warnings.catch_warnings():
-                # Marked deprecated, but it halves the time of a point look-up.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                prepared = self._prepared[query] = self._connection.prepare(query)
+            prepared = self._prepared[query] = _prepared(self._connection, query)
         return prepared
 
     def _execute(
@@ -98,3 +122,10 @@ class Session:
         if isinstance(result, list):
             raise InvalidInput("a text with several statements")
         return result
+
+
+def _prepared(connection: kuzu.Connection, query: str) -> kuzu.PreparedStatement:
+    with warnings.catch_warnings():
+        # Marked deprecated, but it halves the time of a point look-up.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return connection.prepare(query)

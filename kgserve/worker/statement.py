@@ -39,6 +39,8 @@ MAX_LOOKED_UP = 3_000
 MAX_KNOWN = 500_000
 MAX_TIMED_ROWS = 1_000_000
 _TIMES = ("DATE", "TIMESTAMP", "INTERVAL")
+# Values of which something is looked up afterwards, in the same transaction.
+_ELEMENTS = ("NODE", "REL")
 
 
 class Cursor:
@@ -141,11 +143,22 @@ _INTERNAL_ID = {"offset", "table"}
 
 @contextmanager
 def reading(session: Session, statement: Statement) -> Generator[Cursor]:
-    """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it."""
+    """The rows of a statement that may only read. Raises errors of `kgserve.errors`, made for who wrote it.
+
+    A transaction that only reads takes as long as a point query. What has run in one is known to read.
+    """
+    known = session.again(statement)
+    if known is not None:
+        with known:
+            yield Cursor(session, statement, known)
+        return
     session.run("BEGIN TRANSACTION READ ONLY")
     with session.foreign(statement) as result:
-        yield Cursor(session, statement, result)
+        cursor = Cursor(session, statement, result)
+        yield cursor
     session.run("COMMIT")
+    if not any(element in kind for kind in cursor.types for element in _ELEMENTS):
+        session.remember(statement)
 
 
 @contextmanager

@@ -260,3 +260,31 @@ def test_explaining_is_for_reads() -> None:
 def test_any_text_is_let_through_or_refused(text: str) -> None:
     with suppress(InvalidInput, Forbidden):
         assert not read(text).updates
+
+
+@pytest.mark.parametrize(
+    ("text", "safe", "unsafe"),
+    [
+        ("UNWIND range(1, $n) AS i RETURN i", {"n": 3}, {"n": 1_000_000}),
+        ("MATCH (n) RETURN n.id SKIP $n LIMIT 5", {"n": 3}, {"n": 1 << 62}),
+        ("MATCH (n) WHERE n.id IN $n RETURN n", {"n": "a"}, {"n": None}),
+        ("RETURN repeat('a', $n)", {"n": 3}, {"n": 1_000_000}),
+        ("RETURN $n + 1", {"n": 3}, {"n": 1 << 70}),
+        ("RETURN $n", {"n": "a"}, {}),
+    ],
+)
+def test_a_text_that_came_before_is_examined_for_what_its_parameters_change(
+    text: str, safe: dict[str, Any], unsafe: dict[str, Any]
+) -> None:
+    for _ in range(3):
+        assert read(text, **safe).parameters == safe
+    with pytest.raises(InvalidInput):
+        read(text, **unsafe)
+
+
+def test_a_text_that_came_before_gets_the_parameters_of_now() -> None:
+    text = "MATCH (n {id: $id}) RETURN n"
+    assert [read(text, id=value, other=1).parameters for value in ("a", "b", 3)] == [{"id": v} for v in ("a", "b", 3)]
+    with pytest.raises(InvalidInput):
+        read(text, id="\ud800")
+    assert "[]" in read(text, id=[]).text

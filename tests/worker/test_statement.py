@@ -183,3 +183,18 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     with statement.writing(engine.writer, examined("MATCH (n {id: 'b'}) DETACH DELETE n RETURN n.id")) as cursor:
         assert cursor.take(10) == [["b"]]
     engine.retire()
+
+
+def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, session: Session) -> None:
+    def answer(value: object) -> list[list[Any]]:
+        asked = examined("MATCH (e:Entity) WHERE e.type = 'u' WITH count(*) AS n RETURN n, $value", value=value)
+        with statement.reading(session, asked) as cursor:
+            return cursor.take(10)
+
+    assert [answer(1), answer("a"), answer([1.5])] == [[[0, 1]], [[0, "a"]], [[0, [1.5]]]]
+    engine.writer.run("CREATE (:Entity {id: 'u', type: 'u'})")
+    try:
+        assert [answer(1), answer({"a": 1}), answer(True)] == [[[1, 1]], [[1, {"a": 1}]], [[1, True]]]
+    finally:
+        engine.writer.run("MATCH (e:Entity {id: 'u'}) DELETE e")
+    assert answer("b") == [[0, "b"]]
