@@ -74,14 +74,14 @@ class Process:
 
     @property
     def resident(self) -> int:
-        """Bytes of memory of its own; 0 once it has ended."""
+        """Bytes of memory of its own, without what it shares with the nursery; 0 once it has ended."""
         if self.is_lost:
             return 0
         try:
-            pages = Path(f"/proc/{self._number}/statm").read_text(encoding="ascii").split()
+            lines = Path(f"/proc/{self._number}/smaps_rollup").read_text(encoding="ascii").splitlines()
         except OSError:
             return 0
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
     def interrupt(self, channel: int) -> None:
         """Have the statement stop that runs on a channel."""

@@ -32,6 +32,7 @@ def main(number: str, seconds: str, log_format: str, log_level: str) -> None:
     configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
     serving = import_module("kgserve.worker.serving")
     import_module("pyarrow")
+    import_module("kgserve.worker.database").warm()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)
     while True:
