@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import msgspec
 from litestar import Request, post
 from litestar.response.base import ASGIResponse
 
@@ -18,7 +19,8 @@ from kgserve.http.problem import ClientLeft
 from kgserve.http.service import JSON, Service, caller_of, service_of
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import Interruption, change
+from kgserve.ops.cypher import run
+from kgserve.ops.cypher_read import Interruption
 from kgserve.ops.cypher_stream import IN_MEMORY_BYTES, Format, RowStream, stream
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 Done = TypeVar("Done")
 
 INTERRUPT_SECONDS = 0.05
+_encode = msgspec.json.Encoder().encode
 _FORMATS: dict[str, Format] = {NDJSON: "ndjson", CSV: "csv"}
 _ANY = {JSON, "application/*", "*/*"}
 
@@ -58,9 +61,8 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     service, control, asker = service_of(request), Interruption(), request.scope["state"]["visit"].asker
     media = _media(request.headers.get("accept", ""))
     if asked.mode == "write" and media is None:
-        # It waits for its turn like any write: not in a thread that reads need.
-        written = service.write(change, service.pool, store, asked, control)
-        return _json((await _while_present(request, control, written)).content)
+        written = service.writing_statement(asker, run, service.pool, store, asked, control)
+        return _json(_encode(await _while_present(request, control, written)))
     form = "json" if media is None else _FORMATS[media]
     reading = service.statement(asker, stream, service.pool, store, asked, form, control)
     rows = await _while_present(request, control, reading)

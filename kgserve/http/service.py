@@ -62,6 +62,7 @@ class Service:
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._transfers = CapacityLimiter(TRANSFER_THREADS)
         self._statements = Shares()
+        self._writing_statements = Shares()
 
     def seen_by(self, caller: Caller) -> Service:
         """The same surroundings, with the caller's stores alone."""
@@ -81,6 +82,11 @@ class Service:
         """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
         await in_task()
         return await self._statements.run(caller, partial(work, *args, **kwargs))
+
+    async def writing_statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `statement`, of one that writes and may have to wait for others: not in a thread that readers need."""
+        await in_task()
+        return await self._writing_statements.run(caller, partial(work, *args, **kwargs))
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""

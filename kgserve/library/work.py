@@ -8,7 +8,7 @@ operation, or the request that these come to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
@@ -185,20 +185,7 @@ def context(opened: Opened, store: str, request: ContextRequest) -> answers.Cont
 
 
 def cypher(opened: Opened, store: str, request: CypherRequest) -> answers.CypherAnswer:
-    control = cypher_ops.Interruption()
-    answer: Future[answers.CypherAnswer] | None = None
-    try:
-        answer = cypher_ops.change(opened.pool, store, request, control)
-        while not answer.done():
-            wait([answer], HEARING_SECONDS)
-        return answer.result()
-    except KeyboardInterrupt:
-        # One that writes would go on in the writer's thread; the engine does not hear of it while it plans.
-        control.interrupt()
-        while answer is not None and not answer.done():
-            wait([answer], INTERRUPT_SECONDS)
-            control.interrupt()
-        raise
+    return cypher_ops.run(opened.pool, store, request)
 
 
 def cypher_rows(opened: Opened, store: str, request: CypherRequest) -> RowStream:

@@ -1,194 +1,177 @@
-"""Asking a store in Cypher, and changing it by a statement."""
+"""Running one statement. What one that writes would change is found beside other writes, then written like anything.
+
+Its changes are found from the rows of one commit. When others have written since, it is looked at again before they
+are written: whether what came since could matter, or else the statement itself, at last with nobody writing meanwhile.
+"""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from concurrent.futures import wait
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
+from kgserve.cypher.ending import Ending, ending
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.reach import reach
-from kgserve.decoding import decode_json
-from kgserve.engine.engine import Cursor, Session
-from kgserve.engine.process import Lost
 from kgserve.engine.protocol import Difference
-from kgserve.errors import TimedOut
+from kgserve.errors import InvalidInput
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import WriteBatch
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
-from kgserve.ops.submit import carry_out
+from kgserve.ops.cypher_ending import Moved, NotUnderstood, difference
+from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
 from kgserve.store.aside import Trial
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
-DEFAULT_ROWS = 1000
-MAX_ANSWER_BYTES = 64 << 20
+TRIES = 3
+"""So often a statement is tried beside other writes, before they wait for it."""
+INTERRUPT_SECONDS = 0.05
+AT_ONCE_SECONDS = 0.2
+"""What took less is done again when its turn has come, if others have written meanwhile."""
 
-_Answer = TypeVar("_Answer")
-EXTRAS = frozenset((*NODE_EXTRAS, *EDGE_EXTRAS))
-"""Properties whose columns a store's engine file may not have yet."""
+
+class _Overtaken(Exception):
+    """Others have written what may matter."""
 
 
-class Interruption:
-    """Stops a statement from another thread, whatever it is at."""
+class _Found(msgspec.Struct, frozen=True):
+    """What a statement changes and answers, as of a commit, and how long it took to find out."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._session: Session | None = None
-        self.wanted = False
+    batch: WriteBatch
+    answer: CypherAnswer
+    sequence: int
+    seconds: float
 
-    def interrupt(self) -> None:
-        """Stop it. The engine does not hear it while it plans, so call this again until the statement has ended."""
-        with self._lock:
-            self.wanted = True
-            if self._session is not None:
-                self._session.interrupt()
 
-    @contextmanager
-    def over(self, session: Session) -> Generator[None]:
-        """While inside, the session's statement can be stopped. Raises TimedOut when it was asked for before."""
-        with self._lock:
-            self.check()
-            self._session = session
+class _Writing:
+    """One statement that writes, of a store that is leased meanwhile."""
+
+    def __init__(self, store: Store, statement: Statement, most: int, seconds: float, control: Interruption) -> None:
+        """At most so many rows are answered, and so many seconds taken."""
+        self._store = store
+        self._statement = statement
+        self._most = most
+        self._seconds = seconds
+        self._control = control
+        self._ending = ending(statement)
+
+    def run(self) -> CypherAnswer:
+        """Carry it out, and wait for it. Blocks."""
+        if self._ending is not None:
+            # On a copy the engine says in its own words what is wrong.
+            with suppress(NotUnderstood, InvalidInput):
+                return self._carried_out()
+            self._ending = None
+        with self._store.copy.turn(self._control.check):
+            return self._carried_out()
+
+    def _carried_out(self) -> CypherAnswer:
+        for _ in range(TRIES):
+            found = self._find()
+            with suppress(_Overtaken):
+                return self._commit(partial(self._still, found))
+        return self._commit(self._find)
+
+    def _commit(self, prepare: Callable[[], _Found]) -> CypherAnswer:
+        """Write what is found in the writer's turn."""
+        answers: list[CypherAnswer] = []
+
+        def prepared() -> WriteBatch:
+            found = prepare()
+            answers.append(found.answer)
+            return found.batch
+
+        writing = self._store.submit_prepared(prepared)
         try:
-            yield
-        finally:
-            with self._lock:
-                self._session = None
+            report = writing.result()
+        except KeyboardInterrupt:
+            # It would go on in the writer's thread; the engine does not hear of it while it plans.
+            while not wait([writing], INTERRUPT_SECONDS).done:
+                self._control.interrupt()
+            raise
+        return msgspec.structs.replace(answers[0], changes=_changes(report))
 
-    def check(self) -> None:
-        """Raise TimedOut when it was asked for."""
-        if self.wanted:
-            raise TimedOut("the statement was interrupted")
+    def _still(self, found: _Found) -> _Found:
+        """What was found before, if it still holds; for the writing thread."""
+        self._control.check()
+        if self._store.state.sequence == found.sequence:
+            return found
+        if found.seconds < AT_ONCE_SECONDS:
+            return self._find()
+        raise _Overtaken
+
+    def _find(self) -> _Found:
+        """What it changes and answers, of the rows of now."""
+        started = time.perf_counter()
+        while True:
+            self._control.check()
+            with suppress(Moved):
+                found, answer, sequence = self._tried() if self._ending is None else self._asked(self._ending)
+                return _Found(batch_of(found), answer, sequence, time.perf_counter() - started)
+
+    def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer, int]:
+        """By asking the question that comes before its end."""
+        question, whole = end.question, bool(self._statement.words & EXTRAS)
+
+        def asked() -> tuple[Difference, int]:
+            with (
+                self._store.reading() as rows,
+                self._store.engine.reading(self._seconds, whole=whole) as session,
+                self._control.over(session),
+                session.reading(question) as cursor,
+            ):
+                return difference(end, cursor, rows), rows.at
+
+        found, sequence = once_more(asked)
+        return found, NO_ROWS, sequence
+
+    def _tried(self) -> tuple[Difference, CypherAnswer, int]:
+        """By running it on a copy of the store."""
+        within = reach(self._statement)
+
+        def attempt(trial: Trial) -> tuple[Difference, CypherAnswer, int]:
+            self._control.check()
+            session = trial.session
+            session.seconds = self._seconds
+            with self._control.over(session), session.reading(self._statement, self._most, writes=True) as cursor:
+                answer = answer_of(cursor)
+            return trial.difference(within), answer, trial.sequence
+
+        return self._store.copy.run(attempt, within)
+
+
+NO_ROWS = CypherAnswer(columns=[], types=[], rows=[], row_count=0, truncated=False, took_ms=0.0)
 
 
 def run(pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
-    """The rows of a statement, and in mode write what it changed. Blocks.
+    """The rows of a statement, and in mode write what it changed; the store is then made if it is not there. Blocks.
 
     Raises InvalidInput with the place in the text, Forbidden for what may not be done in this mode, TimedOut, NotFound,
     StorageFull when the statement needs more memory than there is. A failing statement has changed nothing.
     """
-    return change(pool, store, request, control).result()
-
-
-def change(
-    pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None
-) -> Future[CypherAnswer]:
-    """The same for who does not want to wait for the writer: the future raises what `run` raises once it is queued."""
     started = time.perf_counter()
     control = control or Interruption()
     statement = examine(request.query, request.params, writable=request.mode == "write")
     most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
     seconds = seconds_of(pool, request)
     if statement.updates:
-        return _queued(pool, store, lambda leased: _tried(leased, statement, most, seconds, control), started)
+        with pool.lease(store, create=True) as leased:
+            answer = _Writing(leased, statement, most, seconds, control).run()
+    else:
 
-    def answered() -> CypherAnswer:
-        with reading(pool, store, statement, seconds, most, control) as cursor:
-            return _answer(cursor)
+        def answered() -> CypherAnswer:
+            with reading(pool, store, statement, seconds, most, control) as cursor:
+                return answer_of(cursor)
 
-    answer = once_more(answered)
-    done: Future[CypherAnswer] = Future()
-    done.set_result(_timed(answer, started))
-    return done
-
-
-@contextmanager
-def reading(
-    pool: StorePool, store: str, statement: Statement, seconds: float, most: int | None, control: Interruption
-) -> Generator[Cursor]:
-    """The open result of a statement that reads, so many rows at most. Columns for extras are made when named."""
-    with (
-        pool.lease(store) as leased,
-        leased.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
-        control.over(session),
-        session.reading(statement, most) as cursor,
-    ):
-        yield cursor
-
-
-def once_more(work: Callable[[], _Answer]) -> _Answer:
-    """What ``work`` answers; it reads again if somebody else's statement may have cost the engine its process."""
-    try:
-        return work()
-    except Lost as error:
-        if error.alone:
-            raise
-        return work()
-
-
-def seconds_of(pool: StorePool, request: CypherRequest) -> float:
-    """The time limit of a statement: the one asked for, but no more than the server's."""
-    longest = pool.settings.query_timeout
-    return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
-
-
-def _queued(
-    pool: StorePool, store: str, attempt: Callable[[Store], tuple[WriteBatch, CypherAnswer]], started: float
-) -> Future[CypherAnswer]:
-    """Queue an attempt, and write what it changed."""
-    answers: list[CypherAnswer] = []
-
-    def begin(leased: Store) -> Future[Report]:
-        def prepare() -> WriteBatch:
-            batch, answer = attempt(leased)
-            answers.append(answer)
-            return batch
-
-        return leased.submit_prepared(prepare)
-
-    def answer(report: Report) -> CypherAnswer:
-        return msgspec.structs.replace(_timed(answers[0], started), changes=_changes(report))
-
-    return carry_out(pool, store, begin, answer, create=True)
-
-
-def _timed(answer: CypherAnswer, started: float) -> CypherAnswer:
+        answer = once_more(answered)
     return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
-
-
-def _tried(
-    store: Store, statement: Statement, most: int, seconds: float, control: Interruption
-) -> tuple[WriteBatch, CypherAnswer]:
-    """What the statement answers and changes on a copy of the store."""
-    within = reach(statement)
-
-    def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
-        control.check()
-        trial.session.seconds = seconds
-        with control.over(trial.session), trial.session.reading(statement, most, writes=True) as cursor:
-            answer = _answer(cursor)
-        return trial.difference(within), answer
-
-    difference, answer = store.copy.run(attempt, within)
-    return batch_of(difference), answer
-
-
-def _answer(cursor: Cursor) -> CypherAnswer:
-    rows: list[list[Any]] = []
-    total = 0
-    for part in cursor.parts():
-        # No line of JSON holds a line break.
-        rows += decode_json(b"[" + part.lines.replace(b"\n", b",") + b"]", list[list[Any]])
-        total += len(part.lines)
-        if total >= MAX_ANSWER_BYTES:
-            break
-    return CypherAnswer(
-        columns=cursor.columns,
-        types=cursor.types,
-        rows=rows,
-        row_count=len(rows),
-        truncated=cursor.total > len(rows),
-        took_ms=0.0,
-    )
 
 
 def _changes(report: Report) -> CypherChanges:

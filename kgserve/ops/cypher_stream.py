@@ -21,7 +21,7 @@ from kgserve.errors import InvalidInput
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import DEFAULT_ROWS, MAX_ANSWER_BYTES, Interruption, once_more, reading, seconds_of
+from kgserve.ops.cypher_read import DEFAULT_ROWS, MAX_ANSWER_BYTES, Interruption, once_more, reading, seconds_of
 from kgserve.store.pool import StorePool
 
 IN_MEMORY_BYTES = 4 << 20

@@ -8,7 +8,7 @@ before and after, and then written like anything else: planned, journaled, appli
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from kgserve.journal.files import storage_error
 from kgserve.model.change import StoreState
 from kgserve.model.columns import EDGE_EXTRAS
 from kgserve.model.rows import EdgeKey, EdgeRow
+from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import Few, fresh_folder
 
@@ -31,8 +32,6 @@ from kgserve.store.rebuild import Few, fresh_folder
 COPY_FACTOR = 4
 EVERYTHING = Reach()
 _OF_EDGES = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
-
-HasEdge = Callable[[EdgeKey], bool]
 
 
 class Copy:
@@ -51,12 +50,12 @@ class Copy:
         self.has_its_edges = True
 
     @contextmanager
-    def trying(self, has_edge: HasEdge) -> Generator[Trial]:
-        """Have a statement run; ``has_edge`` tells which edges there were before."""
+    def trying(self, rows: Rows) -> Generator[Trial]:
+        """Have a statement run; these are the rows that it has, or some that were there a moment before."""
         channel = self.engine.writer.channel
         channel.ask(Try())
         self.left = None
-        yield Trial(self, has_edge)
+        yield Trial(self, rows)
         channel.ask(Tried())
         self.is_new = False
 
@@ -69,12 +68,13 @@ class Copy:
 
 
 class Trial:
-    """A statement that may change a copy, through ``session``."""
+    """A statement that may change a copy, through ``session``; what came up to a commit, at least, is in it."""
 
-    def __init__(self, copy: Copy, has_edge: HasEdge) -> None:
+    def __init__(self, copy: Copy, rows: Rows) -> None:
         self.session = copy.engine.writer
+        self.sequence = rows.at
         self._copy = copy
-        self._has_edge = has_edge
+        self._rows = rows
 
     def difference(self, reach: Reach = EVERYTHING) -> Difference:
         """What is not as it was when the trial began; only what a statement can ``reach`` is looked at.
@@ -93,7 +93,7 @@ class Trial:
     def _there_before(self, edges: list[Changed]) -> Iterator[EdgeKey]:
         """The keys of new edges that another has, which is as it was."""
         for key in {row.edge_key for row in edges if row.before is None and row.now["relation_type"] is not None}:
-            if self._has_edge(key):
+            if self._rows.edge(key) is not None:
                 yield key
 
 

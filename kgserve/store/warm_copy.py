@@ -12,7 +12,8 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import structlog
@@ -49,6 +50,7 @@ MOST_KEPT_BYTES = 64 * MEBIBYTE
 """Memory that the engine may keep for rows that were updated in a copy."""
 MOST_LOG_BYTES = 64 * MEBIBYTE
 """What the log of a copy may take, or as much as its file."""
+LOOK_SECONDS = 0.5
 _LOG_BYTES = 4 * MEBIBYTE
 _Found = TypeVar("_Found")
 _Key = TypeVar("_Key", str, EdgeKey)
@@ -79,7 +81,7 @@ class WarmCopies:
 
 
 class WarmCopy:
-    """The copy of one store, if there is one now. Statements run in the store's writing thread, one at a time."""
+    """The copy of one store, if there is one now. Statements run in it one at a time."""
 
     def __init__(
         self,
@@ -114,19 +116,29 @@ class WarmCopy:
         copy = self._copy
         return copy is not None and copy.left is not NOTHING
 
+    @contextmanager
+    def turn(self, check: Callable[[], None]) -> Generator[None]:
+        """The right to `run` statements, in any thread, while the block runs; ``check`` is called while waiting."""
+        while not self._lock.acquire(timeout=LOOK_SECONDS):
+            check()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def run(self, work: Callable[[Trial], _Found], reach: Reach = EVERYTHING) -> _Found:
         """What ``work`` makes of a copy of the present rows; it is called again where the first try leads nowhere.
 
-        ``reach`` is what it may change. For the writing thread. Raises what ``work`` does, and StorageFull when there
+        ``reach`` is what it may change. For who has the `turn`. Raises what ``work`` does, and StorageFull when there
         is no room for a copy.
         """
-        with self._lock:
-            try:
-                return self._run(work, reach)
-            finally:
-                self._used_at = time.monotonic()
-                if self._copy is not None and (self._copy.left is None or _is_worn(self._copy)):
-                    self._give_back()
+        try:
+            with self._rows.reading() as rows:
+                return self._run(work, reach, rows)
+        finally:
+            self._used_at = time.monotonic()
+            if self._copy is not None and (self._copy.left is None or _is_worn(self._copy)):
+                self._give_back()
 
     def tend(self) -> None:
         """Put right what a statement has left, follow, and give back what nobody wants. Blocks."""
@@ -154,8 +166,7 @@ class WarmCopy:
         with self._lock:
             self._give_back()
 
-    def _run(self, work: Callable[[Trial], _Found], reach: Reach) -> _Found:
-        rows = self._rows.rows()
+    def _run(self, work: Callable[[Trial], _Found], reach: Reach, rows: Rows) -> _Found:
         if self._is_in_step(rows) and self._suits(reach):
             # What has been written to for long may be worn out where a new one is not: its cache may be full.
             with contextlib.suppress(Doubtful, StorageFull, EngineFailed, Unavailable):
@@ -176,7 +187,7 @@ class WarmCopy:
         copy = self._copy
         assert copy is not None  # noqa: S101
         self._copies.used(self)
-        with copy.trying(lambda key: rows.edge(key) is not None) as trial:
+        with copy.trying(rows) as trial:
             return work(trial)
 
     def _is_in_step(self, rows: Rows) -> bool:

@@ -11,7 +11,8 @@ import pytest
 
 from kgserve.errors import Conflict, TimedOut
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher import Interruption, run
+from kgserve.ops.cypher import run
+from kgserve.ops.cypher_read import Interruption
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.ops.bare import Bare, Statements

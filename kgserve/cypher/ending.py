@@ -1,0 +1,164 @@
+"""A statement that changes rows only at its end, as a question and what is then done to each row of its answer.
+
+Such a statement needs no file that it may write to: what comes before its end is asked like any other question, and its
+DELETE or SET is carried out by kgserve. A statement of another kind has no ending here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kgserve.cypher.guard import Statement
+from kgserve.cypher.lexer import tokens
+from kgserve.cypher.outline import Outline
+from kgserve.cypher.words import CLAUSES, WRITES
+
+_AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "collect"})
+_LATER = CLAUSES | WRITES | {"ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
+_TEXT = "STRING"
+SETTABLE = {
+    "type": _TEXT,
+    "content": _TEXT,
+    "attributes": _TEXT,
+    "summary": _TEXT,
+    "created_by": _TEXT,
+    "weight": "DOUBLE",
+}
+"""Properties that are set to values of one type, which JSON carries as they are."""
+
+
+class Element(msgspec.Struct, frozen=True):
+    """A node or an edge that is changed, and the column of the answer that tells which: its id, or the edge itself."""
+
+    name: str
+    is_node: bool
+    column: int
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """A property of an element, and the column of the answer that has the value it is given."""
+
+    element: Element
+    property: str
+    column: int
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What is done in the end: the ``elements`` are deleted, with all their edges if ``detach`` is said, or set."""
+
+    question: Statement
+    elements: tuple[Element, ...]
+    assignments: tuple[Assignment, ...] = ()
+    detach: bool = False
+
+
+def ending(statement: Statement) -> Ending | None:
+    """The ending of a statement that writes, if it has one that is understood."""
+    outline = Outline(statement.text, tokens(statement.text))
+    writes = [index for index, word in enumerate(outline.words) if word in WRITES]
+    first = writes[0]
+    if outline.opener[first] != -1 or "UNION" in outline.words or first == 0:
+        return None
+    words = [outline.word(index) for index in writes]
+    if words in (["DELETE"], ["DETACH", "DELETE"]):
+        return _deletion(statement, outline, writes)
+    return _setting(statement, outline, first) if words == ["SET"] else None
+
+
+def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Ending | None:
+    names: list[str] = []
+    for item in _items(outline, writes[-1] + 1):
+        if len(item) != 1 or outline.tokens[item[0]].kind != "word":
+            return None
+        names.append(outline.tokens[item[0]].text)
+    elements = _elements(outline, dict.fromkeys(names), writes[0])
+    if not elements:
+        return None
+    question = _question(statement, outline, writes[0], "DISTINCT", map(_told, elements))
+    return Ending(question, elements, detach=len(writes) > 1)
+
+
+def _setting(statement: Statement, outline: Outline, place: int) -> Ending | None:
+    found: list[tuple[str, str, str]] = []
+    for item in _items(outline, place + 1):
+        if not _assigns(outline, item, statement):
+            return None
+        name, property_ = outline.tokens[item[0]].text, outline.tokens[item[2]].text
+        start, end = outline.tokens[item[4]].start, outline.tokens[item[-1]].end
+        found.append((name, property_, statement.text[start:end]))
+    assigned = {property_ for _, property_, _ in found}
+    # One after the other: a later one would see what an earlier one has set.
+    if not assigned <= SETTABLE.keys() or (len(found) > 1 and _reads_any(outline, place, assigned)):
+        return None
+    elements = _elements(outline, dict.fromkeys(name for name, _, _ in found), place)
+    if not elements:
+        return None
+    by_name = {element.name: element for element in elements}
+    assignments = tuple(
+        Assignment(by_name[name], property_, len(elements) + at) for at, (name, property_, _) in enumerate(found)
+    )
+    values = [f"({value})" for _, _, value in found]
+    return Ending(
+        _question(statement, outline, place, "", [*map(_told, elements), *values]), elements, assignments=assignments
+    )
+
+
+def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
+    """Whether this is ``name.property = value``, with a value that means the same in a RETURN."""
+    shape = [outline.symbol(index) for index in item[:4]]
+    if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
+        return False
+    value = item[4:]
+    aggregates = any(outline.calls(index) in _AGGREGATES for index in value)
+    named = (outline.tokens[index].text[1:] for index in value if outline.tokens[index].kind == "parameter")
+    # Nulls of no type are told apart by the engine alone.
+    untyped = any(statement.parameters.get(name) is None for name in named)
+    return not (aggregates or untyped) and all(outline.word(index) not in _LATER | {"NULL"} for index in value)
+
+
+def _reads_any(outline: Outline, place: int, properties: set[str]) -> bool:
+    values = (index for item in _items(outline, place + 1) for index in item[4:])
+    return any(outline.symbol(index) == "." and outline.tokens[index + 1].text in properties for index in values)
+
+
+def _items(outline: Outline, start: int) -> Iterator[range]:
+    """What stands between commas, from a token to the end."""
+    for index in range(start, len(outline) + 1):
+        if index == len(outline) or (outline.symbol(index) == "," and outline.opener[index] == -1):
+            yield range(start, index)
+            start = index + 1
+
+
+def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Element, ...]:
+    """The nodes and edges of the patterns before a token that have these names; none if one of them is something else.
+
+    A name that is given to anything else as well, or to a node of another table, is none of theirs.
+    """
+    nodes, edges, others = set[str](), set[str](), set[str]()
+    for index in range(1, end):
+        name = outline.tokens[index].text
+        if outline.word(index - 1) == "AS":
+            others.add(name)
+        elif outline.symbol(index - 1) == "(" and outline.symbol(index + 1) == ":":
+            (nodes if _is_entity(outline, index + 2) else others).add(name)
+        elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
+            edges.add(name)
+    if any((name in nodes) == (name in edges) or name in others for name in names):
+        return ()
+    return tuple(Element(name, name in nodes, column) for column, name in enumerate(names))
+
+
+def _is_entity(outline: Outline, index: int) -> bool:
+    return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
+
+
+def _told(element: Element) -> str:
+    return f"{element.name}.id" if element.is_node else element.name
+
+
+def _question(statement: Statement, outline: Outline, end: int, how: str, columns: Iterable[str]) -> Statement:
+    named = (f"{column} AS column_{at}" for at, column in enumerate(columns))
+    text = f"{statement.text[: outline.tokens[end].start]}RETURN {how} {', '.join(named)}"
+    return msgspec.structs.replace(statement, text=text, updates=False)

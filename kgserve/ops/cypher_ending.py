@@ -1,0 +1,139 @@
+"""What a statement with an ending changes: its question is asked, and its end looked up in the present rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from kgserve.cypher.ending import SETTABLE, Assignment, Element, Ending
+from kgserve.decoding import decode_json
+from kgserve.engine.engine import Cursor
+from kgserve.engine.protocol import Changed, Difference
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS, edge_values, node_values
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.rows.snapshot import Rows
+
+MAX_ANSWERS = 1_000_000
+
+_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
+_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_Key = str | EdgeKey
+
+
+class NotUnderstood(Exception):
+    """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
+
+
+class Moved(Exception):
+    """The question was answered from rows that came later than those at hand."""
+
+
+def difference(ending: Ending, cursor: Cursor, rows: Rows) -> Difference:
+    """What the statement comes to, by the answer to its question. Raises InvalidInput, NotUnderstood and Moved."""
+    _check_types(ending, cursor)
+    answers = _answers(cursor)
+    return _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+
+
+def _check_types(ending: Ending, cursor: Cursor) -> None:
+    due = {element.column: "STRING" if element.is_node else "REL" for element in ending.elements}
+    due |= {assignment.column: SETTABLE[assignment.property] for assignment in ending.assignments}
+    if cursor.total > MAX_ANSWERS or any(cursor.types[column] != kind for column, kind in due.items()):
+        raise NotUnderstood
+
+
+def _answers(cursor: Cursor) -> Iterator[list[Any]]:
+    for part in cursor.parts():
+        for line in part.lines.split(b"\n") if part.lines else ():
+            yield decode_json(line, list[Any])
+
+
+def _key(element: Element, answer: list[Any]) -> _Key | None:
+    found = answer[element.column]
+    if found is None or element.is_node:
+        return found
+    return found["_from"], found["_to"], found["relation_type"]
+
+
+def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    nodes, edges = dict[str, None](), dict[EdgeKey, None]()
+    for answer in answers:
+        for element in ending.elements:
+            key = _key(element, answer)
+            if isinstance(key, str):
+                nodes[key] = None
+            elif key is not None:
+                edges[key] = None
+    if not ending.detach:
+        _check_free(nodes, edges, rows)
+    return Difference(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
+
+
+def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
+    """Raise InvalidInput for a node that would leave an edge behind."""
+    for node_id in nodes:
+        for found in (rows.outgoing(node_id), rows.incoming(node_id)):
+            left = next((row for row in found if row.key not in edges), None)
+            if left is not None:
+                raise _fault(
+                    f"node {node_id!r} has connected edges, such as {left.relation_type!r} from {left.source!r} to"
+                    f" {left.target!r}: delete them first, or use DETACH DELETE"
+                )
+
+
+def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    given: dict[Element, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
+    for answer in answers:
+        for assignment in ending.assignments:
+            key = _key(assignment.element, answer)
+            if key is not None:
+                value = _value(assignment, answer)
+                # Of several rows for one element the engine takes one, and only it knows which.
+                if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
+                    raise NotUnderstood
+    nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
+    for values in given.values():
+        for key, properties in values.items():
+            found = nodes.setdefault(key, {}) if isinstance(key, str) else edges.setdefault(key, {})
+            if found:  # the same row by two names
+                raise NotUnderstood
+            found.update(properties)
+    return Difference(
+        nodes=[*_changed_nodes(nodes, rows)],
+        edges=[*_changed_edges(edges, rows)],
+        nodes_gone=[],
+        edges_gone=[],
+        doubled=[],
+    )
+
+
+def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
+    value = answer[assignment.column]
+    if SETTABLE[assignment.property] != "STRING" and isinstance(value, str):  # not finite
+        raise NotUnderstood
+    return value
+
+
+def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.nodes(given)
+    if len(found) < len(given):
+        raise Moved
+    for node_id, properties in given.items():
+        before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
+        yield Changed(before | properties, before)
+
+
+def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.edges([*given])
+    if len(found) < len(given):
+        raise Moved
+    for key, properties in given.items():
+        before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
+        yield Changed(before | properties, before)
+
+
+def _fault(message: str) -> InvalidInput:
+    return InvalidInput(f"query: {message}", (FieldError("query", message),))
