@@ -30,11 +30,21 @@ SETTABLE = {
 
 
 class Element(msgspec.Struct, frozen=True):
-    """A node or an edge that is changed, and the column of the answer that tells which: its id, or the edge itself."""
+    """A node or an edge that is changed, and where the answer tells which.
+
+    For a node ``told`` is its id; for an edge the ids of its ends and its relation type, or where a pattern does not
+    name both, the edge itself. ``column`` is the first of them in the answer.
+    """
 
     name: str
     is_node: bool
-    column: int
+    told: tuple[str, ...]
+    column: int = 0
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types that its columns have to have."""
+        return ("REL",) if self.told == (self.name,) else (_TEXT,) * len(self.told)
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -76,7 +86,7 @@ def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Endi
     elements = _elements(outline, dict.fromkeys(names), writes[0])
     if not elements:
         return None
-    question = _question(statement, outline, writes[0], "DISTINCT", map(_told, elements))
+    question = _question(statement, outline, writes[0], "DISTINCT", _told(elements))
     return Ending(question, elements, detach=len(writes) > 1)
 
 
@@ -96,13 +106,11 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     if not elements:
         return None
     by_name = {element.name: element for element in elements}
+    told, values = _told(elements), [f"({value})" for _, _, value in found]
     assignments = tuple(
-        Assignment(by_name[name], property_, len(elements) + at) for at, (name, property_, _) in enumerate(found)
+        Assignment(by_name[name], property_, len(told) + at) for at, (name, property_, _) in enumerate(found)
     )
-    values = [f"({value})" for _, _, value in found]
-    return Ending(
-        _question(statement, outline, place, "", [*map(_told, elements), *values]), elements, assignments=assignments
-    )
+    return Ending(_question(statement, outline, place, "", [*told, *values]), elements, assignments=assignments)
 
 
 def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
@@ -136,7 +144,8 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
 
     A name that is given to anything else as well, or to a node of another table, is none of theirs.
     """
-    nodes, edges, others = set[str](), set[str](), set[str]()
+    nodes, others = set[str](), set[str]()
+    edges: dict[str, tuple[str, ...]] = {}
     for index in range(1, end):
         name = outline.tokens[index].text
         if outline.word(index - 1) == "AS":
@@ -144,18 +153,42 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
         elif outline.symbol(index - 1) == "(" and outline.symbol(index + 1) == ":":
             (nodes if _is_entity(outline, index + 2) else others).add(name)
         elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
-            edges.add(name)
+            # One that is met twice is told by itself.
+            edges[name] = (name,) if name in edges else _ends(outline, index - 1) or (name,)
     if any((name in nodes) == (name in edges) or name in others for name in names):
         return ()
-    return tuple(Element(name, name in nodes, column) for column, name in enumerate(names))
+    found: list[Element] = []
+    for name in names:
+        told = edges.get(name, (f"{name}.id",))
+        told = told if others.isdisjoint(each.partition(".")[0] for each in told) else (name,)
+        found.append(Element(name, name in nodes, told, sum(len(each.told) for each in found)))
+    return tuple(found)
+
+
+def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
+    """What tells the relation of a bracket by its ends, in its direction; nothing where one has no name."""
+    after = outline.partner[bracket] + 1
+    leaves, comes = outline.symbol(after + 1) == ">", outline.symbol(bracket - 2) == "<"
+    opening = outline.partner.get(bracket - 2 - comes, -1)
+    sides = [_name(outline, opening), _name(outline, after + 1 + leaves)]
+    if leaves == comes or "" in sides:
+        return ()
+    source, target = sides if leaves else sides[::-1]
+    return f"{source}.id", f"{target}.id", f"{outline.tokens[bracket + 1].text}.relation_type"
+
+
+def _name(outline: Outline, opening: int) -> str:
+    """The name of the node whose parenthesis opens there, empty when it has none."""
+    is_named = outline.symbol(opening) == "(" and outline.symbol(opening + 2) == ":"
+    return outline.tokens[opening + 1].text if is_named else ""
 
 
 def _is_entity(outline: Outline, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
-def _told(element: Element) -> str:
-    return f"{element.name}.id" if element.is_node else element.name
+def _told(elements: Iterable[Element]) -> list[str]:
+    return [told for element in elements for told in element.told]
 
 
 def _question(statement: Statement, outline: Outline, end: int, how: str, columns: Iterable[str]) -> Statement:

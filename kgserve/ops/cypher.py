@@ -7,34 +7,44 @@ are written: whether what came since could matter, or else the statement itself,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import msgspec
 
 from kgserve.cypher.ending import Ending, ending
+from kgserve.cypher.footprint import Footprint, meets_any
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.reach import reach
 from kgserve.engine.protocol import Difference
 from kgserve.errors import InvalidInput
+from kgserve.journal.tail import Tail
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import WriteBatch
+from kgserve.model.change import ChangeSet
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
+from kgserve.model.rows import EdgeKey
 from kgserve.ops.cypher_changes import batch_of
 from kgserve.ops.cypher_ending import Moved, NotUnderstood, difference
 from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
+from kgserve.rows.snapshot import Rows
 from kgserve.store.aside import Trial
 from kgserve.store.pool import StorePool
+from kgserve.store.removal import Removal, is_large
 from kgserve.store.store import Store
+from kgserve.store.writer import Planned
 
 TRIES = 3
 """So often a statement is tried beside other writes, before they wait for it."""
 INTERRUPT_SECONDS = 0.05
 AT_ONCE_SECONDS = 0.2
-"""What took less is done again when its turn has come, if others have written meanwhile."""
+"""What took less is done again when its turn has come, if others have written what it may have met."""
+ASKED_AGAIN_SECONDS = 0.5
+MOST_SINCE = 20_000
+"""Commits of others that are looked through."""
 
 
 class _Overtaken(Exception):
@@ -42,12 +52,22 @@ class _Overtaken(Exception):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """What a statement changes and answers, as of a commit, and how long it took to find out."""
+    """What a statement changes and answers, as of a commit, and how long it took to find out.
 
-    batch: WriteBatch
+    There is no ``batch`` for very many rows that go.
+    """
+
+    batch: WriteBatch | None
+    difference: Difference
     answer: CypherAnswer
     sequence: int
     seconds: float
+
+    def goes_with(self, other: _Found) -> bool:
+        """Whether the same rows go."""
+        return set(self.difference.nodes_gone) == set(other.difference.nodes_gone) and set(
+            self.difference.edges_gone
+        ) == set(other.difference.edges_gone)
 
 
 class _Writing:
@@ -61,6 +81,7 @@ class _Writing:
         self._seconds = seconds
         self._control = control
         self._ending = ending(statement)
+        self._footprint = Footprint(statement)
 
     def run(self) -> CypherAnswer:
         """Carry it out, and wait for it. Blocks."""
@@ -74,19 +95,34 @@ class _Writing:
 
     def _carried_out(self) -> CypherAnswer:
         for _ in range(TRIES):
-            found = self._find()
-            with suppress(_Overtaken):
-                return self._commit(partial(self._still, found))
-        return self._commit(self._find)
+            with suppress(_Overtaken), self._store.reading() as rows, ExitStack() as lasting:
+                found = self._find(rows)
+                removal = None if found.batch is not None else self._removal(found, rows, lasting)
+                return self._commit(partial(self._still, found, removal, rows))
+        return self._alone()
 
-    def _commit(self, prepare: Callable[[], _Found]) -> CypherAnswer:
-        """Write what is found in the writer's turn."""
+    def _alone(self) -> CypherAnswer:
+        """Find out and write with nobody writing meanwhile."""
+        with self._store.folding.foreseeing() as foreseen:
+
+            def found_now() -> tuple[_Found, WriteBatch | Planned]:
+                foreseen.begin_again()
+                found = self._find(foreseen.rows)
+                if found.batch is not None:
+                    return found, found.batch
+                return found, Removal(foreseen, found.difference.nodes_gone, found.difference.edges_gone)
+
+            return self._commit(found_now)
+
+    def _commit(self, ready: Callable[[], tuple[_Found, WriteBatch | Planned]]) -> CypherAnswer:
+        """Write what is ``ready`` in the writer's turn."""
         answers: list[CypherAnswer] = []
 
-        def prepared() -> WriteBatch:
-            found = prepare()
+        def prepared() -> WriteBatch | Planned:
+            self._control.check()
+            found, what = ready()
             answers.append(found.answer)
-            return found.batch
+            return what
 
         writing = self._store.submit_prepared(prepared)
         try:
@@ -98,51 +134,98 @@ class _Writing:
             raise
         return msgspec.structs.replace(answers[0], changes=_changes(report))
 
-    def _still(self, found: _Found) -> _Found:
-        """What was found before, if it still holds; for the writing thread."""
-        self._control.check()
-        if self._store.state.sequence == found.sequence:
-            return found
-        if found.seconds < AT_ONCE_SECONDS:
-            return self._find()
-        raise _Overtaken
+    def _still(self, found: _Found, removal: Removal | None, rows: Rows) -> tuple[_Found, WriteBatch | Planned]:
+        """What was found before, or is now, if it took no time; for the writing thread."""
+        if found.batch is not None:
+            since = self._since(found.sequence)
+            if not since or not (overlaps(found.batch, since) or self._meets(since, rows)):
+                return found, found.batch
+            now = self._quickly_found() if found.seconds < AT_ONCE_SECONDS else None
+            if now is None or now.batch is None:
+                raise _Overtaken
+            return now, now.batch
+        assert removal is not None  # noqa: S101
+        since = removal.unmet()
+        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
+            raise _Overtaken
+        return found, removal
 
-    def _find(self) -> _Found:
-        """What it changes and answers, of the rows of now."""
+    def _quickly_found(self) -> _Found:
+        with self._store.reading() as rows:
+            return self._find(rows)
+
+    def _removal(self, found: _Found, rows: Rows, lasting: ExitStack) -> Removal:
+        """Work out beside other writes what goes. Raises _Overtaken."""
+        foreseen = lasting.enter_context(self._store.folding.foreseeing())
+        gone = found.difference
+        since = self._since(found.sequence, foreseen.rows.at)
+        if since and self._meets(since, rows) and not self._is_as_before(found):
+            raise _Overtaken
+        removal = Removal(foreseen, gone.nodes_gone, gone.edges_gone)
+        # Most of what came meanwhile is looked at before its turn has come.
+        since = removal.unmet()
+        if since is None or (self._meets(since, rows) and not self._is_as_before(found)):
+            raise _Overtaken
+        return removal
+
+    def _since(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
+        """What others have written after a commit."""
+        last = self._store.state.sequence if last is None else last
+        if last - sequence > MOST_SINCE:
+            raise _Overtaken
+        return [*Tail(self._store.layout.journal).read(sequence + 1, last)] if last > sequence else []
+
+    def _meets(self, since: list[ChangeSet], rows: Rows) -> bool:
+        """Whether the statement could have met what others have written after these rows."""
+        new = [row for change in since for row in change.nodes_created]
+        changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
+        edges = [key for change in since for key in _edge_keys(change)]
+        return meets_any(self._footprint, rows.node, new, changed, edges)
+
+    def _is_as_before(self, found: _Found) -> bool:
+        """Whether the same rows would go now, where asking takes no time."""
+        if self._ending is None or found.seconds > ASKED_AGAIN_SECONDS:
+            return False
+        return self._quickly_found().goes_with(found)
+
+    def _find(self, rows: Rows) -> _Found:
+        """What it changes and answers; these rows are not newer than what it meets."""
         started = time.perf_counter()
         while True:
             self._control.check()
             with suppress(Moved):
-                found, answer, sequence = self._tried() if self._ending is None else self._asked(self._ending)
-                return _Found(batch_of(found), answer, sequence, time.perf_counter() - started)
+                found, answer = self._tried() if self._ending is None else self._asked(self._ending)
+                only_goes = not (found.nodes or found.edges or found.doubled)
+                large = only_goes and is_large(rows, found.nodes_gone, found.edges_gone)
+                batch = None if large else batch_of(found)
+                return _Found(batch, found, answer, rows.at, time.perf_counter() - started)
 
-    def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer, int]:
+    def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer]:
         """By asking the question that comes before its end."""
         question, whole = end.question, bool(self._statement.words & EXTRAS)
 
-        def asked() -> tuple[Difference, int]:
+        def asked() -> Difference:
             with (
                 self._store.reading() as rows,
                 self._store.engine.reading(self._seconds, whole=whole) as session,
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):
-                return difference(end, cursor, rows), rows.at
+                return difference(end, cursor, rows)
 
-        found, sequence = once_more(asked)
-        return found, NO_ROWS, sequence
+        return once_more(asked), NO_ROWS
 
-    def _tried(self) -> tuple[Difference, CypherAnswer, int]:
+    def _tried(self) -> tuple[Difference, CypherAnswer]:
         """By running it on a copy of the store."""
         within = reach(self._statement)
 
-        def attempt(trial: Trial) -> tuple[Difference, CypherAnswer, int]:
+        def attempt(trial: Trial) -> tuple[Difference, CypherAnswer]:
             self._control.check()
             session = trial.session
             session.seconds = self._seconds
             with self._control.over(session), session.reading(self._statement, self._most, writes=True) as cursor:
                 answer = answer_of(cursor)
-            return trial.difference(within), answer, trial.sequence
+            return trial.difference(within), answer
 
         return self._store.copy.run(attempt, within)
 
@@ -172,6 +255,27 @@ def run(pool: StorePool, store: str, request: CypherRequest, control: Interrupti
 
         answer = once_more(answered)
     return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
+
+
+def overlaps(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:
+    """Whether others have written any of the rows that a batch writes, or taken away what it relies on."""
+    gone = set(batch.delete_nodes)
+    nodes = gone.union(put.id for put in batch.nodes)
+    edges = {*batch.delete_edges, *(put.key for put in batch.edges)}
+    ends = {end for key in edges for end in key[:2]}
+    for change in since:
+        written = (*(row.id for row in (*change.nodes_created, *change.nodes_updated)), *change.nodes_deleted)
+        if not (nodes.isdisjoint(written) and ends.isdisjoint(change.nodes_deleted)):
+            return True
+        if any(key in edges or key[0] in gone or key[1] in gone for key in _edge_keys(change)):
+            return True
+    return False
+
+
+def _edge_keys(change: ChangeSet) -> Iterator[EdgeKey]:
+    for row in (*change.edges_created, *change.edges_updated, *change.edges_touched):
+        yield row.key
+    yield from change.edges_deleted
 
 
 def _changes(report: Report) -> CypherChanges:

@@ -17,6 +17,8 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
 
 MAX_ANSWERS = 1_000_000
+_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE", "INT64"}}
+"""Types of values that a column takes as the engine would."""
 
 _NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
 _EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
@@ -39,9 +41,10 @@ def difference(ending: Ending, cursor: Cursor, rows: Rows) -> Difference:
 
 
 def _check_types(ending: Ending, cursor: Cursor) -> None:
-    due = {element.column: "STRING" if element.is_node else "REL" for element in ending.elements}
-    due |= {assignment.column: SETTABLE[assignment.property] for assignment in ending.assignments}
-    if cursor.total > MAX_ANSWERS or any(cursor.types[column] != kind for column, kind in due.items()):
+    due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
+    values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
+    wrong = any(cursor.types[column] != kind for column, kind in due.items())
+    if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
         raise NotUnderstood
 
 
@@ -55,6 +58,9 @@ def _key(element: Element, answer: list[Any]) -> _Key | None:
     found = answer[element.column]
     if found is None or element.is_node:
         return found
+    if len(element.told) > 1:
+        source, target, relation_type = answer[element.column : element.column + len(element.told)]
+        return (source, target, relation_type)
     return found["_from"], found["_to"], found["relation_type"]
 
 
@@ -112,9 +118,11 @@ def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference
 
 def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
     value = answer[assignment.column]
-    if SETTABLE[assignment.property] != "STRING" and isinstance(value, str):  # not finite
+    if value is None or SETTABLE[assignment.property] == "STRING":
+        return value
+    if isinstance(value, str):  # not finite
         raise NotUnderstood
-    return value
+    return float(value)
 
 
 def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:

@@ -23,18 +23,16 @@ from kgserve.journal.files import storage_error, sync_file, sync_folder
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
+from kgserve.rows.bases import FORESEEN, SUFFIX, UNSYNCED, newest_first, remove
 from kgserve.rows.build import build, write_empty
 from kgserve.rows.delta import Delta, Version
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, fold, followed_by
-from kgserve.rows.format import read_directory
+from kgserve.rows.foreseen import Foreseen
 from kgserve.rows.snapshot import Rows
 
 log = structlog.get_logger()
 
-SUFFIX = ".rows"
-UNSYNCED = ".unsynced"
-"""Part of the name of a base that a power loss might tear: it is looked through before it is used again."""
 OVERFULL = 6
 IDLE = 0.1
 AT_ONCE = 0.25
@@ -75,6 +73,7 @@ class RowsView:
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
         self._applying: Sequence[ChangeSet] = ()
+        self._behind: Base | None = None
         self.folds = 0
 
     @property
@@ -106,6 +105,22 @@ class RowsView:
         """The newest rows, for the thread that applies commits, or for who reads at once and keeps nothing."""
         epoch, state = self._epoch, self._state
         return Rows(epoch.base, epoch.delta, state)
+
+    @contextmanager
+    def foreseeing(self) -> Generator[Foreseen]:
+        """A base to be made before the commit that it is for. For one thread at a time, which alone may `fold`."""
+        with self._lock:
+            epoch, state = self._registered()
+            self._folding = pending = deque(self._applying)
+        foreseen = Foreseen(self, Rows(epoch.base, epoch.delta, state), pending)
+        try:
+            yield foreseen
+        finally:
+            self._let_go(epoch, state)
+            with self._lock:
+                self._folding = None
+                if foreseen.base is not None and self._epoch.base is not foreseen.base:
+                    remove(foreseen.base, self._epoch.base)
 
     @contextmanager
     def reading(self) -> Generator[Rows]:
@@ -150,7 +165,7 @@ class RowsView:
             made = self._made(base, followed_by(base, before, NetChange(changes)), changes[-1].state, durable=False)
             with self._lock:
                 self._epoch, self._state = _new_epoch(made), made.state
-                _remove(base, made)
+            self._remove(base, made)
         except (RowsDamaged, OSError, KgserveError):
             log.exception("rows_not_folded", store=self.store)
             return False
@@ -178,7 +193,8 @@ class RowsView:
 
     def wants_fold(self, *, idle: bool = False) -> bool:
         """Whether the changes have outgrown their limits, a tenth of them while nobody writes."""
-        return self._folding is None and self._is_full(self._epoch.delta, IDLE if idle else 1)
+        is_due = FORESEEN in self._epoch.base.path.suffixes or self._is_full(self._epoch.delta, IDLE if idle else 1)
+        return self._folding is None and is_due
 
     @property
     def is_overfull(self) -> bool:
@@ -229,7 +245,7 @@ class RowsView:
         epoch, state = self._replayed(_new_epoch(Base(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
-        _remove(old.base, epoch.base)
+        self._remove(old.base, epoch.base)
 
     def forget(self) -> None:
         """Give back what only makes writing faster, while nobody writes."""
@@ -247,18 +263,20 @@ class RowsView:
             state = change.state
             if self._is_full(epoch.delta):
                 folded = self._folded(Rows(epoch.base, epoch.delta, state))
-                _remove(epoch.base, folded)
+                remove(epoch.base, folded)
                 epoch = _new_epoch(folded)
         return epoch, state
 
     def _folded(self, rows: Rows) -> Base:
         return self._made(rows.base, changes_of(rows), rows.state)
 
-    def _made(self, base: Base, changes: Changes, state: StoreState, *, durable: bool = True) -> Base:
+    def _made(
+        self, base: Base, changes: Changes, state: StoreState, *, durable: bool = True, mark: str = UNSYNCED
+    ) -> Base:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
-        path = path if durable else path.with_suffix(UNSYNCED + SUFFIX)
+        path = path if durable else path.with_suffix(mark + SUFFIX)
         try:
             fold(base, changes, state, path, durable=durable)
         except OSError as error:
@@ -267,6 +285,24 @@ class RowsView:
         seconds = round(time.perf_counter() - started, 3)
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
         return Base(path)
+
+    def without(self, rows: Rows, nodes: set[int], edges: set[int]) -> Base:
+        """A base of these rows without some, which is not to be used again once it is closed. Raises as `fold` does."""
+        before, base = changes_of(rows), rows.base
+        gone = Changes(
+            [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
+            [put for put in before.edges if rows.delta.edge_number(put.row.key) not in edges],
+            [*{*before.nodes_gone, *(number for number in nodes if number < base.nodes)}],
+            [*{*before.edges_gone, *(number for number in edges if number < base.edges)}],
+        )
+        return self._made(base, gone, base.state, durable=False, mark=FORESEEN)
+
+    def show_foreseen(self, base: Base, delta: Delta, state: StoreState) -> None:
+        """Put a base that was made ahead in service, with the changes that it lacked. For who applies commits."""
+        with self._lock:
+            # The file before it stays: it is what the store would be opened from.
+            self._behind = self._behind or self._epoch.base
+            self._epoch, self._state = _Epoch(base, delta, Counter()), state
 
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"
@@ -295,7 +331,13 @@ class RowsView:
             for change in taken:
                 # Readers of any of them may come once it is in service.
                 epoch.delta.apply(change, base.state.sequence)
-        _remove(old.base, base)
+        self._remove(old.base, base)
+
+    def _remove(self, base: Base, following: Base) -> None:
+        behind, self._behind = self._behind, None
+        for former in (base, behind):
+            if former is not None:
+                remove(former, following)
 
     def _is_full(self, delta: Delta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base
@@ -303,7 +345,7 @@ class RowsView:
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
 
     def _open(self) -> _Epoch:
-        for path in _newest_first(self.folder):
+        for path in newest_first(self.folder):
             try:
                 base = Base(path)
                 if UNSYNCED in path.suffixes:
@@ -321,13 +363,6 @@ class RowsView:
         path = self._path(0)
         write_empty(path)
         return _new_epoch(Base(path))
-
-
-def _remove(base: Base, following: Base) -> None:
-    """Remove the files of a base that the following one does not need."""
-    base.path.unlink(missing_ok=True)
-    if base.texts not in {"", following.texts}:
-        base.path.with_name(base.texts).unlink(missing_ok=True)
 
 
 def changes_of(rows: Rows) -> Changes:
@@ -354,19 +389,6 @@ def _parted(changed: dict[int, Version], at: int, count: int) -> tuple[list[tupl
         elif version is not None and number < count:
             gone.append(number)
     return there, gone
-
-
-def newest_base(folder: Path) -> int:
-    """The commit that the newest whole base in a folder was made at; 0 when there is none. Nothing is changed."""
-    for path in _newest_first(folder):
-        with suppress(RowsDamaged, OSError):
-            return read_directory(path).sequence
-    return 0
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob(f"*{SUFFIX}") if path.stem.partition("-")[0].isdecimal()]
-    return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
 def _new_epoch(base: Base) -> _Epoch:

@@ -68,11 +68,10 @@ class Copy:
 
 
 class Trial:
-    """A statement that may change a copy, through ``session``; what came up to a commit, at least, is in it."""
+    """A statement that may change a copy, through ``session``."""
 
     def __init__(self, copy: Copy, rows: Rows) -> None:
         self.session = copy.engine.writer
-        self.sequence = rows.at
         self._copy = copy
         self._rows = rows
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
+from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
@@ -33,6 +33,7 @@ from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
 from kgserve.store.engine_view import EngineView, engine_options
 from kgserve.store.feed import Feed
+from kgserve.store.folding import Folding
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
 from kgserve.store.lists import Lists
@@ -40,12 +41,11 @@ from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snap
 from kgserve.store.room import require_room_to_write
 from kgserve.store.warm_copy import WarmCopies, WarmCopy
 from kgserve.store.witnesses import witnesses
-from kgserve.store.writer import Write, Writer, prepared
+from kgserve.store.writer import Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
 USUAL = StoreSettings()
-HOLD_BACK_SECONDS = 30.0
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
@@ -99,9 +99,7 @@ class Store:
         self._background = background
         self._closing = threading.Event()
         self._committed_at = time.monotonic()
-        self._folded = threading.Event()
-        self._folded.set()
-        self._fold_begins = threading.Lock()
+        self.folding = Folding(layout.name, self.rows, self._renew_rows)
         options = engine_options(settings, layout.name, self.observation.slow, self._closing)
         self.engine = EngineView(layout, self.journal, self.rows, options)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
@@ -153,8 +151,8 @@ class Store:
         """
         return self._writer.submit(Write(batch, Future()), wait)
 
-    def submit_prepared(self, prepare: Callable[[], WriteBatch]) -> Future[Report]:
-        """Queue a write whose batch is made in the writing thread, once all writes before it are in.
+    def submit_prepared(self, prepare: Callable[[], WriteBatch | Planned]) -> Future[Report]:
+        """Queue a write whose batch or plan is made in the writing thread, once all writes before it are in.
 
         Nothing else is written meanwhile. The future raises what ``prepare`` raises, and what `submit`'s does.
         """
@@ -198,7 +196,7 @@ class Store:
     def tend(self) -> None:
         """Have what follows the journal follow, if that is due. Blocks."""
         if self._is_idle():
-            self._fold_if_wanted(idle=True)
+            self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
             self.rows.sync()
         self.engine.tend(writing=self.writing)
@@ -257,7 +255,7 @@ class Store:
         self.break_off()
         self._writer.stop()
         self.compactor.wait()
-        self._folded.wait()
+        self.folding.settle()
         self.copy.close()
         self.engine.close()
         self.rows.close()
@@ -273,7 +271,7 @@ class Store:
         laps = Laps()
         for write in writes:
             self.observation.waited(write.origin, laps.started - write.queued_at)
-        self._hold_back()
+        self.folding.hold_back()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := prepared(write)) is not None]
@@ -285,7 +283,8 @@ class Store:
             require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
             self.journal.append(changes)
             laps.lap("journal")
-            self.rows.apply(changes)
+            planned = writes[0].plan
+            self.rows.apply(changes) if planned is None else planned.show(changes[0])
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.engine.committed(size)
@@ -298,51 +297,18 @@ class Store:
         if changes:
             for wake in self.after_commit:
                 wake()
-            self._fold_if_wanted()
+            self.folding.begin_if_wanted()
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
-
-    def _hold_back(self) -> None:
-        """Block while the changes beside the base are far too many and a new one is being made."""
-        if self.rows.is_overfull and not self._folded.is_set():
-            log.warning("writes_held_back", store=self.name, changed=self.rows.changed)
-            self._folded.wait(HOLD_BACK_SECONDS)
 
     def _is_idle(self) -> bool:
         return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
 
-    def _fold_if_wanted(self, *, idle: bool = False) -> None:
-        if self.rows.wants_fold(idle=idle) and self._begins_fold():
-            # A thread of its own, for writes may come to wait for it.
-            threading.Thread(target=self._fold, name=f"fold-{self.name}", daemon=True).start()
-
-    def _begins_fold(self) -> bool:
-        """Whether nobody else is folding; from here on the caller is."""
-        with self._fold_begins:
-            if not self._folded.is_set():
-                return False
-            self._folded.clear()
-            return True
-
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""
         taken = take_snapshot(self.layout, self.journal, self.rows, self._closing, self._is_idle)
-        if self._begins_fold():
-            self._fold()
+        self.folding.at_once()
         return taken.sequence
-
-    def _fold(self) -> None:
-        try:
-            self.rows.fold()
-        except RowsDamaged:
-            log.exception("rows_damaged", store=self.name)
-            self._folded.set()
-            self._renew_rows()
-        except (KgserveError, OSError):
-            # The journal has everything; it is tried again after the next write.
-            log.exception("rows_not_folded", store=self.name)
-        finally:
-            self._folded.set()
 
     def _renew_rows(self) -> None:
         """Have the present rows made anew in the writer's turn, and wait for it."""
@@ -354,10 +320,13 @@ class Store:
         self.submit_prepared(prepare).result()
 
     def _renew_rows_now(self) -> None:
-        self._folded.wait()
+        self.folding.wait()
         renew_rows(self.rows, self.layout, self.journal)
 
     def _plan(self, writes: list[Write]) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+        if writes and (planned := writes[0].plan) is not None:
+            change, report = planned.change(self.state, _now())
+            return [change], [(writes[0], report)]
         workspace = self._gather([write.batch for write in writes])
         state, now, rules = self.state, _now(), self._rules()
         changes: list[ChangeSet] = []

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -15,6 +16,7 @@ from kgserve.errors import KgserveError, Unavailable
 from kgserve.metrics.observation import StoreCount
 from kgserve.metrics.origin import Origin, current_origin, speaking_of
 from kgserve.model.batch import WriteBatch
+from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.plan import Report
 
 log = structlog.get_logger()
@@ -24,16 +26,29 @@ GROUP_BYTES = 64 << 20
 QUEUE_BYTES = 256 << 20
 
 
+class Planned(Protocol):
+    """A write that was planned before its turn came, and holds for whatever the store is by then."""
+
+    def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
+        """The change set that follows a state, and what it comes to."""
+        ...
+
+    def show(self, change: ChangeSet) -> None:
+        """Have readers see it, once it is durable."""
+        ...
+
+
 class Write(msgspec.Struct, eq=False):
     """A batch that waits, and where its caller waits for the report.
 
-    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left. ``origin`` is
-    the request that it is for, ``queued_at`` on the monotonic clock.
+    With ``prepare`` the batch is made when its turn has come, from what all writes before it have left; or there is a
+    ``plan`` then. ``origin`` is the request that it is for, ``queued_at`` on the monotonic clock.
     """
 
     batch: WriteBatch
     future: Future[Report]
-    prepare: Callable[[], WriteBatch] | None = None
+    prepare: Callable[[], WriteBatch | Planned] | None = None
+    plan: Planned | None = None
     origin: Origin | None = msgspec.field(default_factory=current_origin)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
 
@@ -167,7 +182,10 @@ def prepared(write: Write) -> Write | None:
     if write.prepare is None:
         return write
     try:
-        return msgspec.structs.replace(write, batch=write.prepare(), prepare=None)
+        made = write.prepare()
+        if isinstance(made, WriteBatch):
+            return msgspec.structs.replace(write, batch=made, prepare=None)
+        return msgspec.structs.replace(write, plan=made, prepare=None)
     except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
         write.future.set_exception(error)
         return None
