@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import IDLE_SECONDS, Channel, Nursery, Process
@@ -77,10 +78,14 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
-    error = struck(pool, CypherRequest(query=SLOW), blow)
-    assert isinstance(error, Unavailable)
-    assert "ended unexpectedly" in str(error)
-    assert run(pool, NAME, COUNT).rows == [[NODES]]
+    with capture_logs() as lines:
+        error = struck(pool, CypherRequest(query=SLOW), blow)
+        assert isinstance(error, Unavailable)
+        assert "ended unexpectedly" in str(error)
+        assert run(pool, NAME, COUNT).rows == [[NODES]]
+    (lost,) = (line for line in lines if line["event"] == "engine_lost")
+    assert (lost["store"], lost["statements"]) == (NAME, ["MATCH RETURN"])
+    assert [line["process"] for line in lines if line["event"] == "engine_begun"][:1] == [lost["process"]]
     with pool.lease(NAME) as store:
         assert store.engine.rebuilds == 1
         assert_whole(store)
@@ -88,7 +93,10 @@ def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: S
 
 def test_a_process_that_hangs_is_ended(pool: StorePool) -> None:
     started = time.monotonic()
-    error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    with capture_logs() as lines:
+        error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    (killed,) = (line for line in lines if line["event"] == "engine_process_killed")
+    assert (killed["store"], killed["statements"]) == (NAME, ["MATCH RETURN"])
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
     assert time.monotonic() - started < 10
