@@ -93,11 +93,19 @@ class Process:
 
     def runs(self) -> bool:
         """Whether it still answers: one that hangs as a whole, or was stopped, does not."""
+        if self._is_stopped():
+            return False
         with self._sending, contextlib.suppress(OSError, EOFError):
             self._control.send_bytes(encode(Ping()))
             if self._control.poll(PING_SECONDS):
                 self._control.recv_bytes()
                 return True
+        return False
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal has stopped it: then there is nothing to wait for."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self._number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
         return False
 
     def kill(self, reason: str) -> None:

@@ -91,7 +91,10 @@ def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: S
         assert_whole(store)
 
 
-def test_a_process_that_hangs_is_ended(pool: StorePool) -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["seen to be stopped", "silent"])
+def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
+    if not seen:
+        monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
     started = time.monotonic()
     with capture_logs() as lines:
         error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
