@@ -50,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         int,
         _doc("What the process of an engine may take, page cache included; a statement that wants more fails", ge=512),
     ] = 1024
+    engine_processes: Annotated[
+        int, _doc("Stores that have an engine's process at once; the one that nobody asked for longest gives way", ge=1)
+    ] = 16
     engine_threads: Annotated[int, _doc("Threads that one query may use", ge=1, le=64)] = 2
     read_connections: Annotated[int, _doc("Concurrent reads per store", ge=1, le=64)] = 4
     query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0

@@ -28,6 +28,8 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) ->
 
     Files and folders of the data folder that other users of the machine may read are told, and closed to them.
 
+    How a running server's engines fare, their processes and memory, `kgserve top` shows.
+
     The exit code is 1 if anything is found.
     """
     settings = load(values)

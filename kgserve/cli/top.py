@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgserve.cli.top_numbers import Order, Overview, Reading
 
 _ANSWER_SECONDS = 10.0
-_ORDERS = ("writes", "lag", "queue", "nodes", "journal", "name")
+_ORDERS = ("writes", "lag", "queue", "engine", "nodes", "journal", "name")
 
 
 @click.command()
@@ -38,7 +38,10 @@ _ORDERS = ("writes", "lag", "queue", "nodes", "journal", "name")
 )
 @server_options
 def top(*, once: bool, order: Order, interval: float, server: str | None, data_dir: str | None) -> None:
-    """Watch a running server: rates, latency, memory, and its open stores.
+    """Watch a running server: rates, latency, memory, its open stores and the engines' processes of those.
+
+    Engine is the memory of a store's engine's process, empty while it has none; Waiting are the Cypher statements that
+    wait for it, and Lost counts the processes that crashed or hung.
 
     q quits, s sorts by the next column. A server that goes away is waited for.
     """

@@ -9,8 +9,8 @@ import msgspec
 
 from kgserve.metrics.reading import Scrape, quantile
 
-Order = Literal["name", "nodes", "writes", "queue", "lag", "journal"]
-ORDERS: tuple[Order, ...] = ("writes", "lag", "queue", "nodes", "journal", "name")
+Order = Literal["name", "nodes", "writes", "queue", "lag", "journal", "engine"]
+ORDERS: tuple[Order, ...] = ("writes", "lag", "queue", "engine", "nodes", "journal", "name")
 
 _LEAST_ERROR = 400
 _ANSWERED = "kgserve_requests_total"
@@ -25,7 +25,11 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class StoreLine(msgspec.Struct, frozen=True):
-    """An open store. ``writes`` is per second; ``lag`` is in commits; ``check`` is None while there was none."""
+    """An open store. ``writes`` is per second; ``lag`` is in commits; ``check`` is None while there was none.
+
+    ``engine`` are the bytes of its engine's process, 0 while there is none; ``waiting`` are statements that wait
+    for it, ``lost`` counts those that ended by themselves or hung.
+    """
 
     name: str
     nodes: int
@@ -36,6 +40,9 @@ class StoreLine(msgspec.Struct, frozen=True):
     lag: int
     journal: int
     check: bool | None
+    engine: int = 0
+    waiting: int = 0
+    lost: int = 0
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -54,6 +61,9 @@ class Overview(msgspec.Struct, frozen=True):
     threads: float | None
     started: float | None
     slow: float | None
+    engines: float | None
+    most_engines: float | None
+    engine_memory: float
 
 
 def overview(before: Reading, now: Reading) -> Overview:
@@ -75,6 +85,9 @@ def overview(before: Reading, now: Reading) -> Overview:
         threads=scrape.value("process_threads"),
         started=scrape.value("process_start_time_seconds"),
         slow=scrape.value("kgserve_slow_operations_total"),
+        engines=scrape.value("kgserve_engine_processes"),
+        most_engines=scrape.value("kgserve_engine_processes_limit"),
+        engine_memory=sum(store.engine for store in stores),
     )
 
 
@@ -105,12 +118,24 @@ def _stores(before: Reading, now: Reading) -> list[StoreLine]:
             lag=int(lags.get(name, 0)),
             journal=int(columns["journal_bytes"].get(name, 0)),
             check=bool(checks[name]) if name in checks else None,
+            engine=int(columns["engine_process_bytes"].get(name, 0)),
+            waiting=int(columns["waiting_statements"].get(name, 0)),
+            lost=int(columns["engine_losses_total"].get(name, 0)),
         )
         for name in columns["nodes"]
     ]
 
 
-_PER_STORE = ("nodes", "edges", "sequence", "queued_writes", "journal_bytes")
+_PER_STORE = (
+    "nodes",
+    "edges",
+    "sequence",
+    "queued_writes",
+    "journal_bytes",
+    "engine_process_bytes",
+    "waiting_statements",
+    "engine_losses_total",
+)
 
 
 def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:

@@ -33,11 +33,14 @@ _COLUMNS = (
     _Column("Writes/s", 0, lambda store: f"{store.writes:,.1f}"),
     _Column("Lag", 0, lambda store: f"{store.lag:,}"),
     _Column("Queue", 50, lambda store: f"{store.queue:,}"),
+    _Column("Engine", 65, lambda store: as_size(store.engine) if store.engine else ""),
     _Column("Nodes", 60, lambda store: f"{store.nodes:,}"),
-    _Column("Edges", 75, lambda store: f"{store.edges:,}"),
-    _Column("Sequence", 90, lambda store: f"{store.sequence:,}"),
-    _Column("Journal", 100, lambda store: as_size(store.journal)),
-    _Column("Check", 110, lambda store: {None: "", True: "agreed", False: "FAILED"}[store.check]),
+    _Column("Edges", 80, lambda store: f"{store.edges:,}"),
+    _Column("Waiting", 95, lambda store: f"{store.waiting:,}"),
+    _Column("Lost", 95, lambda store: f"{store.lost:,}"),
+    _Column("Sequence", 105, lambda store: f"{store.sequence:,}"),
+    _Column("Journal", 115, lambda store: as_size(store.journal)),
+    _Column("Check", 125, lambda store: {None: "", True: "agreed", False: "FAILED"}[store.check]),
 )
 
 
@@ -89,6 +92,8 @@ def _head(seen: Overview, beside: int) -> Table:
         ("memory", _UNKNOWN if seen.memory is None else as_size(int(seen.memory))),
         ("CPU", _UNKNOWN if seen.cpu is None else f"{seen.cpu * 100:,.0f} %"),
         ("threads", _whole(seen.threads)),
+        ("engines", f"{_whole(seen.engines)}/{_whole(seen.most_engines)}"),
+        ("engine memory", as_size(int(seen.engine_memory))),
         ("slow", _whole(seen.slow)),
     )
     grid = Table.grid(padding=(0, 2))

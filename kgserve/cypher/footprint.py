@@ -7,14 +7,13 @@ property cannot have been met, nor can it be if it is new. What is not understoo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from kgserve.cypher.guard import Statement
 from kgserve.cypher.lexer import tokens
 from kgserve.cypher.outline import Outline
-from kgserve.model.rows import EdgeKey, NodeRow
 
 _TEXTS = frozenset({"id", "type", "content"})
 _OPAQUE = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
@@ -33,6 +32,28 @@ _COMPARED: dict[str, Callable[[str, Any], bool]] = {
 }
 
 
+EdgeKey = tuple[str, str, str]
+
+
+class Node(Protocol):
+    """A node, by the properties that are looked at."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """Its content."""
+        ...
+
+
 class Condition(msgspec.Struct, frozen=True):
     """What a pattern asks of a property that is a text."""
 
@@ -40,7 +61,7 @@ class Condition(msgspec.Struct, frozen=True):
     sign: str
     value: str
 
-    def holds(self, row: NodeRow) -> bool:
+    def holds(self, row: Node) -> bool:
         """Whether a node fulfils it."""
         return _COMPARED[self.sign](getattr(row, self.property), self.value)
 
@@ -66,22 +87,22 @@ class Footprint:
             elif word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
                 self.meets_all = True
 
-    def meets_node(self, row: NodeRow, *, new: bool) -> bool:
+    def meets_node(self, row: Node, *, new: bool) -> bool:
         """Whether a state of a node may be met. One that is ``new`` has a relation only by an edge that is new, too."""
         names = self._lonely if new else self._conditions
         return self.meets_all or any(self._takes(name, row) for name in names)
 
-    def meets_edge(self, key: EdgeKey, node: Callable[[str], NodeRow | None]) -> bool:
+    def meets_edge(self, key: EdgeKey, node: Callable[[str], Node | None]) -> bool:
         """Whether an edge may be met; ``node`` looks its ends up."""
         if self.meets_all or not self._pairs:
             return self.meets_all
         ends = node(key[0]), node(key[1])
         return any(self._may_be(ends, pair) or self._may_be(ends[::-1], pair) for pair in self._pairs)
 
-    def _may_be(self, ends: tuple[NodeRow | None, ...], pair: tuple[str, str]) -> bool:
+    def _may_be(self, ends: tuple[Node | None, ...], pair: tuple[str, str]) -> bool:
         return all(row is None or self._takes(name, row) for row, name in zip(ends, pair, strict=True))
 
-    def _takes(self, name: str, row: NodeRow) -> bool:
+    def _takes(self, name: str, row: Node) -> bool:
         return all(condition.holds(row) for condition in self._conditions[name])
 
     def _read(self, match: int) -> None:
@@ -171,9 +192,9 @@ def _text(outline: Outline, index: int, parameters: Mapping[str, Any]) -> str | 
 
 def meets_any(
     footprint: Footprint,
-    before: Callable[[str], NodeRow | None],
-    new: Iterable[NodeRow],
-    changed: Iterable[NodeRow | str],
+    before: Callable[[str], Node | None],
+    new: Iterable[Node],
+    changed: Iterable[Node | str],
     edges: Iterable[EdgeKey],
 ) -> bool:
     """Whether a statement may meet any of these: ``new`` nodes, others that are other now or gone, and edges.
@@ -190,10 +211,10 @@ def meets_any(
     return any(footprint.meets_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
 
 
-def _states(changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | None]) -> Iterator[NodeRow]:
+def _states(changed: Iterable[Node | str], before: Callable[[str], Node | None]) -> Iterator[Node]:
     for each in changed:
-        if isinstance(each, NodeRow):
+        if not isinstance(each, str):
             yield each
-        former = before(each.id if isinstance(each, NodeRow) else each)
+        former = before(each if isinstance(each, str) else each.id)
         if former is not None:
             yield former

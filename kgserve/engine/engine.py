@@ -90,6 +90,7 @@ class Session:
         One that ``writes`` may change the file, which must be one that nobody serves.
         """
         started = time.perf_counter()
+        self.channel.statement = statement
         try:
             head = self.channel.ask(Read(statement, self.seconds, most, writes), Head, self._patience)
         finally:
@@ -139,7 +140,7 @@ class Engine:
 
     def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
         """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
-        process = nursery.process(options.readers)
+        process = nursery.process(options.readers, options.store)
         try:
             asked = making or Open(str(path), options.file)
             opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
@@ -207,6 +208,16 @@ class Engine:
         """Bytes of memory that its process has for itself; 0 once that has ended."""
         return self._process.resident
 
+    @property
+    def process(self) -> int:
+        """The number that the system knows its process by."""
+        return self._process.number
+
+    @property
+    def statements(self) -> list[str]:
+        """The shapes of the callers' statements that its process is at, or was at when it ended."""
+        return self._process.statements
+
     def bytes(self) -> tuple[int, int]:
         """Size of the file and of its log."""
         return size(self.path), size(wal_path(self.path))
@@ -238,6 +249,7 @@ class Engine:
         raise Retired
 
     def _return(self, caller: str, session: Session) -> None:
+        session.channel.statement = None
         self._readers.give_back(caller, session)
         with self._lock:
             self._leases -= 1
@@ -267,7 +279,7 @@ def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOpt
     if isinstance(rows, Change):
         return Engine(path, options, Make(str(path), rows, State.of(state), options.file, whole))
     # What was needed for building goes with the process.
-    process = nursery.process(0)
+    process = nursery.process(0, options.store)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from kgserve.cypher.guard import Statement
 from kgserve.decoding import msgpack_decoder
 from kgserve.engine.protocol import FORK, Doubtful, Failed, Interrupt, Ping, Request, encode, receive_reply
 from kgserve.errors import InvalidInput, TimedOut, Unavailable, kind_named
@@ -36,6 +37,7 @@ PING_SECONDS = 2.0
 """While an answer is waited for, the process has to show now and then that it runs, and has so long to do it."""
 IDLE_SECONDS = 60
 INTERRUPT_SECONDS = 0.05
+_SHOWN = 200
 _Value = TypeVar("_Value")
 
 
@@ -46,15 +48,17 @@ class Lost(Unavailable):
 
 
 class Process:
-    """A process for one engine file, with a channel that writes and some that read."""
+    """A process for one engine file of a store, with a channel that writes and some that read."""
 
-    def __init__(self, number: int, control: Connection, channels: list[Connection]) -> None:
+    def __init__(self, number: int, control: Connection, channels: list[Connection], store: str = "") -> None:
         self._number = number
+        self._store = store
         # A number may come to mean another process; this one's end is known by its channels.
         self._handle: int | None = os.pidfd_open(number)
         self._control = control
         self._sending = threading.Lock()
         self._is_lost = False
+        self._was_at: list[str] | None = None
         self.channels = [Channel(self, place, connection) for place, connection in enumerate(channels)]
 
     @property
@@ -74,14 +78,13 @@ class Process:
 
     @property
     def resident(self) -> int:
-        """Bytes of memory of its own, without what it shares with the nursery; 0 once it has ended."""
-        if self.is_lost:
-            return 0
-        try:
-            lines = Path(f"/proc/{self._number}/smaps_rollup").read_text(encoding="ascii").splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+        """Bytes of memory of its own, what it shares with the nursery left out; 0 once it has ended."""
+        return 0 if self.is_lost else own_memory(self._number)
+
+    @property
+    def statements(self) -> list[str]:
+        """The shapes of the callers' statements that it is at, or was at when it was found to have ended."""
+        return self._at_work() if self._was_at is None else self._was_at
 
     def interrupt(self, channel: int) -> None:
         """Have the statement stop that runs on a channel."""
@@ -90,6 +93,8 @@ class Process:
 
     def runs(self) -> bool:
         """Whether it still answers: one that hangs as a whole, or was stopped, does not."""
+        if self._is_stopped():
+            return False
         with self._sending, contextlib.suppress(OSError, EOFError):
             self._control.send_bytes(encode(Ping()))
             if self._control.poll(PING_SECONDS):
@@ -97,15 +102,36 @@ class Process:
                 return True
         return False
 
+    def _is_stopped(self) -> bool:
+        """Whether a signal has stopped it: then there is nothing to wait for."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self._number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+        return False
+
     def kill(self, reason: str) -> None:
-        """End it at once."""
-        if not self._is_lost:
-            log.warning("engine_process_killed", process=self._number, reason=reason)
+        """End it at once, and say why in the log."""
+        self._tell("engine_process_killed", reason=reason)
         self.end()
+
+    def has_ended(self) -> None:
+        """It has been found to have ended by itself, or by whom we do not know; the log is told."""
+        self._tell("engine_process_died")
+        self.end()
+
+    def _tell(self, event: str, **more: str) -> None:
+        """What has become of it, for the log; only who notices it first tells."""
+        if self._was_at is None:
+            self._was_at = self._at_work()
+            log.warning(event, store=self._store, process=self._number, statements=self._was_at, **more)
+
+    def _at_work(self) -> list[str]:
+        return [each.statement.shape[:_SHOWN] for each in self.channels if each.statement is not None]
 
     def end(self) -> None:
         """End it, whatever it is at. What a file that was closed before holds is on the disk."""
         self._is_lost = True
+        if self._was_at is None:
+            self._was_at = self._at_work()
         if self._handle is not None:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -129,6 +155,8 @@ class Channel:
         self.process = process
         self.connection = connection
         self._place = place
+        self.statement: Statement | None = None
+        """The statement of a caller's that it is at."""
 
     def ask(
         self,
@@ -147,7 +175,7 @@ class Channel:
             self._wait(seconds, broken_off)
             reply = receive_reply(self.connection)
         except (EOFError, OSError) as error:
-            self.process.kill("it has ended unexpectedly")
+            self.process.has_ended()
             raise Lost("the engine's process ended unexpectedly; it is begun again, so try once more") from error
         except BaseException:
             self._give_up()
@@ -207,8 +235,8 @@ class Nursery:
             self._stays = True
             self._begin()
 
-    def process(self, readers: int) -> Process:
-        """A new process, with so many channels that read. Raises Unavailable when none can be had."""
+    def process(self, readers: int, store: str = "") -> Process:
+        """A new process for a store, with so many channels that read. Raises Unavailable when none can be had."""
         ends = [_pair() for _ in range(readers + 2)]
         try:
             with self._lock:
@@ -218,7 +246,7 @@ class Nursery:
                 other.close()
         control, *channels = (own for own, _ in ends)
         try:
-            return Process(number, control, channels)
+            return Process(number, control, channels, store)
         except ProcessLookupError:
             raise Unavailable("the engine's process ended as soon as it had begun; try again shortly") from None
 
@@ -270,6 +298,20 @@ class Nursery:
 nursery = Nursery()
 """The nursery of this process."""
 atexit.register(nursery.close)
+
+
+def own_memory(number: int) -> int:
+    """Bytes of memory that a process alone has, in pages that it has written to; 0 when it has ended."""
+    folder = Path(f"/proc/{number}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()
+            return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Swap:")))
+        # A kernel that does not tell what is shared.
+        pages = (folder / "statm").read_text(encoding="ascii").split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _pair() -> tuple[Connection, Connection]:

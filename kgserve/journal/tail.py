@@ -17,8 +17,10 @@ from kgserve.errors import Gone, JournalDamaged
 from kgserve.journal.files import named
 from kgserve.journal.frame import FrameError, read_frame, skip_frames
 from kgserve.journal.journal import Segment, list_segments, segment_path
-from kgserve.model.change import ChangeSet
+from kgserve.model.change import ChangeSet, NetChange
 
+MOST_ROWS = 50_000
+"""Rows that are taken in at once, about."""
 _split = msgpack_decoder(list[msgspec.Raw]).decode
 _decode = msgpack_decoder(ChangeSet).decode
 
@@ -82,3 +84,13 @@ class Tail:
 
 def _damaged(segment: Segment, what: str) -> JournalDamaged:
     return JournalDamaged(f"{named(segment.path)}: {what}; run `kgserve doctor` on the stopped server's folder")
+
+
+def next_change(tail: Tail, after: int, last: int) -> NetChange:
+    """What the commits after one come to, up to the ``last`` or about 50,000 rows. Raises what `Tail.read` does."""
+    net = NetChange()
+    for change in tail.read(after + 1, last):
+        net.add(change)
+        if len(net) >= MOST_ROWS:
+            break
+    return net

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 
+from kgserve.engine import files
 from kgserve.errors import JournalDamaged, KgserveError, NotFound
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments
 from kgserve.journal.salvage import segment_fault
 from kgserve.permissions import Mended, close_data_folder
-from kgserve.settings import Settings
-from kgserve.store.layout import Layout
+from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.layout import EngineMark, Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.salvage import salvage as salvage_store
 
@@ -74,9 +75,11 @@ def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -
     yield _attempt("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
+    left, sizes = layout.engine_mark(), (files.size(layout.engine), files.size(files.wal_path(layout.engine)))
     if rebuild:
         layout.forget_views()
     yield _attempt("rows", lambda: _rows(pool, layout.name))
+    yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
 
 
@@ -126,6 +129,18 @@ def _rows(pool: StorePool, name: str) -> str:
             raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
         state = leased.state
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
+
+
+def _left(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:
+    """How the engine's file was found, and the sizes of file and log in bytes."""
+    if not sum(sizes):
+        return "there was none: nobody has asked in Cypher since it was last made anew"
+    size = "{:.1f} MiB, its log {:.1f} MiB".format(*(each / MEBIBYTE for each in sizes))
+    if left is None:
+        return f"{size}; its process had not closed it, so it is not to be relied on"
+    with pool.lease(name) as leased:
+        last = leased.state.sequence
+    return f"{size}; closed at sequence {left.state.sequence}, the journal has come to {last}"
 
 
 def _engine(pool: StorePool, name: str) -> str:

@@ -59,6 +59,9 @@ def _of_server(pool: StorePool, indexer: Indexer | None, found: list[Standing], 
         yield from _of_embedding(indexer, found)
     yield single("kgserve_open_stores", "Stores that are open", "gauge", len(found))
     yield single("kgserve_open_stores_limit", "Stores kept open at most", "gauge", pool.settings.max_open_stores)
+    places = pool.engine_places
+    yield single("kgserve_engine_processes", "Stores that have an engine's process", "gauge", places.taken)
+    yield single("kgserve_engine_processes_limit", "Stores that have one at most", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
     yield counter("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()

@@ -115,6 +115,7 @@ _COUNTERS = (
     _Number("commit_failures", "Groups of writes that failed", lambda each: each.store.count.failures),
     _Number("commit_seconds", "Time of its commits", lambda each: each.store.count.seconds),
     _Number("engine_rebuilds", "Engine files built anew from the journal", lambda each: each.store.engine.rebuilds),
+    _Number("engine_starts", "Engines' processes begun", lambda each: each.store.engine.begun),
     _Number("engine_losses", "Engines' processes that ended or hung", lambda each: each.store.engine.losses),
     _Number("compactions", "Compactions", lambda each: each.store.compactor.done),
 )

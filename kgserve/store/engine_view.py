@@ -18,23 +18,20 @@ import structlog
 
 from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
-from kgserve.engine.protocol import FileOptions
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
-from kgserve.journal.tail import Tail
-from kgserve.metrics.slow import SlowLog
+from kgserve.journal.tail import Tail, next_change
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
-from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.engine_places import EnginePlaces
 from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
 from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
-GROUP_ROWS = 50_000
-"""Rows that are applied in one transaction, about."""
+NEVER = float("-inf")
 ASKED_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
 WORTH_ROWS = 20_000
@@ -46,8 +43,6 @@ or once it has been behind for so long."""
 LEAST_REPLAYED_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
-LEAST_BESIDE_MB = 256
-"""What an engine's process may take beside its page cache, at the least."""
 
 
 class EngineView:
@@ -63,8 +58,8 @@ class EngineView:
         self.layout = layout
         self.journal = journal
         self.options = options
-        self.rebuilds = 0
-        self.losses = 0
+        self.begun = self.losses = self.rebuilds = 0
+        self.places = EnginePlaces(1)
         self.found_damaged: str | None = None
         self.failed: str | None = None
         self.commits = threading.RLock()
@@ -72,7 +67,7 @@ class EngineView:
         self._tail = Tail(layout.journal)
         mark = layout.engine_mark()
         self.state = mark.state if mark else StoreState()
-        self._asked_at = float("-inf")
+        self.asked_at = NEVER
         self._behind_rows = 0
         self._written_at = time.monotonic()
         self._behind_since: float | None = None if self.state.sequence >= journal.last else time.monotonic()
@@ -85,7 +80,7 @@ class EngineView:
     @property
     def is_asked(self) -> bool:
         """Whether statements have come within the last minute."""
-        return time.monotonic() - self._asked_at < ASKED_SECONDS
+        return time.monotonic() - self.asked_at < ASKED_SECONDS
 
     @property
     def lag(self) -> int:
@@ -130,7 +125,7 @@ class EngineView:
         Unavailable while the engine cannot be had.
         """
         if asked:
-            self._asked_at = time.monotonic()
+            self.asked_at = time.monotonic()
         patience = timeout or self.options.read_timeout
         with contextlib.ExitStack() as lease:
             yield self._lease(lease, timeout, patience, self.journal.last, whole=whole)
@@ -178,7 +173,8 @@ class EngineView:
             with self.commits:
                 self.follow(self.journal.last)
         if self._engine is not None and not self.is_asked:
-            self.rest()
+            with self.commits:
+                self._rest("nobody asked for a minute")
 
     def _is_worth_it(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:
@@ -209,7 +205,7 @@ class EngineView:
         engine = self._engine
         if engine is not None and engine.is_lost:
             self.losses += 1
-            log.warning("engine_lost", store=self.layout.name, sequence=self.state.sequence)
+            log.warning("engine_lost", store=self.layout.name, process=engine.process, statements=engine.statements)
             self._engine = None
             engine.retire()
 
@@ -265,7 +261,13 @@ class EngineView:
         """Put another engine in service."""
         self.layout.forget_engine_mark()
         self._retire()
+        self._begin(engine, "a new file")
+
+    def _begin(self, engine: Engine, file: str) -> Engine:
         self._engine = engine
+        self.begun += 1
+        log.info("engine_begun", store=self.layout.name, process=engine.process, file=file)
+        return engine
 
     def _retire(self) -> None:
         old, self._engine = self._engine, None
@@ -278,25 +280,46 @@ class EngineView:
         """A name for a new engine file; when it is closed it is given the usual one."""
         return self.layout.root / f"graph.{self.journal.last}-{time.monotonic_ns()}.kuzu"
 
-    def rest(self) -> None:
-        """Close the file, if nobody reads from it just now, and leave a mark of how it was left."""
-        with self.commits:
-            engine = self._engine
-            if engine is None or not engine.retire_if_idle():
-                return
-            self._engine = None
+    def give_way(self) -> bool:
+        """Close the file for another store's sake, unless somebody is at it; whether it is closed now."""
+        if not self.commits.acquire(blocking=False):
+            return False
+        try:
+            if done := self._rest("another store is asked"):
+                self.asked_at = NEVER
+            return done
+        except KgserveError:
+            # It hung, and has been ended; the next one to look lets go of it.
+            return False
+        finally:
+            self.commits.release()
+
+    def _rest(self, reason: str) -> bool:
+        """Close the file, if nobody reads from it just now, and leave a mark of how it was left; whether it is."""
+        self._let_go_if_lost()
+        engine = self._engine
+        if engine is not None:
+            if not engine.retire_if_idle():
+                return False
+            self._ended(engine, reason)
+        self.places.leave(self)
+        return True
+
+    def _ended(self, engine: Engine, reason: str) -> None:
+        self._engine = None
+        log.info("engine_ended", store=self.layout.name, process=engine.process, reason=reason)
+        if self.failed is None and engine.closed:
             self._leave(engine)
 
     def close(self) -> None:
         """Close the file for good; who still reads from it is waited for."""
         with self.commits:
-            engine, self._engine = self._engine, None
-            if engine is None:
-                return
-            engine.retire()
-            _wait_until(lambda: engine.closed, self.options.read_timeout + 5)
-            if self.failed is None and engine.closed:
-                self._leave(engine)
+            engine = self._engine
+            if engine is not None:
+                engine.retire()
+                _wait_until(lambda: engine.closed or engine.is_lost, self.options.read_timeout + 5)
+                self._ended(engine, "the store closes")
+            self.places.leave(self)
 
     def _leave(self, engine: Engine) -> None:
         """Give a closed engine's files their usual names, and say how they are."""
@@ -310,6 +333,8 @@ class EngineView:
 
     def _open(self) -> Engine:
         """Open the file as it was left, or build it anew. Raises JournalDamaged, StorageFull or Unavailable."""
+        # What nobody waits for takes a place only where that keeps nobody waiting.
+        self.places.take(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
         if mark is not None and self._is_outgrown():
@@ -317,11 +342,11 @@ class EngineView:
         reason = self._why_not(mark)
         if reason is None and mark is not None:
             try:
-                self._engine, self.state = self._open_as_left(mark), mark.state
+                engine, self.state = self._open_as_left(mark), mark.state
             except KgserveError as error:
                 reason = str(error)
             else:
-                return self._engine
+                return self._begin(engine, "as it was left")
         if mark is not None:
             self.found_damaged = reason
         return self._build(reason or "")
@@ -362,36 +387,10 @@ class EngineView:
             path.unlink()
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self._engine = self.made(self.layout.engine, reason, whole=False)
+        engine = self.made(self.layout.engine, reason, whole=False)
         self.state = engine.state
         self.rebuilds += bool(reason)
-        return self._engine
-
-
-def engine_options(settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> EngineOptions:
-    """What the engine files of a store are opened with."""
-    return EngineOptions(
-        file=FileOptions(
-            cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
-            threads=settings.engine_threads,
-            memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
-        ),
-        readers=settings.read_connections,
-        read_timeout=settings.query_timeout,
-        store=store,
-        slow=slow,
-        closing=closing,
-    )
-
-
-def next_change(tail: Tail, after: int, last: int) -> NetChange:
-    """What the commits after one come to, up to the ``last`` or about 50,000 rows. Raises what `Tail.read` does."""
-    net = NetChange()
-    for change in tail.read(after + 1, last):
-        net.add(change)
-        if len(net) >= GROUP_ROWS:
-            break
-    return net
+        return self._begin(engine, "built anew" if reason else "a new file")
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from kgserve.decoding import decode_json
+from kgserve.errors import InvalidInput
 from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
 from kgserve.journal.settings_records import read_records, write_record
@@ -26,6 +27,7 @@ SUFFIX = "_memory"
 JOURNAL = "journal"
 STORE_FILE = "store.json"
 FORMAT = 1
+_UNUSABLE = "'\"\\*?[]"
 
 
 class StoreFile(msgspec.Struct, frozen=True):
@@ -271,3 +273,14 @@ def file_mark(path: Path) -> FileMark:
     except FileNotFoundError:
         return FileMark(-1, -1)
     return FileMark(found.st_size, found.st_mtime_ns)
+
+
+def usable_folder(data_dir: Path) -> Path:
+    """The data folder, if the engine can be told its path, which it takes as text, and as a pattern.
+
+    Raises InvalidInput if not.
+    """
+    text = str(data_dir)
+    if not text.isprintable() or any(sign in text for sign in _UNUSABLE):
+        raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
+    return data_dir

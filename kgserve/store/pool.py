@@ -22,8 +22,9 @@ from kgserve.model.names import check_store_name
 from kgserve.model.store_settings import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.settings import Settings
+from kgserve.store.engine_places import EnginePlaces
 from kgserve.store.feeds import Feeds
-from kgserve.store.layout import SUFFIX, Layout
+from kgserve.store.layout import SUFFIX, Layout, usable_folder
 from kgserve.store.store import USUAL, Store
 from kgserve.store.tending import Tender
 from kgserve.store.warm_copy import WarmCopies
@@ -31,7 +32,6 @@ from kgserve.store.warm_copy import WarmCopies
 log = structlog.get_logger()
 
 _TRASH_PREFIX = ".dropped-"
-_UNUSABLE = "'\"\\*?[]"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
@@ -74,7 +74,7 @@ class StorePool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.observation = Observation(settings)
-        self.data_dir = _usable(settings.data_dir.resolve())
+        self.data_dir = usable_folder(settings.data_dir.resolve())
         private_folder(self.data_dir)
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)
@@ -84,6 +84,7 @@ class StorePool:
         self.companions: list[Companion] = []
         self.feeds = Feeds(self._layout)
         self._copies = WarmCopies()
+        self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
@@ -276,6 +277,7 @@ class StorePool:
             raise storage_error(error, f"opening store {name!r}") from error
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
+        store.engine.places = self.engine_places
         store.after_change.append(partial(self.feeds.changed, name))
         store.after_commit.append(partial(self._tender.committed, store))
         for companion in self.companions:
@@ -381,14 +383,6 @@ class StorePool:
         except (KgserveError, OSError) as error:
             self.observation.checks.add("not_done")
             log.exception("check_not_done", store=name, error=str(error))
-
-
-def _usable(data_dir: Path) -> Path:
-    """A data folder whose path the engine can be told: it takes paths as text, and as patterns."""
-    text = str(data_dir)
-    if not text.isprintable() or any(sign in text for sign in _UNUSABLE):
-        raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
-    return data_dir
 
 
 def _is_name(name: str) -> bool:

@@ -31,7 +31,8 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
-from kgserve.store.engine_view import EngineView, engine_options
+from kgserve.store.engine_options import engine_options
+from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.folding import Folding
 from kgserve.store.gather import gather
@@ -214,6 +215,7 @@ class Store:
 
     def check_rows(self) -> bool:
         """Whether the present rows come to the journal's digest; if not, they have been made anew. Blocks."""
+        reason = "they do not come to the digest"
         with self.rows.reading() as rows:
             state = rows.state
             try:
@@ -221,8 +223,6 @@ class Store:
                 found = measure(rows.all_nodes(), rows.all_edges())
             except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
                 found, reason = None, str(error)
-            else:
-                reason = "they do not come to the digest"
         if found == (state.digest, state.nodes, state.edges):
             return True
         log.error("check_failed", store=self.name, view="rows", sequence=state.sequence, reason=reason)

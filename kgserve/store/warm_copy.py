@@ -23,7 +23,7 @@ from kgserve.engine.engine import kept_versions
 from kgserve.engine.protocol import NOTHING, Difference, Doubtful
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.tail import Tail
+from kgserve.journal.tail import Tail, next_change
 from kgserve.model.change import NetChange
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
@@ -37,7 +37,7 @@ from kgserve.store.aside import (
     is_rough,
     require_room_to_try,
 )
-from kgserve.store.engine_view import ASKED_SECONDS, EngineView, next_change
+from kgserve.store.engine_view import ASKED_SECONDS, EngineView
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import few_rows
 from kgserve.store.room import require_room

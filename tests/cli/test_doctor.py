@@ -28,6 +28,20 @@ def test_a_sound_folder_has_no_findings(folder: Path) -> None:
     assert {row[2] for row in rows} == {"ok"}
 
 
+def test_it_tells_how_the_engines_file_was_left(folder: Path) -> None:
+    def told() -> str:
+        return next(row[3] for row in kgserve("doctor", "one", "--data", folder).lines() if row[1] == "engine file")
+
+    assert "there was none" in told()
+    assert "closed at sequence 1, the journal has come to 1" in told()
+    with serving(folder) as server:
+        nodes = [{"id": "later", "type": "number"}]
+        httpx.post(f"{server.url}/api/memory/one/inject", json={"nodes": nodes}).raise_for_status()
+    assert "closed at sequence 1, the journal has come to 2" in told()
+    (folder / "one_memory" / "engine.json").unlink()
+    assert "had not closed it" in told()
+
+
 def test_one_store_can_be_named(folder: Path) -> None:
     assert {row[0] for row in kgserve("doctor", "one", "--data", folder).lines()[1:]} == {"one"}
 

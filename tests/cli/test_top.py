@@ -43,6 +43,16 @@ def test_once_prints_one_frame(server: Running) -> None:
     assert "\x1b" not in done.out
 
 
+def test_the_processes_of_engines_are_shown(server: Running) -> None:
+    inject(server, "asked", "a", "b")
+    query = {"query": "MATCH (e:Entity) RETURN count(*)"}
+    httpx.post(f"{server.url}/api/memory/asked/cypher", json=query).raise_for_status()
+    done = kgserve("top", "--once", "--interval", "0.2", "--sort", "engine", "--data", server.data)
+    assert done.code == 0, done.err
+    assert re.search(r"engines \d+/16\s+engine memory \d+\.\d MiB", done.out), done.out
+    assert re.search(r"^\s*asked\s.*\s\d+\.\d MiB\s", done.out, re.MULTILINE), done.out
+
+
 def test_a_pipe_is_no_terminal(server: Running) -> None:
     done = kgserve("top", "--server", server.url)
     assert done.code == 2
@@ -127,6 +137,10 @@ kgserve_store_writes_total{store="b"} 400
 kgserve_store_view_lag_commits{store="a",view="keyword"} 2
 kgserve_store_view_lag_commits{store="a",view="vector"} 9
 kgserve_store_last_check_ok{store="a"} 0
+kgserve_store_engine_process_bytes{store="a"} 3e7
+kgserve_store_engine_process_bytes{store="b"} 1e7
+kgserve_store_waiting_statements{store="a"} 4
+kgserve_store_engine_losses_total{store="b"} 2
 """
 
 
@@ -139,6 +153,8 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     assert seen.memory is None
     by_name = {store.name: store for store in seen.stores}
     assert (by_name["a"].lag, by_name["a"].check, by_name["b"].check) == (9, False, None)
+    assert (by_name["a"].engine, by_name["a"].waiting, by_name["b"].lost) == (30_000_000, 4, 2)
+    assert seen.engine_memory == 40_000_000
 
 
 def test_a_server_that_began_anew_has_no_negative_rates() -> None:

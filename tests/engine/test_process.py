@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kgserve.engine.engine import EngineOptions, build
 from kgserve.engine.process import IDLE_SECONDS, Channel, Nursery, Process
@@ -77,18 +78,28 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: StorePool, blow: signal.Signals) -> None:
-    error = struck(pool, CypherRequest(query=SLOW), blow)
-    assert isinstance(error, Unavailable)
-    assert "ended unexpectedly" in str(error)
-    assert run(pool, NAME, COUNT).rows == [[NODES]]
+    with capture_logs() as lines:
+        error = struck(pool, CypherRequest(query=SLOW), blow)
+        assert isinstance(error, Unavailable)
+        assert "ended unexpectedly" in str(error)
+        assert run(pool, NAME, COUNT).rows == [[NODES]]
+    (lost,) = (line for line in lines if line["event"] == "engine_lost")
+    assert (lost["store"], lost["statements"]) == (NAME, ["MATCH RETURN"])
+    assert [line["process"] for line in lines if line["event"] == "engine_begun"][:1] == [lost["process"]]
     with pool.lease(NAME) as store:
         assert store.engine.rebuilds == 1
         assert_whole(store)
 
 
-def test_a_process_that_hangs_is_ended(pool: StorePool) -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["seen to be stopped", "silent"])
+def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
+    if not seen:
+        monkeypatch.setattr(Process, "_is_stopped", lambda _: False)
     started = time.monotonic()
-    error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    with capture_logs() as lines:
+        error = struck(pool, CypherRequest(query=SLOW), signal.SIGSTOP)
+    (killed,) = (line for line in lines if line["event"] == "engine_process_killed")
+    assert (killed["store"], killed["statements"]) == (NAME, ["MATCH RETURN"])
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
     assert time.monotonic() - started < 10

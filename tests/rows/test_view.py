@@ -12,10 +12,10 @@ import pytest
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes
 from kgserve.rows.base import Base
+from kgserve.rows.bases import UNSYNCED
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import fold
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.bases import UNSYNCED
 from kgserve.rows.view import FoldLimits, RowsView, changes_of
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
