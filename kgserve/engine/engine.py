@@ -123,11 +123,21 @@ class Cursor:
         self._patience = patience
 
     def parts(self) -> Iterator[Part]:
-        """The rows, some at a time. Raises errors of `kgserve.errors`."""
+        """The text of all rows, cut anywhere. Raises errors of `kgserve.errors`."""
         yield self._part
         while self._part.more:
             self._part = self._channel.ask(Next(), Part, self._patience)
             yield self._part
+
+    def lines(self) -> Iterator[bytes]:
+        """The rows one by one, without their line breaks."""
+        begun: list[bytes] = []
+        for part in self.parts():
+            *whole, last = part.lines.split(b"\n")
+            for line in whole:
+                yield b"".join((*begun, line))
+                begun.clear()
+            begun.append(last)
 
     def leave(self) -> None:
         """Ask for no more."""

@@ -148,7 +148,7 @@ class Read(msgspec.Struct, frozen=True, tag=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Rows of a statement, each an array in JSON on a line of its own; ``more`` says that others follow."""
+    """A piece of a statement's rows, each an array in JSON and a line: ``count`` end in it, ``more`` may follow."""
 
     lines: bytes
     count: int

@@ -49,9 +49,8 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
 
 
 def _answers(cursor: Cursor) -> Iterator[list[Any]]:
-    for part in cursor.parts():
-        for line in part.lines.split(b"\n") if part.lines else ():
-            yield decode_json(line, list[Any])
+    for line in cursor.lines():
+        yield decode_json(line, list[Any])
 
 
 def _key(element: Element, answer: list[Any]) -> _Key | None:

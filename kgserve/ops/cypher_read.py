@@ -11,7 +11,7 @@ from kgserve.cypher.guard import Statement
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor, Session
 from kgserve.engine.process import Lost
-from kgserve.errors import TimedOut
+from kgserve.errors import TimedOut, TooLarge
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.requests import CypherRequest
@@ -92,12 +92,13 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
     """All rows, or as many as an answer may hold."""
     rows: list[list[Any]] = []
     total = 0
-    for part in cursor.parts():
-        # No line of JSON holds a line break.
-        rows += decode_json(b"[" + part.lines.replace(b"\n", b",") + b"]", list[list[Any]])
-        total += len(part.lines)
+    for line in cursor.lines():
+        total += len(line)
+        if total >= MAX_ANSWER_BYTES and not rows:
+            raise too_large()
         if total >= MAX_ANSWER_BYTES:
             break
+        rows.append(decode_json(line, list[Any]))
     return CypherAnswer(
         columns=cursor.columns,
         types=cursor.types,
@@ -106,3 +107,8 @@ def answer_of(cursor: Cursor) -> CypherAnswer:
         truncated=cursor.total > len(rows),
         took_ms=0.0,
     )
+
+
+def too_large() -> TooLarge:
+    """What is said of an answer whose very first row is too much."""
+    return TooLarge(f"the first row of the answer takes more than {MAX_ANSWER_BYTES >> 20} MiB; ask for less of it")

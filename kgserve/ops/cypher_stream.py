@@ -10,6 +10,7 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
@@ -21,12 +22,21 @@ from kgserve.errors import InvalidInput
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher_read import DEFAULT_ROWS, MAX_ANSWER_BYTES, Interruption, once_more, reading, seconds_of
+from kgserve.ops.cypher_read import (
+    DEFAULT_ROWS,
+    MAX_ANSWER_BYTES,
+    Interruption,
+    once_more,
+    reading,
+    seconds_of,
+    too_large,
+)
 from kgserve.store.pool import StorePool
 
 IN_MEMORY_BYTES = 4 << 20
 MAX_STREAM_BYTES = 1 << 30
 BLOCK_BYTES = 256 << 10
+_CSV_ROWS = 100
 
 Format = Literal["json", "ndjson", "csv"]
 
@@ -88,25 +98,39 @@ def stream(
 def _write(file: IO[bytes], cursor: Cursor, form: Format, started: float, control: Interruption) -> None:
     how = _FORMS[form]
     file.write(how.head(cursor))
-    count = 0
-    for part in cursor.parts():
+    count, end = 0, file.tell()
+    for piece in how.pieces(cursor):
         control.check()
-        file.write(how.between if count and part.count else b"")
-        file.write(how.lines(part.lines))
-        count += part.count
+        at = file.tell()
+        file.write(piece.text)
+        if piece.rows:
+            count, end = count + piece.rows, at + piece.whole
         if file.tell() >= how.most_bytes:
             break
+    if cursor.total and not count and form == "json" and file.tell() > end:
+        raise too_large()
+    # Of a row that is too much only a part has come.
+    file.seek(end - (how.surplus if count else 0))
+    file.truncate()
     took = round((time.perf_counter() - started) * 1000, 3)
     file.write(how.tail(count, cursor.total > count, took))
 
 
+class _Piece(NamedTuple):
+    """Text of an answer in which so many rows end, and what of it are whole rows."""
+
+    text: bytes
+    rows: int
+    whole: int
+
+
+def _json_pieces(cursor: Cursor) -> Iterator[_Piece]:
+    # No row of JSON holds a line break.
+    return (piece._replace(text=piece.text.replace(b"\n", b",")) for piece in _ndjson_pieces(cursor))
+
+
 def _json_head(cursor: Cursor) -> bytes:
     return _envelope(cursor.columns, cursor.types, 0, 0.0, truncated=False)[0] + _ROWS[:-1]
-
-
-def _json_lines(lines: bytes) -> bytes:
-    # No line of JSON holds a line break.
-    return lines.replace(b"\n", b",")
 
 
 def _json_tail(count: int, truncated: bool, took_ms: float) -> bytes:
@@ -126,8 +150,8 @@ def _ndjson_head(cursor: Cursor) -> bytes:
     return _encode({"columns": cursor.columns, "types": cursor.types}) + b"\n"
 
 
-def _ndjson_lines(lines: bytes) -> bytes:
-    return lines + b"\n" if lines else b""
+def _ndjson_pieces(cursor: Cursor) -> Iterator[_Piece]:
+    return (_Piece(part.lines, part.count, part.lines.rfind(b"\n") + 1) for part in cursor.parts())
 
 
 def _ndjson_tail(count: int, truncated: bool, took_ms: float) -> bytes:
@@ -138,8 +162,11 @@ def _csv_head(cursor: Cursor) -> bytes:
     return _csv([cursor.columns])
 
 
-def _csv_lines(lines: bytes) -> bytes:
-    return _csv([decode_json(line, list[Any]) for line in lines.split(b"\n")]) if lines else b""
+def _csv_pieces(cursor: Cursor) -> Iterator[_Piece]:
+    lines = cursor.lines()
+    while some := [*islice(lines, _CSV_ROWS)]:
+        text = _csv([decode_json(line, list[Any]) for line in some])
+        yield _Piece(text, len(some), len(text))
 
 
 def _csv(rows: list[list[Any]]) -> bytes:
@@ -159,14 +186,15 @@ def _cell(value: Any) -> Any:
 
 class _Form(NamedTuple):
     head: Callable[[Cursor], bytes]
-    lines: Callable[[bytes], bytes]
+    pieces: Callable[[Cursor], Iterator[_Piece]]
     tail: Callable[[int, bool, float], bytes]
-    between: bytes = b""
     most_bytes: int = MAX_STREAM_BYTES
+    surplus: int = 0
+    """Bytes at the end of the last row that only stand between rows."""
 
 
 _FORMS: dict[Format, _Form] = {
-    "json": _Form(_json_head, _json_lines, _json_tail, b",", MAX_ANSWER_BYTES),
-    "ndjson": _Form(_ndjson_head, _ndjson_lines, _ndjson_tail),
-    "csv": _Form(_csv_head, _csv_lines, _csv_tail),
+    "json": _Form(_json_head, _json_pieces, _json_tail, MAX_ANSWER_BYTES, len(",")),
+    "ndjson": _Form(_ndjson_head, _ndjson_pieces, _ndjson_tail),
+    "csv": _Form(_csv_head, _csv_pieces, _csv_tail),
 }

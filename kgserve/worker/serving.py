@@ -283,17 +283,22 @@ def serve(control: Connection, channels: list[Connection]) -> None:
 
 
 def _parts(cursor: Cursor, most: int) -> Generator[Part]:
-    """At most so many rows, in parts of about 1 MiB or 500 rows, the first of them small."""
+    """At most so many rows, in parts of 1 MiB at most: whoever takes them keeps no more at once, however long a row is.
+
+    The first rows are few, so that they come soon.
+    """
     most, sent, at_once = min(most, cursor.total), 0, FEW_ROWS
     while True:
         rows = cursor.take(min(at_once, most - sent))
-        lines = b"\n".join(map(_json, rows))
+        text = b"".join(_json(row) + b"\n" for row in rows)
         sent += len(rows)
         more = bool(rows) and sent < most
-        yield Part(lines, len(rows), more)
+        for start in range(0, max(len(text), 1), PART_BYTES):
+            piece = text[start : start + PART_BYTES]
+            yield Part(piece, piece.count(b"\n"), more or start + PART_BYTES < len(text))
         if not more:
             return
-        at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // max(len(lines), 1)))
+        at_once = max(1, min(ROWS_AT_ONCE, len(rows) * PART_BYTES // max(len(text), 1)))
 
 
 def _bound_memory(beside: int) -> None:

@@ -348,3 +348,33 @@ def test_as_many_rows_as_are_asked_for(http: httpx.Client, graph: str, most: int
     answer = ask(http, graph, "MATCH (n) RETURN n.id ORDER BY n.id", max_rows=most)
     assert answer["rows"] == [[f"n{i}"] for i in range(min(most, 10))]
     assert (answer["row_count"], answer["truncated"]) == (min(most, 10), truncated)
+
+
+LONG = "é\n" * 475_000
+
+
+def long_rows(http: httpx.Client, graph: str, query: str, count: int, **headers: str) -> httpx.Response:
+    """What a statement answers in which ``x`` is a text of 1.9 MB, in JSON."""
+    asked = {"query": f"WITH repeat($t, 950) AS x UNWIND range(1, $n) AS i {query}"}
+    return http.post(f"{graph}/cypher", json=asked | {"params": {"t": LONG[:1000], "n": count}}, headers=headers)
+
+
+def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -> None:
+    """They come whole in every form, and where they are too much for JSON, whole ones before them do."""
+    query, expected = "RETURN i, x", [[1, LONG], [2, LONG]]
+    assert accepted(long_rows(http, graph, query, 2))["rows"] == expected
+    _, *lines, _ = long_rows(http, graph, query, 2, **NDJSON).content.splitlines()
+    assert [msgspec.json.decode(line) for line in lines] == expected
+    _, *found = csv.reader(io.StringIO(long_rows(http, graph, query, 2, **CSV).text, newline=""))
+    assert [[int(number), text] for number, text in found] == expected
+    cut = accepted(long_rows(http, graph, query, 50))
+    assert cut["truncated"]
+    assert 30 < cut["row_count"] == len(cut["rows"]) < 50
+    assert all(row == [at, LONG] for at, row in enumerate(cut["rows"], 1))
+
+
+def test_a_row_longer_than_an_answer_may_be(http: httpx.Client, graph: str) -> None:
+    whole = long_rows(http, graph, f"RETURN [{', '.join('x' * 20)}]", 1)
+    assert [len(text) for text in accepted(whole)["rows"][0][0]] == [len(LONG)] * 20
+    told = refusal(long_rows(http, graph, f"RETURN [{', '.join('x' * 36)}]", 1), 413)
+    assert "64 MiB" in told["detail"]
