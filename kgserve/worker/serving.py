@@ -58,7 +58,7 @@ ROWS_AT_ONCE = 500
 PART_BYTES = 1 << 20
 # Of the page cache, what the rows of one slice of a dump may take: it needs several times that.
 _SHARE = 8
-_json = msgspec.json.Encoder().encode
+_json_lines = msgspec.json.Encoder().encode_lines
 
 
 class EngineFile:
@@ -290,7 +290,7 @@ def _parts(cursor: Cursor, most: int) -> Generator[Part]:
     most, sent, at_once = min(most, cursor.total), 0, FEW_ROWS
     while True:
         rows = cursor.take(min(at_once, most - sent))
-        text = b"".join(_json(row) + b"\n" for row in rows)
+        text = _json_lines(rows)
         sent += len(rows)
         more = bool(rows) and sent < most
         for start in range(0, max(len(text), 1), PART_BYTES):

@@ -371,10 +371,3 @@ def test_rows_longer_than_what_is_sent_at_once(http: httpx.Client, graph: str) -
     assert cut["truncated"]
     assert 30 < cut["row_count"] == len(cut["rows"]) < 50
     assert all(row == [at, LONG] for at, row in enumerate(cut["rows"], 1))
-
-
-def test_a_row_longer_than_an_answer_may_be(http: httpx.Client, graph: str) -> None:
-    whole = long_rows(http, graph, f"RETURN [{', '.join('x' * 20)}]", 1)
-    assert [len(text) for text in accepted(whole)["rows"][0][0]] == [len(LONG)] * 20
-    told = refusal(long_rows(http, graph, f"RETURN [{', '.join('x' * 36)}]", 1), 413)
-    assert "64 MiB" in told["detail"]

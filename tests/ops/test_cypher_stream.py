@@ -1,0 +1,47 @@
+"""Answers that are cut, with a limit lower than is usual."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from kgserve.errors import TooLarge
+from kgserve.model.requests import CypherRequest
+from kgserve.ops import cypher_stream
+from kgserve.ops.cypher_stream import stream
+from kgserve.store.pool import StorePool
+from tests.store.writing import NAME
+
+LONG = "a" * 1_500_000
+
+
+@pytest.fixture(autouse=True)
+def _low(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = {name: form._replace(most_bytes=1 << 20) for name, form in cypher_stream._FORMS.items()}
+    monkeypatch.setattr(cypher_stream, "_FORMS", forms)
+
+
+def asked(pool: StorePool, query: str, form: cypher_stream.Format) -> bytes:
+    params = {"t": LONG[:1500]}
+    with closing(stream(pool, NAME, CypherRequest(query=query, params=params), form)) as rows:
+        return b"".join(rows)
+
+
+def test_a_row_longer_than_an_answer_may_be(pool: StorePool) -> None:
+    query = "RETURN repeat($t, 1000)"
+    with pytest.raises(TooLarge, match="first row"):
+        asked(pool, query, "json")
+    tail = {"row_count": 0, "truncated": True}
+    *_, last = asked(pool, query, "ndjson").splitlines()
+    assert msgspec.json.decode(last, type=dict[str, object]).items() >= tail.items()
+
+
+def test_rows_before_one_that_is_too_long(pool: StorePool) -> None:
+    query = "UNWIND [1, 2, 1000, 3] AS n RETURN n, left(repeat($t, 1000), 1500 * n)"
+    expected = [[1, LONG[:1500]], [2, LONG[:3000]]]
+    answer = msgspec.json.decode(asked(pool, query, "json"))
+    assert (answer["rows"], answer["row_count"], answer["truncated"]) == (expected, 2, True)
+    _, *rows, last = (msgspec.json.decode(line) for line in asked(pool, query, "ndjson").splitlines())
+    assert (rows, last["row_count"], last["truncated"]) == (expected, 2, True)
