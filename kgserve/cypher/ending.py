@@ -17,6 +17,7 @@ from kgserve.cypher.words import CLAUSES, WRITES
 
 _AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "collect"})
 _LATER = CLAUSES | WRITES | {"ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
+_ALIAS = 2
 _TEXT = "STRING"
 SETTABLE = {
     "type": _TEXT,
@@ -55,12 +56,21 @@ class Assignment(msgspec.Struct, frozen=True):
     column: int
 
 
+class Returned(msgspec.Struct, frozen=True):
+    """A column that the caller gets, and the one of the answer that it is; an ``element`` as it was before the end."""
+
+    name: str
+    column: int
+    element: Element | None = None
+
+
 class Ending(msgspec.Struct, frozen=True):
     """What is done in the end: the ``elements`` are deleted, with all their edges if ``detach`` is said, or set."""
 
     question: Statement
     elements: tuple[Element, ...]
     assignments: tuple[Assignment, ...] = ()
+    returned: tuple[Returned, ...] = ()
     detach: bool = False
 
 
@@ -79,7 +89,7 @@ def ending(statement: Statement) -> Ending | None:
 
 def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Ending | None:
     names: list[str] = []
-    for item in _items(outline, writes[-1] + 1):
+    for item in _items(outline, writes[-1] + 1, len(outline)):
         if len(item) != 1 or outline.tokens[item[0]].kind != "word":
             return None
         names.append(outline.tokens[item[0]].text)
@@ -91,26 +101,76 @@ def _deletion(statement: Statement, outline: Outline, writes: list[int]) -> Endi
 
 
 def _setting(statement: Statement, outline: Outline, place: int) -> Ending | None:
-    found: list[tuple[str, str, str]] = []
-    for item in _items(outline, place + 1):
+    end = next((at for at in range(place, len(outline)) if outline.word(at) == "RETURN"), len(outline))
+    found: dict[tuple[str, str], str] = {}
+    items = [*_items(outline, place + 1, end)]
+    for item in items:
         if not _assigns(outline, item, statement):
             return None
-        name, property_ = outline.tokens[item[0]].text, outline.tokens[item[2]].text
-        start, end = outline.tokens[item[4]].start, outline.tokens[item[-1]].end
-        found.append((name, property_, statement.text[start:end]))
-    assigned = {property_ for _, property_, _ in found}
+        found[outline.tokens[item[0]].text, outline.tokens[item[2]].text] = f"({_text(outline, item[4:])})"
+    assigned = {property_ for _, property_ in found}
     # One after the other: a later one would see what an earlier one has set.
-    if not assigned <= SETTABLE.keys() or (len(found) > 1 and _reads_any(outline, place, assigned)):
+    if (
+        not assigned <= SETTABLE.keys()
+        or len(found) < len(items)
+        or (len(found) > 1 and _reads(outline, items, assigned))
+    ):
         return None
-    elements = _elements(outline, dict.fromkeys(name for name, _, _ in found), place)
+    elements = _elements(outline, dict.fromkeys(name for name, _ in found), place)
     if not elements:
         return None
     by_name = {element.name: element for element in elements}
-    told, values = _told(elements), [f"({value})" for _, _, value in found]
+    told = _told(elements)
     assignments = tuple(
-        Assignment(by_name[name], property_, len(told) + at) for at, (name, property_, _) in enumerate(found)
+        Assignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
     )
-    return Ending(_question(statement, outline, place, "", [*told, *values]), elements, assignments=assignments)
+    columns, returned = [*told, *found.values()], list[Returned]()
+    for item in _items(outline, end + 1, len(outline)) if end < len(outline) else ():
+        rendered = _rendered(outline, item, found, by_name)
+        if rendered is None:
+            return None
+        name, text, element = rendered
+        returned.append(Returned(name, len(columns), element))
+        columns.append(text)
+    question = _question(statement, outline, place, "", columns)
+    return Ending(question, elements, assignments=assignments, returned=tuple(returned))
+
+
+def _rendered(
+    outline: Outline, item: range, values: dict[tuple[str, str], str], elements: dict[str, Element]
+) -> tuple[str, str, Element | None] | None:
+    """Name and text of what is returned, as it is before the end; None for what cannot be told then."""
+    is_named = len(item) > _ALIAS and outline.word(item[-_ALIAS]) == "AS"
+    body = item[:-_ALIAS] if is_named else item
+    calls = any(outline.calls(index) in _AGGREGATES for index in body)
+    if not body or calls or any(outline.word(index) in _LATER | {"AS", "DISTINCT", "COUNT"} for index in body):
+        return None
+    text = _text(outline, body)
+    name = outline.tokens[item[-1]].text if is_named else text
+    if len(body) == 1 and text in elements:
+        return name, text, elements[text]
+    is_property = [outline.symbol(index) for index in body] == ["", ".", ""]
+    if not (is_named or is_property):
+        return None
+    parts: list[str] = []
+    for index in body:
+        token = outline.tokens[index]
+        if token.kind == "word" and outline.symbol(index + 1) == "." and index + 2 in body:
+            property_ = outline.tokens[index + 2].text
+            if (token.text, property_) not in values and property_ in {each for _, each in values}:
+                return None
+            parts.append(values.get((token.text, property_), f"{token.text}.{property_}"))
+        elif outline.symbol(index) == "." or outline.symbol(index - 1) == ".":
+            continue
+        elif token.kind in {"word", "quoted"} and not (outline.words[index] or outline.calls(index + 1)):
+            return None
+        else:
+            parts.append(token.text)
+    return name, " ".join(parts), None
+
+
+def _text(outline: Outline, item: range) -> str:
+    return outline.text[outline.tokens[item[0]].start : outline.tokens[item[-1]].end]
 
 
 def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
@@ -126,15 +186,15 @@ def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
     return not (aggregates or untyped) and all(outline.word(index) not in _LATER | {"NULL"} for index in value)
 
 
-def _reads_any(outline: Outline, place: int, properties: set[str]) -> bool:
-    values = (index for item in _items(outline, place + 1) for index in item[4:])
+def _reads(outline: Outline, items: list[range], properties: set[str]) -> bool:
+    values = (index for item in items for index in item[4:])
     return any(outline.symbol(index) == "." and outline.tokens[index + 1].text in properties for index in values)
 
 
-def _items(outline: Outline, start: int) -> Iterator[range]:
-    """What stands between commas, from a token to the end."""
-    for index in range(start, len(outline) + 1):
-        if index == len(outline) or (outline.symbol(index) == "," and outline.opener[index] == -1):
+def _items(outline: Outline, start: int, end: int) -> Iterator[range]:
+    """What stands between commas, from a token to before another."""
+    for index in range(start, end + 1):
+        if index == end or (outline.symbol(index) == "," and outline.opener[index] == -1):
             yield range(start, index)
             start = index + 1
 

@@ -28,7 +28,7 @@ from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
 from kgserve.model.rows import EdgeKey
 from kgserve.ops.cypher_changes import batch_of
-from kgserve.ops.cypher_ending import Moved, NotUnderstood, difference
+from kgserve.ops.cypher_ending import Moved, NotUnderstood, carried_out
 from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
 from kgserve.rows.snapshot import Rows
 from kgserve.store.aside import Trial
@@ -204,16 +204,16 @@ class _Writing:
         """By asking the question that comes before its end."""
         question, whole = end.question, bool(self._statement.words & EXTRAS)
 
-        def asked() -> Difference:
+        def asked() -> tuple[Difference, CypherAnswer]:
             with (
                 self._store.reading() as rows,
                 self._store.engine.reading(self._seconds, whole=whole) as session,
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):
-                return difference(end, cursor, rows)
+                return carried_out(end, cursor, rows, self._most)
 
-        return once_more(asked), NO_ROWS
+        return once_more(asked)
 
     def _tried(self) -> tuple[Difference, CypherAnswer]:
         """By running it on a copy of the store."""
@@ -228,9 +228,6 @@ class _Writing:
             return trial.difference(within), answer
 
         return self._store.copy.run(attempt, within)
-
-
-NO_ROWS = CypherAnswer(columns=[], types=[], rows=[], row_count=0, truncated=False, took_ms=0.0)
 
 
 def run(pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:

@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.ending import SETTABLE, Assignment, Element, Ending
+from kgserve.cypher.ending import SETTABLE, Assignment, Element, Ending, Returned
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.engine.protocol import Changed, Difference
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.answers import CypherAnswer
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS, edge_values, node_values
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.ops.cypher_read import MAX_ANSWER_BYTES
 from kgserve.rows.snapshot import Rows
 
 MAX_ANSWERS = 1_000_000
@@ -33,11 +35,24 @@ class Moved(Exception):
     """The question was answered from rows that came later than those at hand."""
 
 
-def difference(ending: Ending, cursor: Cursor, rows: Rows) -> Difference:
-    """What the statement comes to, by the answer to its question. Raises InvalidInput, NotUnderstood and Moved."""
+def carried_out(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
+    """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
+
+    Raises InvalidInput, NotUnderstood and Moved.
+    """
     _check_types(ending, cursor)
-    answers = _answers(cursor)
-    return _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+    returned = list[list[Any]]()
+    answers = _answers(cursor, ending, returned, most if ending.returned else 0)
+    found = _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+    answer = CypherAnswer(
+        columns=[each.name for each in ending.returned],
+        types=[cursor.types[each.column] for each in ending.returned],
+        rows=returned,
+        row_count=len(returned),
+        truncated=bool(ending.returned) and cursor.total > len(returned),
+        took_ms=0.0,
+    )
+    return found, answer
 
 
 def _check_types(ending: Ending, cursor: Cursor) -> None:
@@ -48,9 +63,25 @@ def _check_types(ending: Ending, cursor: Cursor) -> None:
         raise NotUnderstood
 
 
-def _answers(cursor: Cursor) -> Iterator[list[Any]]:
+def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
+    """The answers, of which the first are noted as what is ``returned``."""
+    size = 0
     for line in cursor.lines():
-        yield decode_json(line, list[Any])
+        answer = decode_json(line, list[Any])
+        if len(returned) < most:
+            size += len(line)
+            if size >= MAX_ANSWER_BYTES:
+                raise NotUnderstood
+            returned.append([_as_set(each, ending, answer) for each in ending.returned])
+        yield answer
+
+
+def _as_set(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
+    value = answer[returned.column]
+    if returned.element is None or value is None:
+        return value
+    given = (each for each in ending.assignments if each.element == returned.element)
+    return value | {each.property: answer[each.column] for each in given if each.property in value}
 
 
 def _key(element: Element, answer: list[Any]) -> _Key | None:

@@ -148,8 +148,8 @@ def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
 
 
 def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(pool: StorePool) -> None:
-    run(pool, NAME, CypherRequest(query="MATCH (e:Entity {id: 'n1'}) SET e.content = 'x' RETURN e", mode="write"))
-    again = CypherRequest(query="MATCH (e:Entity {id: 'n2'}) SET e.content = 'y' RETURN e", mode="write")
+    run(pool, NAME, CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"))
+    again = CypherRequest(query="MATCH (e:Entity {id: 'n2'}) SET e.content = 'y' RETURN count(*)", mode="write")
     with pool.lease(NAME) as store:
         copy = store.copy._copy
         assert copy is not None
