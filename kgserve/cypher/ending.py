@@ -13,7 +13,7 @@ import msgspec
 from kgserve.cypher.guard import Statement
 from kgserve.cypher.lexer import tokens
 from kgserve.cypher.outline import Outline
-from kgserve.cypher.words import CLAUSES, WRITES
+from kgserve.cypher.words import CLAUSES, KEYWORDS, WRITES
 
 _AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "collect"})
 _LATER = CLAUSES | WRITES | {"ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
@@ -162,7 +162,7 @@ def _rendered(
             parts.append(values.get((token.text, property_), f"{token.text}.{property_}"))
         elif outline.symbol(index) == "." or outline.symbol(index - 1) == ".":
             continue
-        elif token.kind in {"word", "quoted"} and not (outline.words[index] or outline.calls(index + 1)):
+        elif token.kind in {"word", "quoted"} and not (outline.words[index] in KEYWORDS or outline.calls(index + 1)):
             return None
         else:
             parts.append(token.text)
