@@ -2,8 +2,9 @@
 
 Contents of 1 to 8 kB are made by seed and written: into the journal of an open store, which leaves all of it to the
 rebuild, or with `--through http` as an import. The process is killed (SIGKILL). Another opens the store, compares
-counts and digest, compacts, compares again, is killed, and a third opens it from the snapshot. Seconds and peak
-resident memory of each step; exit code 1 when anything differs. Takes about six times the contents on the disk.
+counts and digest, asks in Cypher, compacts, is killed, and a third opens it from the snapshot. Of each step seconds and
+the most memory, files that are mapped left out, of the process and of the engine's; exit code 1 when anything differs.
+Takes about six times the contents on the disk.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
+from bench.engine_server import processes
 from bench.server import Server
+from kgserve.engine.process import own_memory
 from kgserve.journal import snapshot
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import shift
@@ -106,9 +110,11 @@ def open_and_compact(folder: Path) -> None:
     pool = StorePool(_settings(folder))
     store = _tell("opened", time.perf_counter(), lambda: pool.acquire(NAME))
     _tell("checked", time.perf_counter(), lambda: _sound(store))
+    _tell("asked", time.perf_counter(), lambda: _asked(store))
+    _tell("checked", time.perf_counter(), lambda: _sound(store))
     _tell("compacted", time.perf_counter(), store.compactor.run)
-    if store.compactor.done != 1 or store.view.rebuilds != 1:
-        sys.exit("it was not compacted, or rebuilt more than once")
+    if store.compactor.done != 1:
+        sys.exit("it was not compacted")
     newest = snapshot.verify(snapshot.list_snapshots(Layout(folder, NAME).journal)[0])
     print(f"snapshot   {newest.state}", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -129,14 +135,25 @@ def _sound(store: Store) -> StoreState:
     return store.state
 
 
+def _asked(store: Store) -> list[list[Any]]:
+    """The first statement waits for the engine's file to be made."""
+    with store.engine.reading(timeout=0) as session:
+        counted = session.rows("MATCH (e:Entity) RETURN count(*), sum(size(e.content))")
+    if counted[0][0] != store.state.nodes:
+        sys.exit("the engine does not have all nodes")
+    return counted
+
+
 def _settings(folder: Path) -> Settings:
     return Settings(data_dir=folder, check_interval=0, log_level="error")
 
 
 def _tell(what: str, started: float, do: Any) -> Any:
-    Path("/proc/self/clear_refs").write_text("5")
-    result = do()
-    print(f"{what:10} {time.perf_counter() - started:8.1f} s  {_peak():6} MiB at most  {_said(result)}", flush=True)
+    with _Watch() as watch:
+        result = do()
+    seconds = time.perf_counter() - started
+    memory = f"{watch.own:6} MiB at most, the engine's processes {watch.engines:6} MiB"
+    print(f"{what:10} {seconds:8.1f} s  {memory}  {_said(result)}", flush=True)
     return result
 
 
@@ -144,9 +161,28 @@ def _said(result: Any) -> str:
     return str(result.state if isinstance(result, Store) else result or "")
 
 
-def _peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+class _Watch:
+    """The most memory of this process and of those that it has begun, in MiB; what they map of files is left out."""
+
+    def __init__(self) -> None:
+        self.own = self.engines = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.1):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            own = next(int(line.split()[1]) // 1024 for line in lines if line.startswith("RssAnon"))
+            engines = sum(map(own_memory, processes(os.getpid()))) >> 20
+            self.own, self.engines = max(self.own, own), max(self.engines, engines)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 def main() -> int:
