@@ -19,13 +19,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import kuzu
 import msgspec
 
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
 from kgserve.errors import InvalidInput, KgserveError
+from kgserve.worker.binding import Connection, Database
 
 TIMEOUT_MS = 1_000
 GRACE = 1.5
@@ -96,8 +96,8 @@ class Worker:
 
 def fill(path: Path) -> None:
     """Make the store that statements run on: 300 nodes, 900 edges."""
-    database = kuzu.Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30)
-    connection = kuzu.Connection(database)
+    database = Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30)
+    connection = Connection(database)
     for file in sorted(_SCHEMA.glob("*.cypher")):
         for statement in filter(str.strip, file.read_text().split(";")):
             connection.execute(statement)
@@ -128,8 +128,8 @@ def fill(path: Path) -> None:
 
 def digest(path: Path) -> str:
     """A digest of all rows, in order."""
-    database = kuzu.Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30, read_only=True)
-    connection = kuzu.Connection(database)
+    database = Database(str(path), buffer_pool_size=64 << 20, max_db_size=1 << 30, read_only=True)
+    connection = Connection(database)
     found = hashlib.sha256()
     for query in (
         "MATCH (n:Entity) RETURN n.* ORDER BY n.id",

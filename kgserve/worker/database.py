@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-import kuzu
 import msgspec
 
 from kgserve.engine.protocol import FileOptions
@@ -13,6 +12,7 @@ from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.worker import bulk, schema
 from kgserve.worker.apply import apply, record
+from kgserve.worker.binding import Database
 from kgserve.worker.failures import translate
 from kgserve.worker.session import Session
 
@@ -23,7 +23,7 @@ _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
 
 
-OpenFile: TypeAlias = tuple[kuzu.Database, Session]
+OpenFile: TypeAlias = tuple[Database, Session]
 """A file in service, and the session that writes."""
 
 
@@ -94,10 +94,10 @@ _COUNTS = (
 )
 
 
-def open_file(path: Path, options: FileOptions) -> kuzu.Database:
+def open_file(path: Path, options: FileOptions) -> Database:
     """Open a file. Raises errors of `kgserve.errors`."""
     try:
-        return kuzu.Database(
+        return Database(
             str(path),
             buffer_pool_size=options.cache_bytes,
             max_num_threads=options.threads,

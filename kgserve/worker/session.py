@@ -7,16 +7,15 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-import kuzu
-
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.errors import InvalidInput
+from kgserve.worker.binding import Connection, Database, PreparedStatement, QueryResult
 from kgserve.worker.failures import STATEMENT_ERRORS, translate, translate_statement
 
 Row = list[Any]
 
-# kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
+# Kùzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
 _ = importlib.util
 
 
@@ -26,9 +25,9 @@ class Session:
     ``whole``: the file has columns for extras. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
-    def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
-        self._connection = kuzu.Connection(database)
-        self._prepared: dict[str, kuzu.PreparedStatement] = {}
+    def __init__(self, database: Database, *, whole: bool = False) -> None:
+        self._connection = Connection(database)
+        self._prepared: dict[str, PreparedStatement] = {}
         self.whole = whole
         self.slice_bytes = 64 << 20
 
@@ -67,7 +66,7 @@ class Session:
         except RuntimeError as error:
             raise translate(error) from error
 
-    def foreign(self, statement: Statement) -> kuzu.QueryResult:
+    def foreign(self, statement: Statement) -> QueryResult:
         """The open result of a statement that a caller wrote and the guard let through.
 
         Raises errors made for who wrote it, with the place in the text where the engine tells it.
@@ -82,7 +81,7 @@ class Session:
         self._prepared.clear()
         self._connection.close()
 
-    def _prepare(self, query: LiteralString) -> kuzu.PreparedStatement:
+    def _prepare(self, query: LiteralString) -> PreparedStatement:
         prepared = self._prepared.get(query)
         if prepared is None:
             with warnings.catch_warnings():
@@ -91,9 +90,7 @@ class Session:
                 prepared = self._prepared[query] = self._connection.prepare(query)
         return prepared
 
-    def _execute(
-        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None
-    ) -> kuzu.QueryResult:
+    def _execute(self, statement: str | PreparedStatement, parameters: Mapping[str, Any] | None) -> QueryResult:
         result = self._connection.execute(statement, dict(parameters or {}))
         if isinstance(result, list):
             raise InvalidInput("a text with several statements")

@@ -14,14 +14,13 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import kuzu
-
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.worker import arrow_values
+from kgserve.worker.binding import QueryResult
 from kgserve.worker.columns import microseconds
 from kgserve.worker.failures import STATEMENT_ERRORS, translate_statement
 from kgserve.worker.session import Session
@@ -45,7 +44,7 @@ class Cursor:
     """The open result of a statement. ``total`` is how many rows it has."""
 
     def __init__(
-        self, session: Session, statement: Statement, result: kuzu.QueryResult, *, through_arrow: bool = False
+        self, session: Session, statement: Statement, result: QueryResult, *, through_arrow: bool = False
     ) -> None:
         """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
         self._session = session

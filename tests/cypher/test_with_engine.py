@@ -66,8 +66,10 @@ def test_the_engine_bears_the_largest_statements(worker: Worker, name: str) -> N
 def test_parameters_arrive_as_they_are(store: Path) -> None:
     """In a process of its own, for wrong ones have crashed it."""
     program = (
-        "import sys, kuzu; from kgserve.cypher.guard import examine\n"
-        f"connection = kuzu.Connection(kuzu.Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
+        "import bench\n"
+        "from kgserve.cypher.guard import examine\n"
+        "from kgserve.worker.binding import Connection, Database\n"
+        f"connection = Connection(Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
         "rows = [{'a': 1, 'b': 'x'}, {'b': 'y', 'a': 2.5}, {'b': None}]\n"
         "for value in (None, [], [1, 2.5], rows, {'a': [1]}, [[1], []], 'a\\0b', 2**63 - 1, True):\n"
         "    text = 'RETURN $v IS NULL' if value is None else 'RETURN $v'\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import kuzu
 import pytest
 
 from kgserve.cypher.guard import Statement
 from kgserve.worker import schema, statement
+from kgserve.worker.binding import Database  # noqa: TID251
 from kgserve.worker.session import Session
 
 CREATE = """
@@ -22,7 +22,7 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 
 @pytest.fixture(scope="module")
 def session() -> Generator[Session]:
-    database = kuzu.Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)  # noqa: TID251
+    database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
     session = Session(database)
     schema.create(session)
     session.run(CREATE)
