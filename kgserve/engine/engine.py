@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -35,7 +35,10 @@ from kgserve.engine.turns import Turns, asker
 from kgserve.metrics.origin import add_part
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
+from kgserve.settings import MEBIBYTE, EngineName, Settings
 
+LEAST_BESIDE_MB = 256
+"""What an engine's process may take beside its page cache, at the least."""
 _SHOWN = 500
 _VECTOR_ROWS = 2048
 _KEPT_PER_VECTOR = 190_000
@@ -49,11 +52,29 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """
 
     file: FileOptions = FileOptions()
+    engine: EngineName = "kuzu"
     readers: int = 4
     read_timeout: float = 10.0
     store: str = ""
     slow: SlowLog | None = None
     closing: threading.Event | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
+        """What the engine files of a store are opened with."""
+        return cls(
+            file=FileOptions(
+                cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
+                threads=settings.engine_threads,
+                memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
+            ),
+            engine=settings.engine,
+            readers=settings.read_connections,
+            read_timeout=settings.query_timeout,
+            store=store,
+            slow=slow,
+            closing=closing,
+        )
 
 
 class Session:
@@ -139,7 +160,7 @@ class Engine:
 
     def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
         """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
-        process = nursery.process(options.readers)
+        process = nursery(options.engine).process(options.readers)
         try:
             asked = making or Open(str(path), options.file)
             opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
@@ -267,7 +288,7 @@ def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOpt
     if isinstance(rows, Change):
         return Engine(path, options, Make(str(path), rows, State.of(state), options.file, whole))
     # What was needed for building goes with the process.
-    process = nursery.process(0)
+    process = nursery(options.engine).process(0)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)

@@ -18,7 +18,7 @@ import structlog
 
 from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
-from kgserve.engine.protocol import FileOptions
+from kgserve.engine.packages import edition
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
@@ -26,7 +26,7 @@ from kgserve.journal.tail import Tail
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
-from kgserve.settings import MEBIBYTE, Settings
+from kgserve.settings import Settings
 from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
 from kgserve.store.room import require_room
@@ -46,8 +46,6 @@ or once it has been behind for so long."""
 LEAST_REPLAYED_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
-LEAST_BESIDE_MB = 256
-"""What an engine's process may take beside its page cache, at the least."""
 
 
 class EngineView:
@@ -57,12 +55,20 @@ class EngineView:
     was wrong with a file that had been closed cleanly.
     """
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        journal: Journal,
+        rows: RowsView,
+        settings: Settings,
+        slow: SlowLog,
+        closing: threading.Event,
+    ) -> None:
         """Open nothing yet."""
         self._rows = rows
         self.layout = layout
         self.journal = journal
-        self.options = options
+        self.options = EngineOptions.of(settings, layout.name, slow, closing)
         self.rebuilds = 0
         self.losses = 0
         self.found_damaged: str | None = None
@@ -294,7 +300,7 @@ class EngineView:
             if engine is None:
                 return
             engine.retire()
-            _wait_until(lambda: engine.closed, self.options.read_timeout + 5)
+            _wait_until(lambda: engine.closed or engine.is_lost, self.options.read_timeout + 5)
             if self.failed is None and engine.closed:
                 self._leave(engine)
 
@@ -306,13 +312,17 @@ class EngineView:
             if (engine_log := files.wal_path(engine.path)).exists():
                 engine_log.rename(files.wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(files.wal_path(home))))
+        left = file_mark(home), file_mark(files.wal_path(home))
+        self.layout.mark_engine(EngineMark(self.state, *left, edition(self.options.engine)))
 
     def _open(self) -> Engine:
-        """Open the file as it was left, or build it anew. Raises JournalDamaged, StorageFull or Unavailable."""
+        """Open the file as it was left, or build it anew; always, when another engine left it.
+
+        Raises JournalDamaged, StorageFull or Unavailable.
+        """
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
-        if mark is not None and self._is_outgrown():
+        if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):
             return self._build("")
         reason = self._why_not(mark)
         if reason is None and mark is not None:
@@ -366,22 +376,6 @@ class EngineView:
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._engine
-
-
-def engine_options(settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> EngineOptions:
-    """What the engine files of a store are opened with."""
-    return EngineOptions(
-        file=FileOptions(
-            cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
-            threads=settings.engine_threads,
-            memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
-        ),
-        readers=settings.read_connections,
-        read_timeout=settings.query_timeout,
-        store=store,
-        slow=slow,
-        closing=closing,
-    )
 
 
 def next_change(tail: Tail, after: int, last: int) -> NetChange:

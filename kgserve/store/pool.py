@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 import structlog
 
+from kgserve.engine.packages import edition
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storage_error, sync_folder
 from kgserve.metrics.observation import Observation
@@ -72,6 +73,7 @@ class StorePool:
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
     def __init__(self, settings: Settings) -> None:
+        edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.observation = Observation(settings)
         self.data_dir = _usable(settings.data_dir.resolve())
@@ -385,8 +387,7 @@ class StorePool:
 
 def _usable(data_dir: Path) -> Path:
     """A data folder whose path the engine can be told: it takes paths as text, and as patterns."""
-    text = str(data_dir)
-    if not text.isprintable() or any(sign in text for sign in _UNUSABLE):
+    if not (text := str(data_dir)).isprintable() or any(sign in text for sign in _UNUSABLE):
         raise InvalidInput(f"{text}: the data folder's path may not hold quotes, backslashes, *, ?, [ or ]")
     return data_dir
 

@@ -31,7 +31,7 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
-from kgserve.store.engine_view import EngineView, engine_options
+from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.gather import gather
 from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
@@ -102,8 +102,7 @@ class Store:
         self._folded = threading.Event()
         self._folded.set()
         self._fold_begins = threading.Lock()
-        options = engine_options(settings, layout.name, self.observation.slow, self._closing)
-        self.engine = EngineView(layout, self.journal, self.rows, options)
+        self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)

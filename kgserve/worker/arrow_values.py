@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from kgserve.arrow import pa
+from kgserve.worker.binding import INTERNAL
 
-_INTERNAL = {"_ID": "_id", "_LABEL": "_label", "_SRC": "_src", "_DST": "_dst", "_NODES": "_nodes", "_RELS": "_rels"}
+_INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES", "_RELS"), INTERNAL, strict=True))
 
 
 def rows(table: pa.Table) -> list[list[Any]]:
