@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import ladybug
+
+from kgserve.cypher.lexer import scan
 
 
 class Connection(ladybug.Connection):
@@ -19,6 +22,8 @@ class Connection(ladybug.Connection):
         return query, parameters
 
     def _execute_with_pybind(self, query: str, parameters: dict[str, Any]) -> Any:
+        if any(value is None for value in parameters.values()):
+            query, parameters = _without_nothing(query, parameters)
         if not parameters:
             return self._connection.query(query)
         return self._connection.execute(self._connection.prepare(query, parameters), parameters)
@@ -30,3 +35,18 @@ class Database(ladybug.Database):
     @classmethod
     def _resolve_backend_preference(cls, backend: str) -> str:  # noqa: ARG003 - its name is the package's
         return "pybind"
+
+
+def _without_nothing(query: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The same with NULL in place of parameters that are null and stand in several places.
+
+    Those get one type for all places: `$p IS NULL OR n.type = $p` makes a boolean of the type of n.
+    """
+    tokens = list(scan(query))
+    places = Counter(token.text[1:] for token in tokens if token.kind == "parameter")
+    nothing = {name for name, value in parameters.items() if value is None and places[name] > 1}
+    written = (
+        "NULL".ljust(len(token.text)) if token.kind == "parameter" and token.text[1:] in nothing else token.text
+        for token in tokens
+    )
+    return "".join(written), {name: value for name, value in parameters.items() if name not in nothing}
