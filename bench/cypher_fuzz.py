@@ -2,7 +2,8 @@
 
 Real queries are mutated, by values, tokens and characters. What the guard accepts runs in a process of its own, in a
 read-only transaction with a time limit, on a small store. A crash, a time limit overrun, memory above 1 GiB or a
-changed row is a violation: the text is shown, and the exit code is 1. With ``--write`` statements may write.
+changed row is a violation: the text is shown, and the exit code is 1. With ``--write`` statements may write. With
+``--compare`` both engines are asked instead, and what they answer otherwise is shown by kind.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from bench.cypher_agreement import compare_reads, compare_writes
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
@@ -38,6 +40,7 @@ PATIENCE = 15.0
 MAX_RESIDENT = 1 << 30
 RESTART_AFTER = 2_000
 NODES, EDGES = 300, 900
+COMPARED = 2_000
 _SCHEMA = Path(__file__).parent.parent / "schema"
 _PAGE = 4096
 
@@ -209,13 +212,24 @@ def _kind(outcome: Outcome) -> str:
     return f"engine: {head}"
 
 
+def compare(seed: int) -> int:
+    """Put the same statements to both engines and show what differs; 0, for that has to be judged."""
+    with tempfile.TemporaryDirectory() as folder:
+        compare_reads(Path(folder), COMPARED, seed).show()
+        compare_writes(Path(folder), COMPARED // 10, seed).show()
+    return 0
+
+
 def main() -> int:
     """Run the fuzz and report. 1 on any violation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--compare", action="store_true", help="put 2,000 texts, and 200 that write, to both engines")
     options = parser.parse_args()
+    if options.compare:
+        return compare(options.seed)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.kz"

@@ -50,6 +50,8 @@ def rows(session: Session, text: str, *, through_arrow: bool) -> list[list[Any]]
         "RETURN 1.5, true, 'text', NULL, CAST(7 AS INT8), CAST(7 AS UINT64), CAST(1.25 AS DECIMAL(5, 2))",
         "RETURN uuid('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'), BLOB('\\\\xAA'), 1.0 / 0.0, sqrt(-1.0)",
         "MATCH (n:Entity) WHERE n.id = 'none' RETURN n, n.id",
+        "MATCH (a:Entity) OPTIONAL MATCH (a)-[r {relation_type: 'S'}]->(b:Entity) RETURN a.id, r, [b] ORDER BY a.id",
+        "UNWIND [1, 2, 3, 4] AS i RETURN i, CASE WHEN i % 2 = 0 THEN {a: i, b: {c: [i]}} ELSE NULL END AS s",
     ],
 )
 def test_both_ways_agree(session: Session, text: str) -> None:
