@@ -7,6 +7,9 @@ MINUTES ?= 10
 ARGS    ?=
 PARTS   ?= serve test
 TARBALL ?=
+# What the second engine has to pass as the first does.
+SECOND  ?= tests/worker tests/engine tests/cypher tests/ops tests/property tests/store tests/backup tests/http/test_cypher.py \
+           tests/http/test_cypher_beside.py tests/http/test_abuse_cypher.py tests/http/test_abuse_cypher_limits.py
 
 venv := .venv
 bin  := $(venv)/bin
@@ -57,8 +60,9 @@ crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose it
 	@$(bin)/python -m bench.index_crash
 	@$(bin)/python -m bench.history_crash
 
-soak: $(dev) ## Write, read, listen, back up and kill for MINUTES, and compare: nothing lost, nothing leaks
+soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then the tests of SECOND, with ladybug
 	@$(bin)/python -m bench.trust_soak --minutes $(MINUTES) $(ARGS)
+	@KGSERVE_ENGINE=ladybug $(bin)/python -m pytest -q -n $(WORKERS) $(SECOND)
 
 abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
 	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
-import kuzu
 import msgspec
 import pyarrow as pa
 
 from bench.measure import clock
+from kgserve.worker.binding import Connection, Database, PreparedStatement, QueryResult
 
 SCHEMA = Path(__file__).parent.parent / "schema"
 MEBIBYTE = 1 << 20
@@ -81,9 +81,9 @@ class Engine:
 
     def __init__(self, path: Path, pool_mb: int = POOL_MB) -> None:
         assert importlib.util  # the engine's Arrow scan fails where nobody has imported it
-        self.database = kuzu.Database(path, buffer_pool_size=pool_mb * MEBIBYTE, max_db_size=1 << 36, max_num_threads=2)
-        self.connection = kuzu.Connection(self.database)
-        self._prepared: dict[str, kuzu.PreparedStatement] = {}
+        self.database = Database(path, buffer_pool_size=pool_mb * MEBIBYTE, max_db_size=1 << 36, max_num_threads=2)
+        self.connection = Connection(self.database)
+        self._prepared: dict[str, PreparedStatement] = {}
         self.run("CALL auto_checkpoint=false")
         self.run("CALL force_checkpoint_on_close=false")
 
@@ -112,8 +112,8 @@ class Engine:
         self.run("COMMIT")
 
     @staticmethod
-    def _rows(result: kuzu.QueryResult | list[kuzu.QueryResult]) -> list[Row]:
-        assert isinstance(result, kuzu.QueryResult)
+    def _rows(result: QueryResult | list[QueryResult]) -> list[Row]:
+        assert isinstance(result, QueryResult)
         rows = cast("list[Row]", result.get_all())
         result.close()
         return rows

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kuzu
 import msgspec
+
+from kgserve.worker.binding import Connection, Database, QueryResult
 
 CACHE_BYTES = 128 << 20
 MAX_ROWS = 1000
@@ -70,8 +71,8 @@ class Runner:
             self._database = self._open()
         self._connection = self._connect()
 
-    def _open(self) -> kuzu.Database:
-        return kuzu.Database(
+    def _open(self) -> Database:
+        return Database(
             str(self._path),
             buffer_pool_size=CACHE_BYTES,
             max_num_threads=2,
@@ -91,24 +92,24 @@ class Runner:
             self._connection.execute("COMMIT")
         return rows
 
-    def _connect(self) -> kuzu.Connection:
-        connection = kuzu.Connection(self._database)
+    def _connect(self) -> Connection:
+        connection = Connection(self._database)
         # Files have been damaged by it before, and what is looked for here is what texts do.
         connection.execute("CALL force_checkpoint_on_close=false")
         connection.set_query_timeout(self._timeout_ms)
         return connection
 
 
-def _has_times(result: kuzu.QueryResult) -> bool:
+def _has_times(result: QueryResult) -> bool:
     """Whether a column can hold a date or a time before year 1 or after 9999: the binding crashes on those."""
     return any("DATE" in name or "TIMESTAMP" in name for name in result.get_column_data_types())
 
 
-def _through_arrow(result: kuzu.QueryResult) -> int:
+def _through_arrow(result: QueryResult) -> int:
     return len(result.get_as_arrow(MAX_ROWS))
 
 
-def _one_by_one(result: kuzu.QueryResult) -> int:
+def _one_by_one(result: QueryResult) -> int:
     rows = 0
     while rows < MAX_ROWS and result.has_next():
         repr(result.get_next())

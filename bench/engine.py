@@ -30,7 +30,7 @@ from kgserve.engine.process import nursery, own_memory
 from kgserve.engine.protocol import Change, FileOptions
 from kgserve.model.change import StoreState
 from kgserve.model.rows import NodeRow
-from kgserve.worker import database, statement
+from kgserve.worker import chosen, database, statement
 from kgserve.worker.session import Session
 
 
@@ -42,8 +42,8 @@ def cost(*, quick: bool) -> Report:
     point = examine("MATCH (e:Entity {id: $id}) RETURN e.id, e.content", {"id": "n7"}, writable=False)
     every = examine("MATCH (e:Entity) RETURN e.id, e.type, e.content, e.version", {}, writable=False)
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
-        path, options = Path(folder) / "graph.kuzu", EngineOptions(FileOptions(), readers=1)
-        nursery.prepare()
+        path, options = Path(folder) / "graph.kuzu", EngineOptions(FileOptions(), engine=chosen.engine, readers=1)
+        nursery(chosen.engine).prepare()
         engine = build(path, Change(None, nodes, [], [], [], [], [], []), StoreState(1, 1, 0, len(nodes), 0), options)
         with engine.reader(0) as session:
 
@@ -73,7 +73,7 @@ def cost(*, quick: bool) -> Report:
         report.within("point query: p50", there.fine, there.p50, here.p50 + 0.3, limit)
         rate, baseline = (f"{len(nodes) / each:,.0f} rows/ms" for each in (streamed, whole))
         report.compare("100,000 rows", rate, baseline, whole / streamed, ("≥", 0.8))
-        begun = _timed(lambda: nursery.process(4).close(), 50)
+        begun = _timed(lambda: nursery(chosen.engine).process(4).close(), 50)
         report.fact("a process begun", begun.fine)
     _cold(report, 5 if quick else 20)
     return report

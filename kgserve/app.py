@@ -115,7 +115,7 @@ def create_app(
 def serve(settings: Settings) -> int:
     """Serve until a signal stops it; the process's exit code. Reasons not to start go to standard error."""
     log.configure(settings.log_format, settings.log_level)
-    nursery.log = (settings.log_format, settings.log_level)
+    nursery(settings.engine).log = (settings.log_format, settings.log_level)
     _let_files_be_many()
     try:
         check_may_start(settings, settings.data_dir)
@@ -164,7 +164,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
 
     def started() -> None:
         publish()
-        nursery.prepare()
+        nursery(settings.engine).prepare()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.

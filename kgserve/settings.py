@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,7 @@ from kgserve.errors import FieldError, InvalidInput
 
 PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20
+EngineName: TypeAlias = Literal["kuzu", "ladybug"]
 
 
 def _as_path(_kind: type, text: str) -> Path:
@@ -43,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
     log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
-    engine: Annotated[Literal["kuzu"], _doc("Database engine behind the stores")] = "kuzu"
+    engine: Annotated[EngineName, _doc("Database engine behind the stores; ladybug has to be installed")] = "kuzu"
     max_open_stores: Annotated[int, _doc("Stores kept open; the least recently used idle one closes", ge=1)] = 64
     buffer_pool_mb: Annotated[int, _doc("Upper bound of the engine's page cache, per store", ge=64)] = 512
     engine_memory_mb: Annotated[

@@ -7,6 +7,7 @@ from itertools import count
 import httpx
 import pytest
 
+import tests.engines  # pyright: ignore[reportUnusedImport]  # before anything of the engine is imported
 import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the profile of `make fuzz` must be known before tests are collected
 from kgserve import log
 from tests.access.keys import client, given

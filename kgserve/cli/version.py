@@ -11,9 +11,12 @@ from kgserve import __version__
 
 @click.command()
 def version() -> None:
-    """Print the versions of kgserve, its engine and Python."""
+    """Print the versions of kgserve, its engines and Python."""
+    from contextlib import suppress
     from importlib import metadata
 
     click.echo(f"kgserve {__version__}")
-    click.echo(f"kuzu {metadata.version('kuzu')}")
+    for engine in ("kuzu", "ladybug"):
+        with suppress(metadata.PackageNotFoundError):
+            click.echo(f"{engine} {metadata.version(engine)}")
     click.echo(f"Python {platform.python_version()}")

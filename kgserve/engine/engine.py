@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -35,8 +35,12 @@ from kgserve.engine.turns import Turns, asker
 from kgserve.metrics.origin import add_part
 from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
+from kgserve.settings import MEBIBYTE, EngineName, Settings
 
+LEAST_BESIDE_MB = 256
+"""What an engine's process may take beside its page cache, at the least."""
 _SHOWN = 500
+_PAUSE_SECONDS = 0.005
 _VECTOR_ROWS = 2048
 _KEPT_PER_VECTOR = 190_000
 _KEPT_PER_EDGE = 6_000
@@ -49,11 +53,29 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """
 
     file: FileOptions = FileOptions()
+    engine: EngineName = "kuzu"
     readers: int = 4
     read_timeout: float = 10.0
     store: str = ""
     slow: SlowLog | None = None
     closing: threading.Event | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
+        """What the engine files of a store are opened with."""
+        return cls(
+            file=FileOptions(
+                cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
+                threads=settings.engine_threads,
+                memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
+            ),
+            engine=settings.engine,
+            readers=settings.read_connections,
+            read_timeout=settings.query_timeout,
+            store=store,
+            slow=slow,
+            closing=closing,
+        )
 
 
 class Session:
@@ -150,7 +172,7 @@ class Engine:
 
     def __init__(self, path: Path, options: EngineOptions, making: Make | None = None) -> None:
         """Open an existing file, or the one that is made. Raises EngineFailed when the engine will not have it."""
-        process = nursery.process(options.readers, options.store)
+        process = nursery(options.engine).process(options.readers, options.store)
         try:
             asked = making or Open(str(path), options.file)
             opened = process.channels[0].ask(asked, Opened, broken_off=options.closing if making else None)
@@ -240,6 +262,12 @@ class Engine:
         if idle:
             self._close()
 
+    def wait_closed(self, seconds: float) -> None:
+        """Block until the last reader of a retired engine has left, or so long."""
+        deadline = time.monotonic() + seconds
+        while not (self.closed or self.is_lost) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+
     def retire_if_idle(self) -> bool:
         """As `retire`, unless somebody reads; whether it is closed now."""
         with self._lock:
@@ -289,7 +317,7 @@ def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOpt
     if isinstance(rows, Change):
         return Engine(path, options, Make(str(path), rows, State.of(state), options.file, whole))
     # What was needed for building goes with the process.
-    process = nursery.process(0, options.store)
+    process = nursery(options.engine).process(0, options.store)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)

@@ -18,7 +18,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import structlog
 
@@ -27,6 +27,7 @@ from kgserve.decoding import msgpack_decoder
 from kgserve.engine.protocol import FORK, Doubtful, Failed, Interrupt, Ping, Request, encode, receive_reply
 from kgserve.errors import InvalidInput, TimedOut, Unavailable, kind_named
 from kgserve.log import LogFormat, LogLevel
+from kgserve.settings import EngineName
 
 log = structlog.get_logger()
 
@@ -217,12 +218,13 @@ class Channel:
 
 
 class Nursery:
-    r"""Where processes come from: one that has the engine imported, and forks. It is begun when it is first needed.
+    r"""Where processes come from: one that has an engine imported, and forks. It is begun when it is first needed.
 
     It ends once nobody has needed it for a minute, unless it is `prepare`\ d.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: EngineName) -> None:
+        self._engine = engine
         self.log: tuple[LogFormat, LogLevel] = ("console", "info")
         self._stays = False
         self._lock = threading.Lock()
@@ -263,9 +265,9 @@ class Nursery:
         with other:
             environment = {**os.environ, "PYTHONPATH": _paths()}
             seconds = "0" if self._stays else str(IDLE_SECONDS)
-            command = [sys.executable, "-P", "-m", "kgserve.worker", str(other.fileno()), seconds, *self.log]
+            command = [sys.executable, "-P", "-m", "kgserve.worker", self._engine, str(other.fileno()), seconds]
             self._parent = subprocess.Popen(  # noqa: S603
-                command,
+                [*command, *self.log],
                 pass_fds=[other.fileno()],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -295,9 +297,14 @@ class Nursery:
             self._parent = None
 
 
-nursery = Nursery()
-"""The nursery of this process."""
-atexit.register(nursery.close)
+_nurseries: dict[EngineName, Nursery] = {engine: Nursery(engine) for engine in get_args(EngineName)}
+for _each in _nurseries.values():
+    atexit.register(_each.close)
+
+
+def nursery(engine: EngineName) -> Nursery:
+    """The nursery of an engine; a process has one of each, for two folders may be open in it."""
+    return _nurseries[engine]
 
 
 def own_memory(number: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,12 +18,15 @@ import structlog
 
 from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
+from kgserve.engine.packages import edition
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
+from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
+from kgserve.settings import Settings
 from kgserve.store.engine_places import EnginePlaces
 from kgserve.store.layout import EngineMark, Layout, file_mark
 from kgserve.store.rebuild import rebuild
@@ -52,12 +55,20 @@ class EngineView:
     was wrong with a file that had been closed cleanly.
     """
 
-    def __init__(self, layout: Layout, journal: Journal, rows: RowsView, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        journal: Journal,
+        rows: RowsView,
+        settings: Settings,
+        slow: SlowLog,
+        closing: threading.Event,
+    ) -> None:
         """Open nothing yet."""
         self._rows = rows
         self.layout = layout
         self.journal = journal
-        self.options = options
+        self.options = EngineOptions.of(settings, layout.name, slow, closing)
         self.begun = self.losses = self.rebuilds = 0
         self.places = EnginePlaces(1)
         self.found_damaged: str | None = None
@@ -317,7 +328,7 @@ class EngineView:
             engine = self._engine
             if engine is not None:
                 engine.retire()
-                _wait_until(lambda: engine.closed or engine.is_lost, self.options.read_timeout + 5)
+                engine.wait_closed(self.options.read_timeout + 5)
                 self._ended(engine, "the store closes")
             self.places.leave(self)
 
@@ -329,17 +340,23 @@ class EngineView:
             if (engine_log := files.wal_path(engine.path)).exists():
                 engine_log.rename(files.wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(EngineMark(self.state, file_mark(home), file_mark(files.wal_path(home))))
+        left = file_mark(home), file_mark(files.wal_path(home))
+        self.layout.mark_engine(EngineMark(self.state, *left, edition(self.options.engine)))
 
     def _open(self) -> Engine:
-        """Open the file as it was left, or build it anew. Raises JournalDamaged, StorageFull or Unavailable."""
+        """Open the file as it was left, or build it anew; always, when another engine left it.
+
+        Raises JournalDamaged, StorageFull or Unavailable.
+        """
         # What nobody waits for takes a place only where that keeps nobody waiting.
         self.places.take(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
-        if mark is not None and self._is_outgrown():
+        if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):
             return self._build("")
-        reason = self._why_not(mark)
+        reason = "the engine was not closed cleanly"
+        if mark is not None:
+            reason = self.layout.engine_fault(mark, self.journal.oldest, self.journal.last)
         if reason is None and mark is not None:
             try:
                 engine, self.state = self._open_as_left(mark), mark.state
@@ -356,17 +373,6 @@ class EngineView:
         file, log_ = self.bytes()
         missed = self._behind_rows > max(WORTH_ROWS, (self.state.nodes + self.state.edges) // 2)
         return missed or log_ > max(LEAST_REPLAYED_BYTES, file)
-
-    def _why_not(self, mark: EngineMark | None) -> str | None:
-        """Why the engine's file cannot be taken as it is."""
-        home = self.layout.engine
-        if mark is None:
-            return "the engine was not closed cleanly"
-        if (file_mark(home), file_mark(files.wal_path(home))) != (mark.file, mark.log):
-            return "the engine's files are not as they were left"
-        if not self.journal.oldest - 1 <= mark.state.sequence <= self.journal.last:
-            return "the journal does not go on where the engine's file ends"
-        return None
 
     def _open_as_left(self, mark: EngineMark) -> Engine:
         engine = Engine(self.layout.engine, self.options)
@@ -391,9 +397,3 @@ class EngineView:
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._begin(engine, "built anew" if reason else "a new file")
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)

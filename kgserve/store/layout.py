@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from kgserve.decoding import decode_json
+from kgserve.engine.files import wal_path
 from kgserve.errors import InvalidInput
 from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
@@ -80,12 +81,14 @@ class CloseMark(msgspec.Struct, frozen=True):
 class EngineMark(msgspec.Struct, frozen=True):
     """engine.json: written when the engine's file is closed cleanly, removed before it is opened.
 
-    If all of it fits, the files are as they were left, and hold the store at this state.
+    If all of it fits, the files are as they were left, and hold the store at this state. Only the ``engine`` that wrote
+    them, in its version, is to open them.
     """
 
     state: StoreState
     file: FileMark
     log: FileMark
+    engine: str
 
 
 class Layout:
@@ -196,11 +199,19 @@ class Layout:
     def engine_mark(self) -> EngineMark | None:
         """How the engine's file was left, if it was closed cleanly."""
         found = _read_mark(self._engine_mark, _StoredEngineMark)
-        return found and EngineMark(found.state, found.file, found.log)
+        return found and EngineMark(found.state, found.file, found.log, found.engine)
+
+    def engine_fault(self, mark: EngineMark, oldest: int, last: int) -> str | None:
+        """Why the engine's file cannot be taken as it is, with a journal that goes from one commit to another."""
+        if (file_mark(self.engine), file_mark(wal_path(self.engine))) != (mark.file, mark.log):
+            return "the engine's files are not as they were left"
+        if not oldest - 1 <= mark.state.sequence <= last:
+            return "the journal does not go on where the engine's file ends"
+        return None
 
     def mark_engine(self, mark: EngineMark) -> None:
         """Write engine.json."""
-        stored = _StoredEngineMark(*_stored(mark.state), file=mark.file, log=mark.log)
+        stored = _StoredEngineMark(*_stored(mark.state), file=mark.file, log=mark.log, engine=mark.engine)
         write_whole(self._engine_mark, msgspec.json.encode(stored))
 
     def forget_engine_mark(self) -> None:
@@ -260,6 +271,7 @@ class _StoredMark(_StoredState, frozen=True, kw_only=True):
 class _StoredEngineMark(_StoredState, frozen=True, kw_only=True):
     file: FileMark
     log: FileMark
+    engine: str = "kuzu 0.11.3"  # the only one there was when marks did not name it
 
 
 def _stored(state: StoreState) -> tuple[int, int, str, int, int]:

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 import structlog
 
+from kgserve.engine.packages import edition
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storage_error, sync_folder
 from kgserve.metrics.observation import Observation
@@ -72,6 +73,7 @@ class StorePool:
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
     def __init__(self, settings: Settings) -> None:
+        edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.observation = Observation(settings)
         self.data_dir = usable_folder(settings.data_dir.resolve())

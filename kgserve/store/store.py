@@ -31,7 +31,6 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.compaction import Compactor
-from kgserve.store.engine_options import engine_options
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.folding import Folding
@@ -101,8 +100,7 @@ class Store:
         self._closing = threading.Event()
         self._committed_at = time.monotonic()
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
-        options = engine_options(settings, layout.name, self.observation.slow, self._closing)
-        self.engine = EngineView(layout, self.journal, self.rows, options)
+        self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
         self.lists = Lists(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)

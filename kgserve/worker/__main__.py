@@ -1,4 +1,4 @@
-"""The nursery: `python -m kgserve.worker FD SECONDS FORMAT LEVEL`, started by a server.
+"""The nursery: `python -m kgserve.worker ENGINE FD SECONDS FORMAT LEVEL`, started by a server.
 
 It imports the engine once, and makes a process for each file by forking: that takes milliseconds instead of a quarter
 of a second, and they share what was imported.
@@ -20,6 +20,8 @@ from typing import cast
 from kgserve.allocator import bound_arenas, give_back
 from kgserve.engine.protocol import FORK
 from kgserve.log import LogFormat, LogLevel, configure
+from kgserve.settings import EngineName
+from kgserve.worker import chosen
 
 MOST_CHANNELS = 100
 NICE = 5
@@ -27,7 +29,7 @@ ARENAS = 2
 """Each reserves 64 MiB of the address space that a process may have."""
 
 
-def main(number: str, seconds: str, log_format: str, log_level: str) -> None:
+def main(engine: str, number: str, seconds: str, log_format: str, log_level: str) -> None:
     """Fork when asked to, until the server is gone or has not asked for so many seconds; 0 is for ever."""
     # The server ends its processes in its own time; a key pressed at the terminal reaches all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -35,6 +37,7 @@ def main(number: str, seconds: str, log_format: str, log_level: str) -> None:
     bound_arenas(ARENAS)
     _give_way()
     configure(cast("LogFormat", log_format), cast("LogLevel", log_level))
+    chosen.engine = cast("EngineName", engine)
     serving = import_module("kgserve.worker.serving")
     import_module("pyarrow")
     import_module("kgserve.worker.database").warm()

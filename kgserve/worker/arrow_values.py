@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from kgserve.arrow import pa
+from kgserve.worker.binding import INTERNAL
 
-_INTERNAL = {"_ID": "_id", "_LABEL": "_label", "_SRC": "_src", "_DST": "_dst", "_NODES": "_nodes", "_RELS": "_rels"}
+_INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES", "_RELS"), INTERNAL, strict=True))
 
 
 def rows(table: pa.Table) -> list[list[Any]]:
@@ -71,12 +72,21 @@ def _maps(array: pa.Array) -> list[dict[str, Any] | None]:
 
 def _structs(array: pa.Array) -> list[dict[str, Any] | None]:
     names = [_INTERNAL.get(str(field.name), str(field.name)) for field in array.type]
-    columns = [_values(part) for part in array.flatten()]
     there = array.is_valid().to_pylist()
+    # Not flatten(): it takes the parts of a Kùzu's struct to be where the struct is.
+    columns = [_spread(_values(array.field(number)), there) for number in range(array.type.num_fields)]
     return [
         {name: column[place] for name, column in zip(names, columns, strict=True)} if there[place] else None
         for place in range(len(array))
     ]
+
+
+def _spread(values: list[Any], there: list[bool]) -> list[Any]:
+    """Kùzu leaves out the parts of structs that are null, so that those of the next stand in their place."""
+    if len(values) == len(there):
+        return values
+    left = iter(values)
+    return [next(left) if is_there else None for is_there in there]
 
 
 def _cut(values: list[Any], lengths: list[int | None], there: list[bool]) -> list[list[Any] | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-import kuzu
 import msgspec
 
 from kgserve.engine.protocol import FileOptions
@@ -14,6 +13,7 @@ from kgserve.model.change import NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.worker import bulk, schema
 from kgserve.worker.apply import apply, record
+from kgserve.worker.binding import Database
 from kgserve.worker.failures import translate
 from kgserve.worker.session import Session
 
@@ -24,7 +24,7 @@ _BUILDING_BYTES = 384 << 20
 _GROUP_BYTES = 64 << 20
 
 
-OpenFile: TypeAlias = tuple[kuzu.Database, Session]
+OpenFile: TypeAlias = tuple[Database, Session]
 """A file in service, and the session that writes."""
 
 
@@ -85,7 +85,7 @@ def warm() -> None:
 
     The first file of a process is made in a third of the time.
     """
-    database = kuzu.Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
+    database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
     session = Session(database, whole=True)
     session.run("CALL auto_checkpoint=false")
     schema.create(session)
@@ -128,10 +128,10 @@ _POINT = "MATCH (e:Entity {id: '0-0'}) RETURN e"
 _AROUND = "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE y.id = '0-0' RETURN x.id, k.weight ORDER BY x.id LIMIT 5"
 
 
-def open_file(path: Path, options: FileOptions) -> kuzu.Database:
+def open_file(path: Path, options: FileOptions) -> Database:
     """Open a file. Raises errors of `kgserve.errors`."""
     try:
-        return kuzu.Database(
+        return Database(
             str(path),
             buffer_pool_size=options.cache_bytes,
             max_num_threads=options.threads,

@@ -20,7 +20,7 @@ from kgserve.errors import (
 
 log = structlog.get_logger()
 
-# First match wins. Texts of kuzu 0.11.3.
+# First match wins. Texts of kuzu 0.11.3, which are also those of ladybug 0.22.0.
 _TABLE: tuple[tuple[str, type[KgserveError], str], ...] = (
     ("Interrupted.", TimedOut, "the query ran into its time limit and was stopped"),
     ("No space left on device", StorageFull, "no room on the disk; free some space and try again"),
@@ -42,6 +42,8 @@ def translate(error: RuntimeError) -> KgserveError:
 _FAULTS = ("Parser", "Binder", "Catalog", "Conversion", "Overflow", "Runtime")
 _FAULT = re.compile(rf"(?:{'|'.join(_FAULTS)}) exception: (?P<message>.*)", re.DOTALL)
 _PLACE = re.compile(r"\s*\(line: (?P<line>\d+), offset: (?P<offset>\d+)\).*", re.DOTALL)
+# Ladybug says how to install what nobody here may install.
+_EXTENSION = re.compile(r" This function exists in the \w+ extension\..*", re.DOTALL)
 _WORD = re.compile(r"\w+|\S")
 _NAMED = re.compile(r"(?:Variable|function|Function|Table|property|Parameter|parameter) `?(?P<name>\w+)`?")
 SPENT = (
@@ -64,7 +66,7 @@ def translate_statement(error: Exception, statement: Statement) -> KgserveError:
     fault = _FAULT.match(said)
     if fault is None:
         return _odd(said)
-    message = fault["message"].strip()
+    message = _EXTENSION.sub("", fault["message"]).strip()
     place = _PLACE.search(message)
     if place is not None:
         offset = _offset(statement.text, int(place["line"]), int(place["offset"]))

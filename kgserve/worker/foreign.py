@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, LiteralString
 
-import kuzu
-
 from kgserve.engine.files import WAL_SUFFIX
 from kgserve.errors import Conflict, InvalidInput
+from kgserve.worker.binding import Connection, Database
 
 CACHE_BYTES = 256 << 20
 _MAX_FILE_BYTES = 1 << 40
@@ -26,7 +25,7 @@ _MAGIC = b"KUZU"
 class ForeignFile:
     """An open file of another program."""
 
-    def __init__(self, connection: kuzu.Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
         self._name = name
         self.tables = {row["name"]: self._columns(row["name"]) for row in self.rows("CALL show_tables() RETURN *")}
@@ -65,7 +64,7 @@ def foreign_file(path: Path) -> Generator[ForeignFile]:
         opened = path if whole else _copied(path, log, Path(folder))
         database = _open(opened, path, read_only=whole)
         try:
-            with kuzu.Connection(database) as connection:
+            with Connection(database) as connection:
                 yield ForeignFile(connection, path.name)
         finally:
             database.close()
@@ -80,10 +79,10 @@ def _check(file: BinaryIO, path: Path) -> None:
     head = file.read(12)
     if not head.startswith(_MAGIC):
         raise InvalidInput(f"{path} is no database file of Kùzu 0.11")
-    version, ours = int.from_bytes(head[4:12], "little"), kuzu.storage_version
-    if version != ours:
+    found, ours = int.from_bytes(head[4:12], "little"), Database.get_storage_version()
+    if found != ours:
         raise InvalidInput(
-            f"{path} has the storage version {version}, and this engine reads {ours} (Kùzu {kuzu.version}); "
+            f"{path} has the storage version {found}, and this engine reads {ours} (Kùzu {Database.get_version()}); "
             "export it with the Kùzu that wrote it, and import that"
         )
 
@@ -95,9 +94,9 @@ def _copied(path: Path, log: Path, folder: Path) -> Path:
     return copy
 
 
-def _open(path: Path, named: Path, *, read_only: bool) -> kuzu.Database:
+def _open(path: Path, named: Path, *, read_only: bool) -> Database:
     try:
-        return kuzu.Database(
+        return Database(
             str(path), buffer_pool_size=CACHE_BYTES, max_num_threads=2, max_db_size=_MAX_FILE_BYTES, read_only=read_only
         )
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
-import kuzu
 import msgspec
 
 from kgserve.engine.protocol import (
@@ -48,6 +47,7 @@ from kgserve.engine.protocol import (
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.worker import database, dumping, schema, statement
 from kgserve.worker.apply import apply
+from kgserve.worker.binding import Database
 from kgserve.worker.failures import SPENT
 from kgserve.worker.session import Session
 from kgserve.worker.statement import Cursor
@@ -66,7 +66,7 @@ class EngineFile:
 
     def __init__(self) -> None:
         self.options = FileOptions()
-        self._database: kuzu.Database | None = None
+        self._database: Database | None = None
         self.writer: Session | None = None
 
     def build(self, asked: Build) -> None:

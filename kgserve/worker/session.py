@@ -7,18 +7,17 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-import kuzu
-
 from kgserve.arrow import pa
 from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
 from kgserve.errors import InvalidInput
+from kgserve.worker.binding import Connection, Database, PreparedStatement, QueryResult
 from kgserve.worker.failures import STATEMENT_ERRORS, translate, translate_statement
 
 Row = list[Any]
 MAX_REMEMBERED = 64
 """Statements of callers that a connection remembers."""
 
-# kuzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
+# Kùzu uses importlib.util while it binds an Arrow table, without importing it: some processes fail there otherwise.
 _ = importlib.util
 
 
@@ -28,11 +27,11 @@ class Session:
     ``whole``: the file has columns for extras. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
-    def __init__(self, database: kuzu.Database, *, whole: bool = False) -> None:
-        self._connection = kuzu.Connection(database)
-        self._prepared: dict[str, kuzu.PreparedStatement] = {}
+    def __init__(self, database: Database, *, whole: bool = False) -> None:
+        self._connection = Connection(database)
+        self._prepared: dict[str, PreparedStatement] = {}
         # Callers' statements that read, by when they came last; those that came again are prepared.
-        self._met: dict[str, kuzu.PreparedStatement | None] = {}
+        self._met: dict[str, PreparedStatement | None] = {}
         self.whole = whole
         self.slice_bytes = 64 << 20
 
@@ -71,7 +70,7 @@ class Session:
         except RuntimeError as error:
             raise translate(error) from error
 
-    def foreign(self, statement: Statement) -> kuzu.QueryResult:
+    def foreign(self, statement: Statement) -> QueryResult:
         """The open result of a statement that a caller wrote and the guard let through.
 
         Raises errors made for who wrote it, with the place in the text where the engine tells it.
@@ -81,7 +80,7 @@ class Session:
         except STATEMENT_ERRORS as error:
             raise translate_statement(error, statement) from error
 
-    def again(self, statement: Statement) -> kuzu.QueryResult | None:
+    def again(self, statement: Statement) -> QueryResult | None:
         """As `foreign`, for a text that was `remember`ed; None for any other."""
         text = statement.text
         if text not in self._met:
@@ -109,22 +108,20 @@ class Session:
         self._met.clear()
         self._connection.close()
 
-    def _prepare(self, query: LiteralString) -> kuzu.PreparedStatement:
+    def _prepare(self, query: LiteralString) -> PreparedStatement:
         prepared = self._prepared.get(query)
         if prepared is None:
             prepared = self._prepared[query] = _prepared(self._connection, query)
         return prepared
 
-    def _execute(
-        self, statement: str | kuzu.PreparedStatement, parameters: Mapping[str, Any] | None
-    ) -> kuzu.QueryResult:
+    def _execute(self, statement: str | PreparedStatement, parameters: Mapping[str, Any] | None) -> QueryResult:
         result = self._connection.execute(statement, dict(parameters or {}))
         if isinstance(result, list):
             raise InvalidInput("a text with several statements")
         return result
 
 
-def _prepared(connection: kuzu.Connection, query: str) -> kuzu.PreparedStatement:
+def _prepared(connection: Connection, query: str) -> PreparedStatement:
     with warnings.catch_warnings():
         # Marked deprecated, but it halves the time of a point look-up.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -14,20 +14,18 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import kuzu
-
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.worker import arrow_values
+from kgserve.worker.binding import INTERNAL, QueryResult
 from kgserve.worker.columns import microseconds
 from kgserve.worker.failures import STATEMENT_ERRORS, translate_statement
 from kgserve.worker.session import Session
 
-_ID, _LABEL, _SOURCE, _TARGET = "_id", "_label", "_src", "_dst"
-_NODES, _RELATIONS = "_nodes", "_rels"
+_ID, _LABEL, _SOURCE, _TARGET, _NODES, _RELATIONS = INTERNAL
 _BATCH = 10_000
 _INT64 = range(-(1 << 63), 1 << 63)
 _IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
@@ -47,7 +45,7 @@ class Cursor:
     """The open result of a statement. ``total`` is how many rows it has."""
 
     def __init__(
-        self, session: Session, statement: Statement, result: kuzu.QueryResult, *, through_arrow: bool = False
+        self, session: Session, statement: Statement, result: QueryResult, *, through_arrow: bool = False
     ) -> None:
         """``through_arrow`` when a node may hold any time, as in a file that a statement has written to."""
         self._session = session
@@ -124,20 +122,19 @@ class Cursor:
             }
         if _is_relation(value):
             ends = {name: self._names.get(_offset(value[end])) for name, end in (("_from", _SOURCE), ("_to", _TARGET))}
-            return {_LABEL: value[_LABEL], **ends, **self._properties(value)}
+            return {"_label": value[_LABEL], **ends, **self._properties(value)}
         if _is_node(value):
             properties = self._properties(value)
             if value[_LABEL] == "Entity":
                 # Where a pattern leaves its labels open, the engine gives each node the columns of all tables.
                 properties = {name: properties[name] for name in NodeRow.__struct_fields__ if name in properties}
-            return {_LABEL: value[_LABEL], **properties}
+            return {"_label": value[_LABEL], **properties}
         return {str(name): self._plain(part) for name, part in value.items()}
 
     def _properties(self, value: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._plain(part) for name, part in value.items() if name not in _INTERNAL}
+        return {name: self._plain(part) for name, part in value.items() if name not in INTERNAL}
 
 
-_INTERNAL = frozenset({_ID, _LABEL, _SOURCE, _TARGET})
 _INTERNAL_ID = {"offset", "table"}
 
 

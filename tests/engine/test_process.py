@@ -32,6 +32,7 @@ from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher import run
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.engines import ENGINE
 from tests.store.writing import NAME, assert_whole, batch, settings, until, write
 
 SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) RETURN sum(a.version + b.version + c.version + d.version)"
@@ -184,7 +185,7 @@ def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: st
 
 
 def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1)
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     path = tmp_path / "graph.kuzu"
     engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
     with engine.reader() as session, pytest.raises(TimedOut):
@@ -197,7 +198,7 @@ def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_pat
 
 def test_what_is_made_while_a_store_closes_is_left(tmp_path: Path) -> None:
     closing = threading.Event()
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1, closing=closing)
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
     path = tmp_path / "graph.kuzu"
     engine = build(path, Change(None, [], [], [], [], [], [], []), StoreState(), options)
     threading.Timer(0.2, closing.set).start()
@@ -210,7 +211,7 @@ ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1,
 
 
 def test_who_stops_waiting_leaves_no_answer_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=1)
+    options = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     engine = build(tmp_path / "graph.kuzu", Change(None, [], [], [], [], [], [], []), StoreState(), options)
 
     def interrupted(*_: object) -> None:
@@ -244,7 +245,7 @@ def gone(number: int) -> bool:
 
 
 def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
-    nursery = Nursery()
+    nursery = Nursery(ENGINE)
     first = nursery.process(0)
     first.close()
     second = nursery.process(0)
@@ -256,7 +257,7 @@ def test_a_process_that_was_let_go_of_is_not_ended_again() -> None:
 
 
 def test_a_nursery_that_ended_is_begun_again() -> None:
-    nursery = Nursery()
+    nursery = Nursery(ENGINE)
     first = nursery.process(1)
     parent = nursery._parent
     assert parent is not None
@@ -276,8 +277,8 @@ def test_a_nursery_that_ended_is_begun_again() -> None:
 ORPHAN = """
 import os, time
 from kgserve.engine.process import nursery
-process = nursery.process(1)
-print(process.number, nursery._parent.pid, flush=True)
+process = nursery("kuzu").process(1)
+print(process.number, nursery("kuzu")._parent.pid, flush=True)
 time.sleep(60)
 """
 
@@ -294,13 +295,13 @@ def test_processes_end_with_the_server_however_that_ends() -> None:
 
 @pytest.mark.parametrize("module", ["kgserve.app", "kgserve.library", "kgserve.ops.cypher", "kgserve.store.pool"])
 def test_the_server_does_not_import_the_engine(module: str) -> None:
-    script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] == 'kuzu'])"
+    script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] in ('kuzu', 'ladybug')])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
 
 def test_a_nursery_nobody_needs_ends_in_a_while() -> None:
-    nursery = Nursery()
+    nursery = Nursery(ENGINE)
     nursery.process(0).close()
     parent = nursery._parent
     assert parent is not None

@@ -19,6 +19,7 @@ from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
+from tests.engines import ENGINE
 from tests.internals import assert_no_internals
 
 PATIENCE = 30
@@ -53,7 +54,7 @@ class Reply(msgspec.Struct, frozen=True):
 @contextmanager
 def serving(data: Path, **options: Any) -> Generator[Served]:
     """A server on ``data`` until the end of the block."""
-    words: dict[str, Any] = {"embedding_provider": "hashing", **options}
+    words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
     with (
         closing(bind(settings.host, 0)) as listener,

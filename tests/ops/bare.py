@@ -6,8 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import kuzu
 import msgspec
+
+from kgserve.worker.binding import Connection, Database, QueryResult  # noqa: TID251 - what kgserve is compared with
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 NODE = "MATCH (e:Entity) RETURN e.id, e.type, e.content, e.attributes ORDER BY e.id"
@@ -27,10 +28,8 @@ class Bare:
     """A file of the bare engine with the project's schema, without kgserve."""
 
     def __init__(self) -> None:
-        self._database = kuzu.Database(  # noqa: TID251 - what kgserve is compared with
-            ":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30
-        )
-        self._connection = kuzu.Connection(self._database)
+        self._database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
+        self._connection = Connection(self._database)
         for path in sorted(SCHEMA.glob("*.cypher")):
             for statement in filter(str.strip, path.read_text().split(";")):
                 self.run(statement)
@@ -40,7 +39,7 @@ class Bare:
             query = query.replace(f"MATCH {pattern}", f"MATCH {pattern[:2]}:Entity{pattern[2:]}")
             query = query.replace(f", {pattern}", f", {pattern[:2]}:Entity{pattern[2:]}")
         result = self._connection.execute(query, parameters or {})
-        assert isinstance(result, kuzu.QueryResult)
+        assert isinstance(result, QueryResult)
         with result:
             return [list(row) for row in result.get_all()]
 

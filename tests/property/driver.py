@@ -33,6 +33,7 @@ from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.engines import ENGINE
 from tests.property.graph import Graph, Outcome, Refused, extras_of
 from tests.store.writing import ask, held, until
 from tests.worker.reading import Contents, contents
@@ -291,7 +292,7 @@ class Driver:
         return Layout(self._data, NAME)
 
     def _open(self) -> None:
-        self.pool = StorePool(Settings(data_dir=self._data, **self._options))
+        self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
         self.store: Store = self.pool.acquire(NAME, create=True)
         self._rebuilds = 0
 

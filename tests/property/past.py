@@ -33,6 +33,7 @@ from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.historian import Historian
+from tests.engines import ENGINE
 from tests.property.batches import Batches
 from tests.property.driver import NAME, PATIENCE, Driver, listed
 from tests.property.graph import Graph, edge_extras_of, extras_of
@@ -140,7 +141,7 @@ class PastDriver(Driver):
 
     def _open(self) -> None:
         self.historian = Historian()
-        self.pool = StorePool(Settings(data_dir=self._data, **self._options))
+        self.pool = StorePool(Settings(data_dir=self._data, engine=ENGINE, **self._options))
         self.pool.companions.append(self.historian)
         self.store: Store = self.pool.acquire(NAME, create=True)
         self._rebuilds = self.store.engine.rebuilds

@@ -8,10 +8,10 @@ import pytest
 
 from kgserve.access.caller import LOCAL, Caller
 from kgserve.errors import NotFound
-from kgserve.settings import Settings
 from kgserve.store.feeds import Feeds
 from kgserve.store.pool import StorePool
 from kgserve.store.scoped import ScopedFeeds, ScopedPool, seen_by
+from tests.store.writing import settings
 
 BELONGS_TO_THE_WHOLE = {"lease", "__enter__", "__exit__"}
 """Made of what is redefined."""
@@ -19,7 +19,7 @@ BELONGS_TO_THE_WHOLE = {"lease", "__enter__", "__exit__"}
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[StorePool]:
-    with StorePool(Settings(data_dir=tmp_path, buffer_pool_mb=64, check_interval=0, indexes=False)) as pool:
+    with StorePool(settings(tmp_path, indexes=False)) as pool:
         for name in ("a", "team-1", "z"):
             pool.create(name)
         yield pool

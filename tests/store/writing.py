@@ -26,6 +26,7 @@ from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.rebuild import fresh_folder
 from kgserve.store.store import Store
+from tests.engines import ENGINE
 
 PATIENCE = 30
 NAME = "s"
@@ -34,7 +35,7 @@ UNTOUCHED = Reach(creates=False, deletes=False, sets=False)
 
 def settings(data: Path, **options: Any) -> Settings:
     """Settings for a data folder, with a small page cache and no background checks."""
-    values: dict[str, Any] = {"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, **options}
+    values: dict[str, Any] = {"data_dir": data, "buffer_pool_mb": 64, "check_interval": 0, "engine": ENGINE, **options}
     return Settings(**values)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import kuzu
 import pytest
 
 from kgserve.cypher.guard import Statement
 from kgserve.worker import schema, statement
+from kgserve.worker.binding import Database  # noqa: TID251
 from kgserve.worker.session import Session
 
 CREATE = """
@@ -22,7 +22,7 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 
 @pytest.fixture(scope="module")
 def session() -> Generator[Session]:
-    database = kuzu.Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)  # noqa: TID251
+    database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
     session = Session(database)
     schema.create(session)
     session.run(CREATE)
@@ -50,6 +50,8 @@ def rows(session: Session, text: str, *, through_arrow: bool) -> list[list[Any]]
         "RETURN 1.5, true, 'text', NULL, CAST(7 AS INT8), CAST(7 AS UINT64), CAST(1.25 AS DECIMAL(5, 2))",
         "RETURN uuid('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'), BLOB('\\\\xAA'), 1.0 / 0.0, sqrt(-1.0)",
         "MATCH (n:Entity) WHERE n.id = 'none' RETURN n, n.id",
+        "MATCH (a:Entity) OPTIONAL MATCH (a)-[r {relation_type: 'S'}]->(b:Entity) RETURN a.id, r, [b] ORDER BY a.id",
+        "UNWIND [1, 2, 3, 4] AS i RETURN i, CASE WHEN i % 2 = 0 THEN {a: i, b: {c: [i]}} ELSE NULL END AS s",
     ],
 )
 def test_both_ways_agree(session: Session, text: str) -> None:

@@ -13,10 +13,11 @@ from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import StoreState
+from tests.engines import ENGINE
 from tests.journal.history import History
 
 CACHE = 64 << 20
-OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), readers=1)
+OPTIONS = EngineOptions(FileOptions(cache_bytes=CACHE), engine=ENGINE, readers=1)
 
 
 @pytest.fixture

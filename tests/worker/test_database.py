@@ -16,11 +16,12 @@ from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.rows import EdgeKey
 from kgserve.worker.failures import translate
+from tests.engines import ENGINE
 from tests.journal.history import History
 from tests.store.writing import ask, batch, opened, tamper, write
 from tests.worker.reading import contents
 
-OPTIONS = EngineOptions(FileOptions(cache_bytes=64 << 20), readers=2, read_timeout=0.2)
+OPTIONS = EngineOptions(FileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=2, read_timeout=0.2)
 
 
 def built(folder: Path, history: History) -> Engine:

@@ -198,3 +198,22 @@ def test_a_statement_that_comes_again_sees_what_is_there_then(engine: Engine, se
     finally:
         engine.writer.run("MATCH (e:Entity {id: 'u'}) DELETE e")
     assert answer("b") == [[0, "b"]]
+
+
+@pytest.mark.parametrize("value", ['"a"', '"\\" AS y UNWIND [1] AS z RETURN z"', "[1]"])
+def test_no_parameter_becomes_part_of_the_text(session: Session, value: str) -> None:
+    """Ladybug's own package writes such a parameter into the text, also between quotes, which ends them."""
+    text = examined("RETURN 'to_json($x)' AS text, $x AS x", x=value)
+    with statement.reading(session, text) as cursor:
+        assert cursor.take(2) == [["to_json($x)", value]]
+
+
+def test_a_function_that_the_engine_lacks_is_a_fault_of_the_statement(session: Session) -> None:
+    with pytest.raises(InvalidInput, match=r"^query: [^.]*$"):
+        rows(session, "RETURN json_extract(1, 2, 3)")
+
+
+def test_a_parameter_that_is_null_has_a_type_for_each_of_its_places(session: Session) -> None:
+    text = examined("MATCH (n:Entity {id: 'n1'}) WHERE $x IS NULL OR n.type = $x RETURN n.version = $x, n.id", x=None)
+    with statement.reading(session, text) as cursor:
+        assert cursor.take(2) == [[None, "n1"]]

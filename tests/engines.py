@@ -1,0 +1,9 @@
+"""The engine that tests run with: the one that KGSERVE_ENGINE names, in this process and in those of its stores."""
+
+from __future__ import annotations
+
+from kgserve.settings import EngineName, load
+from kgserve.worker import chosen
+
+ENGINE: EngineName = load().engine
+chosen.engine = ENGINE
