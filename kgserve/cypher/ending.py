@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from kgserve.cypher.functions import AGGREGATES
 from kgserve.cypher.guard import Statement
 from kgserve.cypher.lexer import tokens
 from kgserve.cypher.outline import Outline
-from kgserve.cypher.words import CLAUSES, WRITES
+from kgserve.cypher.words import CLAUSES, KEYWORDS, WRITES
 
-_AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "collect"})
 _LATER = CLAUSES | WRITES | {"ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
 _TEXT = "STRING"
 SETTABLE = {
@@ -27,6 +27,8 @@ SETTABLE = {
     "weight": "DOUBLE",
 }
 """Properties that are set to values of one type, which JSON carries as they are."""
+_OF_NODES = SETTABLE.keys() - {"weight"}
+_OF_EDGES = frozenset({"attributes", "created_by", "weight"})
 
 
 class Element(msgspec.Struct, frozen=True):
@@ -103,9 +105,9 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     if not assigned <= SETTABLE.keys() or (len(found) > 1 and _reads_any(outline, place, assigned)):
         return None
     elements = _elements(outline, dict.fromkeys(name for name, _, _ in found), place)
-    if not elements:
-        return None
     by_name = {element.name: element for element in elements}
+    if not all(name in by_name and _has(by_name[name], property_) for name, property_, _ in found):
+        return None
     told, values = _told(elements), [f"({value})" for _, _, value in found]
     assignments = tuple(
         Assignment(by_name[name], property_, len(told) + at) for at, (name, property_, _) in enumerate(found)
@@ -119,16 +121,31 @@ def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
         return False
     value = item[4:]
-    aggregates = any(outline.calls(index) in _AGGREGATES for index in value)
+    aggregates = any(outline.calls(index) in AGGREGATES for index in value)
     named = (outline.tokens[index].text[1:] for index in value if outline.tokens[index].kind == "parameter")
     # Nulls of no type are told apart by the engine alone.
     untyped = any(statement.parameters.get(name) is None for name in named)
     return not (aggregates or untyped) and all(outline.word(index) not in _LATER | {"NULL"} for index in value)
 
 
+def _has(element: Element, property_: str) -> bool:
+    return property_ in (_OF_NODES if element.is_node else _OF_EDGES)
+
+
 def _reads_any(outline: Outline, place: int, properties: set[str]) -> bool:
+    """Whether a value could depend on one of these: read it, or be made of a whole node, edge or path."""
     values = (index for item in _items(outline, place + 1) for index in item[4:])
-    return any(outline.symbol(index) == "." and outline.tokens[index + 1].text in properties for index in values)
+    return any(_reads(outline, index, properties) for index in values)
+
+
+def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
+    token = outline.tokens[index]
+    if token.kind not in {"word", "quoted"} or outline.word(index) in KEYWORDS:
+        return False
+    if outline.symbol(index - 1) == ".":
+        return token.text.strip("`").lower() in properties
+    is_type = outline.word(index - 1) == "AS" and outline.bracket(index) == "("
+    return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
 def _items(outline: Outline, start: int) -> Iterator[range]:
@@ -149,20 +166,27 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
     for index in range(1, end):
         name = outline.tokens[index].text
         if outline.word(index - 1) == "AS":
-            others.add(name)
+            others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "(" and outline.symbol(index + 1) == ":":
-            (nodes if _is_entity(outline, index + 2) else others).add(name)
+            nodes.add(name) if _is_entity(outline, index + 2) else others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
-            # One that is met twice is told by itself.
-            edges[name] = (name,) if name in edges else _ends(outline, index - 1) or (name,)
-    if any((name in nodes) == (name in edges) or name in others for name in names):
+            # One that is met twice is told by itself, and one whose ends may be others after a WITH.
+            by_ends = name not in edges and not _is_passed_on(outline, index, end)
+            edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
+    if any((name in nodes) == (name in edges) or name.lower() in others for name in names):
         return ()
     found: list[Element] = []
     for name in names:
         told = edges.get(name, (f"{name}.id",))
-        told = told if others.isdisjoint(each.partition(".")[0] for each in told) else (name,)
+        told = told if others.isdisjoint(each.partition(".")[0].lower() for each in told) else (name,)
         found.append(Element(name, name in nodes, told, sum(len(each.told) for each in found)))
     return tuple(found)
+
+
+def _is_passed_on(outline: Outline, start: int, end: int) -> bool:
+    """Whether a WITH follows, other than that of STARTS WITH."""
+    places = (index for index in range(start, end) if outline.word(index) == "WITH")
+    return any(outline.word(index - 1) not in {"STARTS", "ENDS"} for index in places)
 
 
 def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:
