@@ -22,7 +22,7 @@ WITH_ENDING = {
     "MATCH (n)-[r]-(m) DELETE r": "RETURN DISTINCT r AS column_0",
     "MATCH (n)-[r]->(m) WITH r MATCH (n {id: 'a'}), (m) DELETE r": "RETURN DISTINCT r AS column_0",
     "UNWIND ['a'] AS N MATCH (n)-[r]->(m) DELETE r": "RETURN DISTINCT r AS column_0",
-    "MATCH (n {id: 'a'}) SET n.content = n.content + $text": "RETURN  n.id AS column_0, (n.content + $text) AS column_1",
+    "MATCH (n) SET n.content = n.content + $text": "RETURN  n.id AS column_0, (n.content + $text) AS column_1",
     "MATCH (n) SET n.type = 'a', n.content = cast(n.version AS STRING)": (
         "RETURN  n.id AS column_0, ('a') AS column_1, (cast(n.version AS STRING)) AS column_2"
     ),

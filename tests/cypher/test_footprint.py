@@ -134,7 +134,8 @@ class Questions:
         id_, own, word = pick(IDS), pick(TYPES), pick(WORDS)
         return pick((
             f"{name}.id = '{id_}'", f"{name}.type = $type", f"{name}.id {pick(('<', '>=', '<>'))} '{id_}'",
-            f"NOT {name}.type = '{own}'", f"{name}.content {pick(('STARTS WITH', 'CONTAINS', 'ENDS WITH'))} '{word[0]}'",
+            f"NOT {name}.type = '{own}'",
+            f"{name}.content {pick(('STARTS WITH', 'CONTAINS', 'ENDS WITH'))} '{word[0]}'",
             f"{name}.type = '{own}' AND {name}.content = '{word}'",
             f"CASE WHEN {name}.id = '{id_}' AND {name}.type = '{own}' AND true THEN false ELSE true END",
             pick((

@@ -39,7 +39,7 @@ ASKED = [
     "UNWIND $ids AS i MATCH (n {id: i}) SET n.content = $text + i",
     "MATCH (a)-[r:RELATES_TO]->(b) SET a.content = a.content + '!'",
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = $three, a.attributes = '{\"k\": 1}'",
-    "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = r.weight * 2, r.attributes = '{\"k\": \"' + b.id + '\"}'",
+    "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = size(b.id) * 2, r.attributes = '{\"k\": \"' + b.id + '\"}'",
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = -0.0, r.attributes = '{\"k\": ' + '1}'",
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'x'",
     "MATCH (n) WHERE n.id > 'c' SET n.type = 'u', n.content = n.id",
