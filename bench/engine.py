@@ -2,7 +2,7 @@
 
 Parts: ``bombs``, statements that want too much, while others ask; ``struck``, processes that are killed, crash or stop,
 while others ask; ``stores``, many small ones asked in turn; ``beside``, writes and walks while statements go on;
-``cost``, statements in a process of their own beside the same in this one.
+``written``, statements that write to WordNet; ``cost``, statements in a process of their own beside the same in this one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bench.engine_bombs import bombs
 from bench.engine_server import COUNT, asked, processes
 from bench.engine_stores import stores
 from bench.engine_struck import struck
+from bench.engine_written import written
 from bench.measure import Report, Times, rounded, times
 from bench.server import Server, end_when_told
 from kgserve.cypher.guard import examine
@@ -113,6 +114,7 @@ PARTS: dict[str, Callable[..., Report]] = {
     "struck": struck,
     "stores": stores,
     "beside": beside,
+    "written": written,
     "cost": cost,
 }
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from kgserve.cypher.functions import AGGREGATES
 from kgserve.cypher.guard import Statement
 from kgserve.cypher.lexer import tokens
 from kgserve.cypher.outline import Outline
 from kgserve.cypher.words import CLAUSES, KEYWORDS, WRITES
 
-_AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "collect"})
 _LATER = CLAUSES | WRITES | {"ORDER", "SKIP", "LIMIT", "WHERE", "ON"}
 _ALIAS = 2
 _TEXT = "STRING"
@@ -28,6 +28,8 @@ SETTABLE = {
     "weight": "DOUBLE",
 }
 """Properties that are set to values of one type, which JSON carries as they are."""
+_OF_NODES = SETTABLE.keys() - {"weight"}
+_OF_EDGES = frozenset({"attributes", "created_by", "weight"})
 
 
 class Element(msgspec.Struct, frozen=True):
@@ -113,13 +115,13 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     if (
         not assigned <= SETTABLE.keys()
         or len(found) < len(items)
-        or (len(found) > 1 and _reads(outline, items, assigned))
+        or (len(found) > 1 and _reads_any(outline, items, assigned))
     ):
         return None
     elements = _elements(outline, dict.fromkeys(name for name, _ in found), place)
-    if not elements:
-        return None
     by_name = {element.name: element for element in elements}
+    if not all(name in by_name and _has(by_name[name], property_) for name, property_ in found):
+        return None
     told = _told(elements)
     assignments = tuple(
         Assignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
@@ -142,7 +144,7 @@ def _rendered(
     """Name and text of what is returned, as it is before the end; None for what cannot be told then."""
     is_named = len(item) > _ALIAS and outline.word(item[-_ALIAS]) == "AS"
     body = item[:-_ALIAS] if is_named else item
-    calls = any(outline.calls(index) in _AGGREGATES for index in body)
+    calls = any(outline.calls(index) in AGGREGATES for index in body)
     if not body or calls or any(outline.word(index) in _LATER | {"AS", "DISTINCT", "COUNT"} for index in body):
         return None
     text = _text(outline, body)
@@ -157,7 +159,8 @@ def _rendered(
         token = outline.tokens[index]
         if token.kind == "word" and outline.symbol(index + 1) == "." and index + 2 in body:
             property_ = outline.tokens[index + 2].text
-            if (token.text, property_) not in values and property_ in {each for _, each in values}:
+            is_other = (token.text, property_) not in values
+            if is_other and property_.strip("`").lower() in {each for _, each in values}:
                 return None
             parts.append(values.get((token.text, property_), f"{token.text}.{property_}"))
         elif outline.symbol(index) == "." or outline.symbol(index - 1) == ".":
@@ -179,16 +182,31 @@ def _assigns(outline: Outline, item: range, statement: Statement) -> bool:
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
         return False
     value = item[4:]
-    aggregates = any(outline.calls(index) in _AGGREGATES for index in value)
+    aggregates = any(outline.calls(index) in AGGREGATES for index in value)
     named = (outline.tokens[index].text[1:] for index in value if outline.tokens[index].kind == "parameter")
     # Nulls of no type are told apart by the engine alone.
     untyped = any(statement.parameters.get(name) is None for name in named)
     return not (aggregates or untyped) and all(outline.word(index) not in _LATER | {"NULL"} for index in value)
 
 
-def _reads(outline: Outline, items: list[range], properties: set[str]) -> bool:
+def _has(element: Element, property_: str) -> bool:
+    return property_ in (_OF_NODES if element.is_node else _OF_EDGES)
+
+
+def _reads_any(outline: Outline, items: list[range], properties: set[str]) -> bool:
+    """Whether a value could depend on one of these: read it, or be made of a whole node, edge or path."""
     values = (index for item in items for index in item[4:])
-    return any(outline.symbol(index) == "." and outline.tokens[index + 1].text in properties for index in values)
+    return any(_reads(outline, index, properties) for index in values)
+
+
+def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
+    token = outline.tokens[index]
+    if token.kind not in {"word", "quoted"} or outline.word(index) in KEYWORDS:
+        return False
+    if outline.symbol(index - 1) == ".":
+        return token.text.strip("`").lower() in properties
+    is_type = outline.word(index - 1) == "AS" and outline.bracket(index) == "("
+    return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
 def _items(outline: Outline, start: int, end: int) -> Iterator[range]:
@@ -209,20 +227,27 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
     for index in range(1, end):
         name = outline.tokens[index].text
         if outline.word(index - 1) == "AS":
-            others.add(name)
+            others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "(" and outline.symbol(index + 1) == ":":
-            (nodes if _is_entity(outline, index + 2) else others).add(name)
+            nodes.add(name) if _is_entity(outline, index + 2) else others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
-            # One that is met twice is told by itself.
-            edges[name] = (name,) if name in edges else _ends(outline, index - 1) or (name,)
-    if any((name in nodes) == (name in edges) or name in others for name in names):
+            # One that is met twice is told by itself, and one whose ends may be others after a WITH.
+            by_ends = name not in edges and not _is_passed_on(outline, index, end)
+            edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
+    if any((name in nodes) == (name in edges) or name.lower() in others for name in names):
         return ()
     found: list[Element] = []
     for name in names:
         told = edges.get(name, (f"{name}.id",))
-        told = told if others.isdisjoint(each.partition(".")[0] for each in told) else (name,)
+        told = told if others.isdisjoint(each.partition(".")[0].lower() for each in told) else (name,)
         found.append(Element(name, name in nodes, told, sum(len(each.told) for each in found)))
     return tuple(found)
+
+
+def _is_passed_on(outline: Outline, start: int, end: int) -> bool:
+    """Whether a WITH follows, other than that of STARTS WITH."""
+    places = (index for index in range(start, end) if outline.word(index) == "WITH")
+    return any(outline.word(index - 1) not in {"STARTS", "ENDS"} for index in places)
 
 
 def _ends(outline: Outline, bracket: int) -> tuple[str, ...]:

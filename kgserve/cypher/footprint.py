@@ -17,6 +17,7 @@ from kgserve.cypher.outline import Outline
 
 _TEXTS = frozenset({"id", "type", "content"})
 _OPAQUE = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
+_PATTERNS = frozenset({"MATCH", "MERGE", "CREATE"})
 _ENDS = frozenset(
     {"MATCH", "MERGE", "CREATE", "WITH", "RETURN", "UNWIND", "SET", "DELETE", "DETACH", "ON", "ORDER", "SKIP", "LIMIT"}
 )
@@ -67,7 +68,10 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Footprint:
-    """What a statement's patterns ask of nodes: by name or, where they have none, by place."""
+    """What a statement's patterns ask of nodes: by name or, where they have none, by place.
+
+    What it makes is not in here: whoever writes it has to see whether others have made the same.
+    """
 
     def __init__(self, statement: Statement) -> None:
         self._outline = Outline(statement.text, tokens(statement.text))
@@ -76,16 +80,21 @@ class Footprint:
         # Nodes that stand alone in a pattern, and the ends of each relation.
         self._lonely: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
+        self._paired: set[str] = set()
         self.meets_all = not _OPAQUE.isdisjoint(self._outline.words)
-        # Those that mean something else once a WITH has passed over them.
+        # What has passed a WITH may be something else by that name, and has been counted or written as it was.
         self._settled: set[str] = set()
+        clause = ""
         for index, word in enumerate(self._outline.words):
+            if word == "WHERE" or (word in _ENDS and self._is_clause(index, word)):
+                clause = word
             if word in {"MATCH", "MERGE"}:
                 self._read(index)
-            elif self._is_clause(index, "WITH"):
+            elif clause == "WITH":
                 self._settled |= self._conditions.keys()
-            elif word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
+            if word == "AS" and self._outline.tokens[index + 1].text in self._conditions:
                 self.meets_all = True
+            self.meets_all |= clause not in _PATTERNS and self._links(index)
 
     def meets_node(self, row: Node, *, new: bool) -> bool:
         """Whether a state of a node may be met. One that is ``new`` has a relation only by an edge that is new, too."""
@@ -105,14 +114,20 @@ class Footprint:
     def _takes(self, name: str, row: Node) -> bool:
         return all(condition.holds(row) for condition in self._conditions[name])
 
+    def _links(self, index: int) -> bool:
+        """Whether a pattern goes on from a node there: one that is asked about may be anywhere in an expression."""
+        outline = self._outline
+        begins = outline.symbol(index) == ")" and outline.symbol(index + 1) in {"-", "<"}
+        return begins and (outline.symbol(index + 2) in {"-", "["})
+
     def _read(self, match: int) -> None:
-        """Take in one MATCH, with its WHERE."""
+        """Take in one MATCH or MERGE, with its WHERE."""
         outline = self._outline
         self.meets_all |= outline.opener[match] != -1
         if self.meets_all:
             return
         before: str | None = None
-        linked = False
+        linked, is_match = False, outline.word(match) == "MATCH"
         index = match + 1
         while index < len(outline) and outline.word(index) not in _ENDS | {"WHERE"}:
             symbol = outline.symbol(index)
@@ -120,6 +135,8 @@ class Footprint:
                 name = self._node(index)
                 if before is not None and linked:
                     self._pairs.add((before, name))
+                    # A MERGE does not leave out a node that has no edge.
+                    self._paired.update((before, name) if is_match else ())
                 before, linked = name, False
                 index = outline.partner[index]
             elif symbol == "[":
@@ -129,8 +146,7 @@ class Footprint:
                 before = None
             linked |= symbol in {"-", "[", "<", ">"}
             index += 1
-        paired = {name for pair in self._pairs for name in pair}
-        self._lonely = self._conditions.keys() - paired
+        self._lonely = self._conditions.keys() - self._paired
         if outline.word(index) == "WHERE":
             self._where(index + 1)
 
@@ -142,7 +158,8 @@ class Footprint:
         self.meets_all |= name in self._settled
         conditions = self._conditions.setdefault(name, [])
         for index in range(opening + 1, closing):
-            if outline.symbol(index) == ":" and outline.symbol(outline.opener[index]) == "{":
+            braces = outline.opener[index]
+            if outline.symbol(index) == ":" and outline.symbol(braces) == "{" and outline.opener[braces] == opening:
                 self._add(conditions, outline.tokens[index - 1].text, "=", index + 1, {",", "}"})
         return name
 
@@ -151,12 +168,13 @@ class Footprint:
         outline = self._outline
         end = next((at for at in range(start, len(outline)) if self._ends(at)), len(outline))
         own = [at for at in range(start, end) if outline.opener[at] == -1]
-        if any(outline.word(at) in {"OR", "XOR"} for at in own):
+        if any(outline.word(at) in {"OR", "XOR", "CASE"} for at in own):
             return
         begins = [start, *(at + 1 for at in own if outline.word(at) == "AND")]
         for at in begins:
-            conditions = self._conditions.get(outline.tokens[at].text) if at + 2 < len(outline) else None
-            if conditions is None or outline.symbol(at + 1) != ".":
+            name = outline.tokens[at].text if at + 2 < len(outline) else ""
+            conditions = self._conditions.get(name)
+            if conditions is None or name in self._settled or outline.symbol(at + 1) != ".":
                 continue
             sign = outline.symbol(at + 3) or outline.word(at + 3)
             value = at + 4 + (sign in {"STARTS", "ENDS"})

@@ -103,7 +103,8 @@ class _Writing:
 
     def _alone(self) -> CypherAnswer:
         """Find out and write with nobody writing meanwhile."""
-        with self._store.folding.foreseeing() as foreseen:
+        # Reading, so that rows which turn out to be damaged are made anew.
+        with self._store.reading(), self._store.folding.foreseeing() as foreseen:
 
             def found_now() -> tuple[_Found, WriteBatch | Planned]:
                 foreseen.begin_again()
@@ -159,7 +160,7 @@ class _Writing:
         foreseen = lasting.enter_context(self._store.folding.foreseeing())
         gone = found.difference
         since = self._since(found.sequence, foreseen.rows.at)
-        if since and self._meets(since, rows) and not self._is_as_before(found):
+        if since and (self._meets(since, rows) or self._ties(since, gone)) and not self._is_as_before(found):
             raise _Overtaken
         removal = Removal(foreseen, gone.nodes_gone, gone.edges_gone)
         # Most of what came meanwhile is looked at before its turn has come.
@@ -181,6 +182,13 @@ class _Writing:
         changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
         edges = [key for change in since for key in _edge_keys(change)]
         return meets_any(self._footprint, rows.node, new, changed, edges)
+
+    def _ties(self, since: list[ChangeSet], gone: Difference) -> bool:
+        """Whether others have given an edge to a node that may only go without one."""
+        if self._ending is not None and self._ending.detach:
+            return False
+        nodes = set(gone.nodes_gone)
+        return any(key[0] in nodes or key[1] in nodes for change in since for key in _edge_keys(change))
 
     def _is_as_before(self, found: _Found) -> bool:
         """Whether the same rows would go now, where asking takes no time."""

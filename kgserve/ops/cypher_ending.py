@@ -19,7 +19,8 @@ from kgserve.ops.cypher_read import MAX_ANSWER_BYTES
 from kgserve.rows.snapshot import Rows
 
 MAX_ANSWERS = 1_000_000
-_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE", "INT64"}}
+_WHOLE = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _WHOLE}
 """Types of values that a column takes as the engine would."""
 
 _NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
@@ -90,7 +91,8 @@ def _key(element: Element, answer: list[Any]) -> _Key | None:
         return found
     if len(element.told) > 1:
         source, target, relation_type = answer[element.column : element.column + len(element.told)]
-        return (source, target, relation_type)
+        # The ends may be there where OPTIONAL MATCH has found no edge.
+        return (source, target, relation_type) if relation_type is not None else None
     return found["_from"], found["_to"], found["relation_type"]
 
 

@@ -31,8 +31,8 @@ def newest_first(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
-def remove(base: Base, following: Base) -> None:
-    """Remove the files of a base that the following one does not need."""
+def remove(base: Base, *others: Base) -> None:
+    """Remove the files of a base that the others do not need."""
     base.path.unlink(missing_ok=True)
-    if base.texts not in {"", following.texts}:
+    if base.texts not in {"", *(other.texts for other in others)}:
         base.path.with_name(base.texts).unlink(missing_ok=True)

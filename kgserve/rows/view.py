@@ -300,9 +300,12 @@ class RowsView:
     def show_foreseen(self, base: Base, delta: Delta, state: StoreState) -> None:
         """Put a base that was made ahead in service, with the changes that it lacked. For who applies commits."""
         with self._lock:
-            # The file before it stays: it is what the store would be opened from.
-            self._behind = self._behind or self._epoch.base
+            former, behind = self._epoch.base, self._behind
             self._epoch, self._state = _Epoch(base, delta, Counter()), state
+            # The last file that was not made ahead stays: it is what the store would be opened from.
+            self._behind = behind or former
+        if behind is not None:
+            remove(former, base, behind)
 
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"

@@ -60,9 +60,8 @@ class Folding:
     @contextmanager
     def foreseeing(self) -> Generator[Foreseen]:
         """Rows to leave some out of before the commit that takes them away. Waits for who makes a base."""
-        while not self._begin():
+        while not self._begin(foreseeing=True):
             self._idle.wait(HOLD_BACK_SECONDS)
-        self._is_foreseeing = True
         try:
             with self._rows.foreseeing() as foreseen:
                 yield foreseen
@@ -71,11 +70,13 @@ class Folding:
             self._idle.set()
             self.begin_if_wanted()
 
-    def _begin(self) -> bool:
+    def _begin(self, *, foreseeing: bool = False) -> bool:
         """Whether nobody else makes a base; from here on the caller does."""
         with self._begins:
             if not self._idle.is_set():
                 return False
+            # Said first, for the writer must not wait for who foresees one.
+            self._is_foreseeing = foreseeing
             self._idle.clear()
             return True
 
