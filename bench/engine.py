@@ -2,7 +2,8 @@
 
 Parts: ``bombs``, statements that want too much, while others ask; ``struck``, processes that are killed, crash or stop,
 while others ask; ``stores``, many small ones asked in turn; ``beside``, writes and walks while statements go on;
-``written``, statements that write to WordNet; ``cost``, statements in a process of their own beside the same in this one.
+``written``, statements that write to WordNet; ``cost``, statements in a process of their own beside the same in this
+one.
 """
 
 from __future__ import annotations
