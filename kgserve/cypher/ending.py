@@ -126,6 +126,8 @@ def _setting(statement: Statement, outline: Outline, place: int) -> Ending | Non
     assignments = tuple(
         Assignment(by_name[name], property_, len(told) + at) for at, (name, property_) in enumerate(found)
     )
+    if end < len(outline) and "OPTIONAL" in outline.words:
+        return None  # what is set of nothing is nothing
     columns, returned = [*told, *found.values()], list[Returned]()
     for item in _items(outline, end + 1, len(outline)) if end < len(outline) else ():
         rendered = _rendered(outline, item, found, by_name)

@@ -36,6 +36,7 @@ WITHOUT = [
     "MERGE (n:Entity {id: 'a'}) SET n.type = 't'",
     "MATCH (n) DELETE n RETURN 1",
     "MATCH (n) SET n.content = 'x' RETURN count(*)",
+    "OPTIONAL MATCH (n) SET n.content = 'x' RETURN n.content",
     "MATCH (n) SET n.content = 'x' RETURN DISTINCT n.type",
     "MATCH (n) SET n.content = 'x' RETURN n.id ORDER BY n.id",
     "MATCH (n) SET n.content = 'x' RETURN [n] AS l",

@@ -109,3 +109,31 @@ def test_what_the_engine_does_not_delete(steady: StorePool) -> None:
     assert changed(steady, "MATCH (a)-[r]->(b) DELETE a, r") == {"edges_deleted": 2, "nodes_deleted": 2}
     with steady.lease(NAME) as store:
         assert_whole(store)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "MATCH (n {id: 'a'}) SET n.content = $text RETURN n.id, n.content",
+        "MATCH (n) SET n.content = n.id + 'x' RETURN n.content + n.type AS both, upper(n.content) AS c, 1 + 1 AS two",
+        "MATCH (a)-[r]->(b) SET r.weight = 2.5 RETURN a.id, b.content, r.weight, r.relation_type AS kind",
+        "MATCH (n) SET n.type = 'v', n.content = 'x' RETURN CASE WHEN n.type = 'v' THEN n.content ELSE n.id END AS w",
+    ],
+)
+def test_what_a_set_returns_is_what_the_engine_returns(steady: StorePool, query: str) -> None:
+    bare = Bare()
+    bare.fill(rows(steady))
+    with steady.lease(NAME) as store:
+        made = store.copy.made
+        answer = write(steady, query, params=PARAMETERS)
+        assert store.copy.made == made
+    due = bare.run(query, {"text": PARAMETERS["text"]} if "$" in query else None)
+    assert sorted(answer.rows, key=repr) == sorted(due, key=repr)
+
+
+def test_a_node_that_is_set_is_returned_as_set(steady: StorePool) -> None:
+    query = "MATCH (n {id: 'a'}) SET n.content = 'new', n.attributes = '{\"k\": 1}' RETURN n, n.id AS id"
+    answer = write(steady, query)
+    assert (answer.columns, answer.types, answer.truncated) == (["n", "id"], ["NODE", "STRING"], False)
+    [[node, node_id]] = answer.rows
+    assert (node["content"], node["attributes"], node["_label"], node["id"]) == ("new", '{"k": 1}', "Entity", node_id)
