@@ -19,7 +19,7 @@ from kgserve.cypher.footprint import Footprint, meets_any
 from kgserve.cypher.guard import Statement, examine
 from kgserve.cypher.reach import reach
 from kgserve.engine.protocol import Difference
-from kgserve.errors import InvalidInput
+from kgserve.errors import Gone, InvalidInput
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.batch import WriteBatch
@@ -172,9 +172,15 @@ class _Writing:
     def _since(self, sequence: int, last: int | None = None) -> list[ChangeSet]:
         """What others have written after a commit."""
         last = self._store.state.sequence if last is None else last
+        if last == sequence:
+            return []
         if last - sequence > MOST_SINCE:
             raise _Overtaken
-        return [*Tail(self._store.layout.journal).read(sequence + 1, last)] if last > sequence else []
+        try:
+            return [*Tail(self._store.layout.journal).read(sequence + 1, last)]
+        except Gone:
+            # The journal no longer has what came while this one took its time.
+            raise _Overtaken from None
 
     def _meets(self, since: list[ChangeSet], rows: Rows) -> bool:
         """Whether the statement could have met what others have written after these rows."""
