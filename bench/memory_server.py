@@ -1,7 +1,7 @@
 """The official MCP memory server beside kgserve: what is left of two editors' writes, and what is found.
 
 `python -m bench.memory_server INDEX_JS`, where that is `dist/index.js` of the npm package
-@modelcontextprotocol/server-memory. Every call goes over standard input and output, by MCP's own library, to the process
+@modelcontextprotocol/server-memory. Every call goes over standard input and output, by MCP's library, to the process
 that its editor has started.
 """
 
