@@ -76,8 +76,8 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage report
 
-docs: $(dev) ## Write README.md's tables anew
-	@$(bin)/python scripts/readme.py
+docs: $(dev) ## Write anew the tables of docs/ and CONTRIBUTING.md that are made from the program
+	@$(bin)/python -m scripts.tables
 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site

@@ -1,12 +1,13 @@
-"""What mkdocs calls when it builds the documentation: pages take sections of README.md and whole files into themselves.
+"""What mkdocs calls when it builds the documentation, and where its links lead.
 
-``<!-- readme: search -->`` in a page stands for the section of README.md whose heading has that anchor, and
-``<!-- file: CHANGELOG.md -->`` for a file, so that nothing is written twice. Links are turned to where their targets
-are on the site, and to the repository for what is not there.
+``<!-- file: CHANGELOG.md -->`` in a page stands for that file, so that nothing is written twice. Links lead from
+file to file in the repository; on the site they lead to the page that holds the file, and to the repository for what is
+not there.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parent.parent
 DOCS = TOP / "docs"
-README_MARK = re.compile(r"<!-- readme: ([\w-]+) -->")
+PAPERS = tuple(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
 FILE_MARK = re.compile(r"<!-- file: (\S+) -->")
 MARK = re.compile(r"^<!-- [^>]* -->\n", re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -26,18 +27,31 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def expanded(markdown: str) -> str:
-    """``markdown`` with its sections and files, without marks for tests. KeyError for a section that is not there."""
-    places = anchor_pages()
-    found = sections()
-    text = README_MARK.sub(lambda mark: turned(found[mark[1]], places).strip(), markdown)
-    text = FILE_MARK.sub(lambda mark: turned((TOP / mark[1]).read_text(), places).strip(), text)
+    """A page of ``docs/`` with its files, without marks for tests."""
+    text = FILE_MARK.sub(lambda mark: for_site((TOP / mark[1]).read_text().strip(), TOP), for_site(markdown, DOCS))
     return MARK.sub("", text)
 
 
-def sections() -> dict[str, str]:
-    """The sections of README.md by the anchors of their headings, without the headings."""
-    parts = re.split(r"^## (.+)\n", (TOP / "README.md").read_text(), flags=re.MULTILINE)[1:]
-    return {anchor(heading): body for heading, body in zip(parts[::2], parts[1::2], strict=True)}
+def for_site(text: str, folder: Path) -> str:
+    """``text`` of a file in ``folder`` with links that lead on from a page of the site."""
+    places = file_pages()
+
+    def link(found: re.Match[str]) -> str:
+        path, fragment = found[1], found[2] or ""
+        if not path or "://" in path:
+            return found[0]
+        target = Path(os.path.normpath(folder / path))
+        if target.is_relative_to(DOCS):
+            return f"]({target.relative_to(DOCS).as_posix()}{fragment})"
+        name = target.relative_to(TOP).as_posix()
+        return f"]({places.get(name) or f'{repository()}/blob/main/{name}'}{fragment})"
+
+    return LINK.sub(link, text)
+
+
+def file_pages() -> dict[str, str]:
+    """The page of each file that some page takes into itself."""
+    return {name: page.name for page in sorted(DOCS.glob("*.md")) for name in FILE_MARK.findall(page.read_text())}
 
 
 def anchor(heading: str) -> str:
@@ -48,43 +62,6 @@ def anchor(heading: str) -> str:
 def anchors(text: str) -> set[str]:
     """The anchors of a page's headings."""
     return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
-
-
-def anchor_pages() -> dict[str, str]:
-    """The page of each section of README.md, and of each file, that some page takes into itself."""
-    pages: dict[str, str] = {}
-    for page in sorted(DOCS.rglob("*.md")):
-        text = page.read_text()
-        pages |= dict.fromkeys(README_MARK.findall(text) + FILE_MARK.findall(text), page.relative_to(DOCS).as_posix())
-    return pages
-
-
-def turned(text: str, places: dict[str, str]) -> str:
-    """``text`` of the repository's top with links that lead on from a page at the site's top."""
-    own = anchors(text)
-
-    def link(found: re.Match[str]) -> str:
-        path, fragment = found[1], found[2] or ""
-        if "://" in path:
-            return found[0]
-        if path.startswith("docs/"):
-            return f"]({path.removeprefix('docs/')}{fragment})"
-        if path:
-            return f"]({places.get(path) or f'{repository()}/blob/main/{path}'}{fragment})"
-        name = fragment.removeprefix("#")
-        return f"]({fragment if name in own else _section(name, places)})"
-
-    return LINK.sub(link, text)
-
-
-def _section(name: str, places: dict[str, str]) -> str:
-    """Where a section of README.md is: in a page that takes it in, else what has its name, else the repository."""
-    if name in places:
-        return f"{places[name]}#{name}"
-    if (DOCS / f"{name}.md").exists():
-        return f"{name}.md"
-    found = next((page for page in sorted(DOCS.rglob("*.md")) if name in anchors(page.read_text())), None)
-    return f"{repository() if found is None else found.relative_to(DOCS).as_posix()}#{name}"
 
 
 def repository() -> str:

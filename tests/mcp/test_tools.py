@@ -86,9 +86,9 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
 
 
-def test_the_readme_names_every_tool() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    table = readme.partition("\n| tool | what it does |\n")[2].partition("\n\n")[0]
+def test_the_documentation_names_every_tool() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
+    table = page.partition("\n| tool | what it does |\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(EXPECTED)
 
 

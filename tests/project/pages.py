@@ -1,4 +1,4 @@
-"""The documentation's pages as tests read them: code blocks with marks that say what is to be done with each.
+"""README.md and the documentation's pages as tests read them: code blocks with marks that say what is done with each.
 
 The mark is a comment on the line before a block:
 
@@ -17,9 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.project.reading import TOP
+from scripts.pages import DOCS, PAPERS
 
-DOCS = TOP / "docs"
 LANGUAGES = {
     "run": {"bash", "python"},
     "refused": {"bash"},
@@ -62,3 +61,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def pages() -> list[Path]:
     """Every page of the documentation."""
     return sorted(DOCS.rglob("*.md"))
+
+
+MARKED = [*pages(), *PAPERS]
+"""What has code blocks with marks."""

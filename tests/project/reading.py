@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-README = (TOP / "README.md").read_text()
-
-
-def blocks(mark: str, language: str) -> list[str]:
-    """The code blocks of README.md that stand behind ``<!-- mark -->``."""
-    return re.findall(rf"<!-- {mark} -->\n```{language}\n(.*?)```", README, re.DOTALL)
 
 
 def project_files() -> list[Path]:

@@ -1,4 +1,4 @@
-"""The documentation's pages: their examples are run, their commands exist, and they build into a site of their own."""
+"""README.md and the documentation's pages: examples are run, commands exist, and the pages build into a site."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from kgserve.settings import PREFIX, Settings
-from scripts.pages import expanded
+from scripts.pages import DOCS, FILE_MARK, expanded
 from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.project.command_lines import all_options, command_lines, fault
-from tests.project.pages import DOCS, Block, blocks_of, pages
+from tests.project.pages import FENCE, MARKED, Block, blocks_of, pages
 from tests.project.reading import TOP, assert_within, whole_values
 
-RUN = {page: [block.text for block in blocks_of(page) if block.mark in {"run", "refused"}] for page in pages()}
+RUN = {page: [block.text for block in blocks_of(page) if block.mark in {"run", "refused"}] for page in MARKED}
 CLOSING = [page for page, texts in RUN.items() if any("kgserve keys create" in text for text in texts)]
 SHARING = [page for page, texts in RUN.items() if texts and page not in CLOSING]
 OF_OTHERS = {"--env", "--no-deps", "--stop-timeout", "--read-only", "--tmpfs"}
@@ -30,10 +30,18 @@ CURL_REFUSED = 'curl() { ! command curl --silent --show-error --fail-with-body "
 
 
 def name(page: Path) -> str:
-    return page.relative_to(DOCS).as_posix()
+    return page.relative_to(TOP).as_posix()
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
+@pytest.mark.parametrize("page", [page for page in pages() if not FILE_MARK.match(page.read_text())], ids=name)
+def test_a_page_begins_with_a_sentence_and_an_example(page: Path) -> None:
+    title, sentence, block = page.read_text().split("\n\n", 2)
+    assert title.startswith("# ")
+    assert re.fullmatch(r"[^#|<].*[:.]", sentence, re.DOTALL)
+    assert FENCE.match(block), "after the title there is one paragraph, and then a block of code"
+
+
+@pytest.mark.parametrize("page", MARKED, ids=name)
 def test_every_block_says_what_is_to_be_done_with_it(page: Path) -> None:
     found = list(blocks_of(page))
     assert page.read_text().count("```") == 2 * len(found), "a fence is not closed, or is indented"
@@ -101,7 +109,7 @@ def printed_values(printed: str) -> list[object]:
     return values
 
 
-@pytest.mark.parametrize("page", [*pages(), TOP / "README.md"], ids=lambda page: page.relative_to(TOP).as_posix())
+@pytest.mark.parametrize("page", MARKED, ids=name)
 def test_commands_and_variables_exist(page: Path) -> None:
     text = page.read_text()
     named = [block.text for block in blocks_of(page) if block.language in {"bash", "sh", ""}]
@@ -111,9 +119,7 @@ def test_commands_and_variables_exist(page: Path) -> None:
     assert set(re.findall(r"\bKGSERVE_[A-Z_]*[A-Z]\b", text)) <= VARIABLES
 
 
-@pytest.mark.parametrize(
-    "page", [*pages(), *map(TOP.joinpath, ("README.md", "CHANGELOG.md", "DESIGN.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [*MARKED, TOP / "CHANGELOG.md", TOP / "DESIGN.md"], ids=name)
 def test_options_that_are_named_in_sentences_exist(page: Path) -> None:
     sentences = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = {
@@ -148,15 +154,14 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
 
 def test_the_site_lists_every_page_once() -> None:
     navigation = (TOP / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    assert sorted(re.findall(r"[\w-]+\.md", navigation)) == [name(page) for page in pages()]
+    assert sorted(re.findall(r"[\w-]+\.md", navigation)) == [page.name for page in pages()]
 
 
-def test_sections_of_the_readme_are_taken_in_with_links_that_lead_on() -> None:
-    page = expanded("# Search\n\n<!-- readme: search -->\n")
-    assert "| mode | finds |" in page
-    assert "<!--" not in page
-    rest = expanded("<!-- readme: rest -->")
-    assert "](search.md#search)" in rest
-    assert "](#" not in rest
-    assert "](security.md#keys)" in expanded("<!-- readme: what-it-does -->")
-    assert "](#the-past)" in expanded("<!-- file: DESIGN.md -->")
+def test_links_lead_on_from_the_site() -> None:
+    assert "](design.md#the-past)" in expanded("[past](../DESIGN.md#the-past)")
+    assert "](rest.md)" in expanded("[all](rest.md)")
+    assert "/blob/main/kgserve/rows/DESIGN.md)" in expanded("[why](../kgserve/rows/DESIGN.md)")
+    taken = expanded("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
+    assert "](design.md)" in taken
+    assert "](../" not in taken
+    assert "<!-- run -->" not in taken

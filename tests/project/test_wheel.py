@@ -125,6 +125,8 @@ def test_the_source_distribution_holds_what_the_readmes_commands_need(built: Pat
         "README.md",
         "LICENSE",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
         "constraints.txt",
         "scripts/preflight.sh",
         "mkdocs.yml",

@@ -1,4 +1,4 @@
-"""Writes README.md's tables of commands, settings and make targets from what they describe."""
+"""Writes the tables of commands, settings and make targets in docs/ and CONTRIBUTING.md from what they describe."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from kgserve.cli.options import description, option_names, variable_name
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings
 from kgserve.shell.commands import COMMANDS
+from scripts.pages import DOCS, PAPERS, TOP
 
-TOP = Path(__file__).resolve().parent.parent
-README = TOP / "README.md"
+TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(Settings)}
 
 
 def written(text: str) -> str:
-    """README.md's text with every table written anew."""
+    """A page's text with every table written anew."""
     tables = {"commands": _commands(), "shell": _shell(), "settings": _settings(), "targets": _targets()}
 
     def table(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
 
-    return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+    return TABLE.sub(table, text)
+
+
+def tabled() -> list[Path]:
+    """The pages that hold such tables."""
+    return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS) if TABLE.search(page.read_text())]
 
 
 def _settings() -> str:
@@ -80,9 +85,9 @@ def _is_setting(option: click.Option) -> bool:
 def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
     names = [option_names(option.name)[0] for option in options if _is_setting(option)]
     if len(names) == len(SETTINGS):
-        yield "", "every setting", "as under [Configuration](#configuration)"
+        yield "", "every setting", "as under [Settings](settings.md)"
     elif names:
-        yield "", ", ".join(f"`{each}`" for each in names), "as under [Configuration](#configuration)"
+        yield "", ", ".join(f"`{each}`" for each in names), "as under [Settings](settings.md)"
 
 
 def _shell() -> str:
@@ -116,8 +121,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
-    """Write README.md."""
-    README.write_text(written(README.read_text()))
+    """Write every page that holds one."""
+    for page in tabled():
+        page.write_text(written(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""The tables of docs/ say what the program does, and links lead on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kgserve.client import Client
+from kgserve.client.blocking import Store
+from scripts.pages import DOCS, PAPERS, TOP, anchors
+from scripts.tables import tabled, written
+from tests.cli.running import Running
+from tests.project.pages import pages
+
+REST = (DOCS / "rest.md").read_text()
+LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
+
+
+def test_tables_of_commands_settings_and_targets_are_up_to_date() -> None:
+    assert {name for page in tabled() for name in re.findall(r"<!-- table: (\w+) -->", page.read_text())} == {
+        "commands",
+        "shell",
+        "settings",
+        "targets",
+    }
+    assert [page.name for page in tabled() if written(page.read_text()) != page.read_text()] == [], "run: make docs"
+
+
+def test_every_route_is_documented(server: Running) -> None:
+    described = {
+        (method.upper(), path)
+        for path, operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].items()
+        for method in operations
+    }
+    assert set(re.findall(r"^\| (GET|PUT|PATCH|POST|DELETE) \| `([^`]+)` \|", REST, re.MULTILINE)) == described
+
+
+def test_every_status_is_documented(server: Running) -> None:
+    responses = {
+        status
+        for operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].values()
+        for operation in operations.values()
+        for status in operation["responses"]
+        if status >= "400"
+    }
+    assert responses <= set(re.findall(r"^\| (\d{3}) \|", REST, re.MULTILINE))
+
+
+@pytest.mark.parametrize("kind", [Client, Store])
+def test_every_method_of_the_client_is_documented(kind: type[Client | Store]) -> None:
+    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    rows = re.findall(r"^\| (`\w+\(.*?\)`.*?) \|", (DOCS / "client.md").read_text(), re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)\(", row)}
+    assert methods - {"close"} <= documented
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(TOP).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            path, _, fragment = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), target
+            assert not fragment or fragment in anchors(linked.read_text()), target
