@@ -1,4 +1,4 @@
-"""Generated Cypher for both engines behind the same face: `python -m bench.cypher_fuzz --compare`.
+"""Generated Cypher for both engines behind the same face: `python -m bench.cypher_agreement [SEED]`.
 
 Statements that the guard lets through are put to a store of each engine: what reads to an engine file, what writes to
 a store that goes through trial, plan and journal. An answer is compared as a bag of rows unless the text has an
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import re
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ from kgserve.ops.cypher import run
 from kgserve.settings import EngineName, Settings
 from kgserve.store.pool import StorePool
 
+READ, WRITTEN = 2_000, 200
 NODES, EDGES = 300, 900
 MOST_ROWS = 2_000
 SECONDS = 2.0
@@ -165,6 +168,13 @@ def generated(count: int, seed: int, *, writes: bool) -> Iterator[tuple[str, Sta
             yield text, statement
 
 
+def compare(seed: int) -> None:
+    """Put the same statements to both engines and show what differs; what that means has to be judged."""
+    with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
+        compare_reads(Path(folder), READ, seed).show()
+        compare_writes(Path(folder), WRITTEN, seed).show()
+
+
 def compare_reads(folder: Path, count: int, seed: int) -> Differences:
     """Statements that read, on one file each."""
     found, files = Differences(), [File(engine, folder) for engine in get_args(EngineName)]
@@ -293,3 +303,7 @@ def _general(said: str) -> str:
 def _short(answer: Answer) -> str:
     shown = f"{answer.error}: {answer.said}" if answer.error else f"{len(answer.rows)} rows {answer.rows[:3]}"
     return shown.replace("\n", " ")[:230]
+
+
+if __name__ == "__main__":
+    compare(int(*sys.argv[1:2] or "1"))

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cypher_agreement import compare_reads, compare_writes
+from bench.cypher_agreement import compare
 from bench.cypher_texts import PARAMETERS, READS, WRITES, mutate
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
@@ -31,16 +31,15 @@ from kgserve.worker import chosen
 from kgserve.worker.binding import Connection, Database
 
 TIMEOUT_MS = 1_000
-GRACE = 1.5 if chosen.engine == "kuzu" else 10.0
+GRACE = 1.5 if chosen.engine == "kuzu" else 30.0
 """Seconds over the time limit that planning, and one step that cannot be interrupted, may take on a busy machine.
 
 Ladybug plans a star of ten relations for five times as long as Kùzu does.
 """
-PATIENCE = 15.0
+PATIENCE = 15.0 if chosen.engine == "kuzu" else 45.0
 MAX_RESIDENT = 1 << 30
 RESTART_AFTER = 2_000
 NODES, EDGES = 300, 900
-COMPARED = 2_000
 _SCHEMA = Path(__file__).parent.parent / "schema"
 _PAGE = 4096
 
@@ -212,14 +211,6 @@ def _kind(outcome: Outcome) -> str:
     return f"engine: {head}"
 
 
-def compare(seed: int) -> int:
-    """Put the same statements to both engines and show what differs; 0, for that has to be judged."""
-    with tempfile.TemporaryDirectory() as folder:
-        compare_reads(Path(folder), COMPARED, seed).show()
-        compare_writes(Path(folder), COMPARED // 10, seed).show()
-    return 0
-
-
 def main() -> int:
     """Run the fuzz and report. 1 on any violation."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -229,7 +220,8 @@ def main() -> int:
     parser.add_argument("--compare", action="store_true", help="put 2,000 texts, and 200 that write, to both engines")
     options = parser.parse_args()
     if options.compare:
-        return compare(options.seed)
+        compare(options.seed)
+        return 0
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.kz"
