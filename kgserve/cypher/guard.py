@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher import limits, nulls
+from kgserve.cypher import limits, misread, nulls
 from kgserve.cypher.calls import Calls, not_allowed
 from kgserve.cypher.functions import BUILDERS
 from kgserve.cypher.labels import LABEL, unlabelled
@@ -110,6 +110,7 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     outline = Outline(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
     limits.check(outline)
+    misread.check(outline)
     given = values(_named(outline, parameters))
     calls = Calls(outline, given)
     calls.check()

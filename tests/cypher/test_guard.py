@@ -288,3 +288,45 @@ def test_a_text_that_came_before_gets_the_parameters_of_now() -> None:
     with pytest.raises(InvalidInput):
         read(text, id="\ud800")
     assert "[]" in read(text, id=[]).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (n) WHERE $x < 0 RETURN n",
+        "MATCH (n) WHERE n.id = 'a' AND $x = 1 RETURN n",
+        "MATCH (n) WHERE (n.id = 'a' OR n.id = 'b') AND ($x = 1 AND n.type = 't') RETURN n",
+        "MATCH (n) WHERE NOT ($x > 1) SET n.content = 'x'",
+        "MATCH (n) WHERE label(n) = $x RETURN n",
+        "OPTIONAL MATCH (n) WHERE size($x) > 1 RETURN n",
+        "MATCH (n) WHERE EXISTS { MATCH (n)-[]->(m) WHERE $x = 2 } RETURN n",
+        "MATCH (n) WHERE CASE WHEN $x = 1 AND true THEN true ELSE false END RETURN n",
+        "MATCH (n) RETURN n.type, count(DISTINCT n.id), sum(n.version)",
+        "MATCH (n) WITH count(DISTINCT n.id) AS c, n.type AS t, max(n.version) AS m RETURN c, t, m",
+        "MATCH (n) RETURN n.type, count(DISTINCT n.id) + count(*)",
+        "WITH [1, 2] AS list RETURN 1 IN list[1:2]",
+        "MATCH (n) RETURN n.version IN [1, 2, 3][1:2]",
+    ],
+)
+def test_what_the_engine_answers_wrongly_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="stands at line 1"):
+        examine(text, {"x": 1}, writable=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (n) WITH n WHERE $x < 0 RETURN n",
+        "MATCH (n) WHERE $x IS NULL OR n.type = $x RETURN n",
+        "MATCH (n) WHERE n.id STARTS WITH $x AND n.type = 't' RETURN n",
+        "MATCH (n) WHERE id(n) = $x RETURN n",
+        "UNWIND $x AS i MATCH (n) WHERE i > $x RETURN n",
+        "MATCH (n) WHERE CASE WHEN n.id = 'a' AND $x = 1 THEN true ELSE false END RETURN n",
+        "MATCH (n) RETURN n.type, sum(n.version), count(DISTINCT n.id), count(DISTINCT n.type)",
+        "MATCH (n) RETURN count(DISTINCT n.id), sum(n.version)",
+        "WITH [1, 2] AS list RETURN 1 IN (list[1:2]), 1 IN list, [1, 2, 3][1:2]",
+        "MATCH (n) WHERE 1 < 2 RETURN n",
+    ],
+)
+def test_what_it_answers_rightly_passes(text: str) -> None:
+    assert examine(text, {"x": 1}, writable=True)
