@@ -29,12 +29,11 @@ def test_reads_go_on_while_statements_write(tmp_path: Path) -> None:
         text = "CREATE (:Entity {{id: 'w{}', type: 't'}})"
         writes = [threads.submit(post, http, "", text.format(i), mode="write") for i in range(18)]
         time.sleep(0.3)
-        slowest = 0.0
+        answered = 0
         while not first.done():
-            start = time.perf_counter()
             assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[1]]
-            slowest = max(slowest, time.perf_counter() - start)
-        assert 0 < slowest < 0.5
+            answered += not first.done()
+        assert answered
         refusal(first.result(), 408)
         assert {write.result().status_code for write in writes} == {200}
         assert ask(http, "", "MATCH (n) RETURN count(*)")["rows"] == [[19]]

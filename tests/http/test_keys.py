@@ -71,17 +71,18 @@ def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
     text = given(keyed.data, "write", name="importing")
 
     def lines() -> Iterator[bytes]:
-        for number in range(100):
+        for number in range(200):
             line = {"kind": "node", "id": f"i{number}", "type": "t", "content": "x" * 65_536}
             yield json.dumps(line).encode() + b"\n"
-            if number == 0:
+            # More than sockets hold: the server has begun to read, and has seen that the key was valid.
+            if number == 120:
                 revoke_key(keyed.data, "importing", now())
 
     headers = {"content-type": "application/x-ndjson"}
     with client(keyed.url, text) as http:
         answer = http.post("/api/memory/cut-short/import", content=lines(), headers=headers)
     assert "not valid any more" in unauthenticated(answer)
-    assert admin.get("/api/memory/cut-short/nodes/i99").status_code == 404
+    assert admin.get("/api/memory/cut-short/nodes/i199").status_code == 404
 
 
 def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None:
