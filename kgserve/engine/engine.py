@@ -39,6 +39,8 @@ from kgserve.settings import MEBIBYTE, EngineName, Settings
 
 LEAST_BESIDE_MB = 256
 """What an engine's process may take beside its page cache, at the least."""
+_OWN_MB = 96
+"""What it has before it is asked anything."""
 _SHOWN = 500
 _PAUSE_SECONDS = 0.005
 _VECTOR_ROWS = 2048
@@ -63,11 +65,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, settings: Settings, store: str, slow: SlowLog, closing: threading.Event) -> Self:
         """What the engine files of a store are opened with."""
+        beside = settings.engine_memory_mb - settings.buffer_pool_mb - _OWN_MB
         return cls(
             file=FileOptions(
                 cache_bytes=settings.buffer_pool_mb * MEBIBYTE,
                 threads=settings.engine_threads,
-                memory_bytes=max(settings.engine_memory_mb - settings.buffer_pool_mb, LEAST_BESIDE_MB) * MEBIBYTE,
+                memory_bytes=max(beside, LEAST_BESIDE_MB) * MEBIBYTE,
             ),
             engine=settings.engine,
             readers=settings.read_connections,
@@ -118,6 +121,7 @@ class Session:
         finally:
             self._account(time.perf_counter() - started, statement)
         cursor = Cursor(self.channel, head, self._patience)
+        cursor.seconds = time.perf_counter() - started
         try:
             yield cursor
         finally:
@@ -136,10 +140,11 @@ class Session:
 
 
 class Cursor:
-    """The open result of a statement. ``total`` is how many rows it has."""
+    """The open result of a statement. ``total`` is how many rows it has, ``seconds`` what it took until they came."""
 
     def __init__(self, channel: Channel, head: Head, patience: float | None) -> None:
         self.columns, self.types, self.total = head.columns, head.types, head.total
+        self.seconds = 0.0
         self._channel = channel
         self._part = head.first
         self._patience = patience

@@ -18,7 +18,7 @@ import msgspec
 from kgserve.cypher.guard import examine
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, TimedOut
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
@@ -81,8 +81,11 @@ def stream(
         file.seek(0)
         file.truncate()
         most = DEFAULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
-        with reading(pool, store, statement, seconds_of(pool, request), most, control) as cursor:
-            _write(file, cursor, form, started, control)
+        seconds = seconds_of(pool, request)
+        with reading(pool, store, statement, seconds, most, control) as cursor:
+            # Who wants it all at once wants it within the time limit; a stream may be long.
+            until = time.perf_counter() + seconds - cursor.seconds if form == "json" else None
+            _write(file, cursor, form, started, until, control)
 
     try:
         once_more(written)
@@ -95,12 +98,16 @@ def stream(
     return RowStream(file)
 
 
-def _write(file: IO[bytes], cursor: Cursor, form: Format, started: float, control: Interruption) -> None:
+def _write(
+    file: IO[bytes], cursor: Cursor, form: Format, started: float, until: float | None, control: Interruption
+) -> None:
     how = _FORMS[form]
     file.write(how.head(cursor))
     count, end = 0, file.tell()
     for piece in how.pieces(cursor):
         control.check()
+        if until is not None and time.perf_counter() > until:
+            raise TimedOut("the rows of the query took longer than its time limit; ask for fewer, or for NDJSON")
         at = file.tell()
         file.write(piece.text)
         if piece.rows:

@@ -7,7 +7,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from kgserve.errors import TooLarge
+from kgserve.errors import TimedOut, TooLarge
 from kgserve.model.requests import CypherRequest
 from kgserve.ops import cypher_stream
 from kgserve.ops.cypher_stream import stream
@@ -45,3 +45,10 @@ def test_rows_before_one_that_is_too_long(pool: StorePool) -> None:
     assert (answer["rows"], answer["row_count"], answer["truncated"]) == (expected, 2, True)
     _, *rows, last = (msgspec.json.decode(line) for line in asked(pool, query, "ndjson").splitlines())
     assert (rows, last["row_count"], last["truncated"]) == (expected, 2, True)
+
+
+def test_rows_that_take_longer_than_the_time_limit(pool: StorePool) -> None:
+    """All at once they have to be there in time; a stream of them may be long."""
+    request = CypherRequest(query="UNWIND range(1, 5000) AS i RETURN range(1, 40)", timeout_ms=1, max_rows=5000)
+    with pytest.raises(TimedOut):
+        stream(pool, NAME, request, "json")
