@@ -34,6 +34,7 @@ class EnginePlaces:
     def __init__(self, most: int) -> None:
         self.most = most
         self._taken: dict[Holder, float] = {}
+        self._waiting: list[object] = []
         self._lock = threading.Lock()
 
     @property
@@ -44,25 +45,34 @@ class EnginePlaces:
     def take(self, holder: Holder, seconds: float) -> None:
         """Have a place, unless there is one already. Raises Unavailable when all are in use for so many seconds."""
         deadline = time.monotonic() + seconds
-        while not self._took(holder):
-            if any(other.give_way() for other in self._longest_unasked()):
-                continue
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"all {self.most} engines' processes are at work for other stores; try again shortly, or have"
-                    " KGSERVE_ENGINE_PROCESSES raised",
-                    retry_after=2,
-                )
-            time.sleep(PAUSE_SECONDS)
+        ticket = object()
+        with self._lock:
+            self._waiting.append(ticket)
+        try:
+            while not self._took(holder, ticket):
+                if self._waiting[0] is ticket and any(other.give_way() for other in self._longest_unasked()):
+                    continue
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"all {self.most} engines' processes are at work for other stores; try again shortly, or have"
+                        " KGSERVE_ENGINE_PROCESSES raised",
+                        retry_after=2,
+                    )
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            with self._lock:
+                self._waiting.remove(ticket)
 
     def leave(self, holder: Holder) -> None:
         """Have none any more."""
         with self._lock:
             self._taken.pop(holder, None)
 
-    def _took(self, holder: Holder) -> bool:
+    def _took(self, holder: Holder, ticket: object) -> bool:
+        """Whether there is a place for it: one that it has, or a free one when it is the first who waits."""
         with self._lock:
-            if holder not in self._taken and len(self._taken) < self.most:
+            is_free = self._waiting[0] is ticket and len(self._taken) < self.most
+            if holder not in self._taken and is_free:
                 self._taken[holder] = time.monotonic()
             return holder in self._taken
 
