@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -52,6 +52,22 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Rows that it names."""
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
         return nodes + sum(map(len, (self.edges_created, self.edges_updated, self.edges_touched, self.edges_deleted)))
+
+    def node_ids(self) -> Iterator[str]:
+        """The nodes that it writes or takes away."""
+        yield from (row.id for row in (*self.nodes_created, *self.nodes_updated))
+        yield from self.nodes_deleted
+
+    def edge_keys(self) -> Iterator[EdgeKey]:
+        """The edges that it writes or takes away."""
+        yield from (row.key for row in (*self.edges_created, *self.edges_updated, *self.edges_touched))
+        yield from self.edges_deleted
+
+    def meets(self, nodes: set[str], edges: set[EdgeKey], gone: set[str]) -> bool:
+        """Whether it writes any of some nodes or edges, or an edge of a node that is to be ``gone``."""
+        if not nodes.isdisjoint(self.node_ids()):
+            return True
+        return any(key in edges or key[0] in gone or key[1] in gone for key in self.edge_keys())
 
 
 class NetChange:

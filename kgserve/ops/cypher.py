@@ -7,10 +7,10 @@ are written: whether what came since could matter, or else the statement itself,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import wait
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 
@@ -26,7 +26,6 @@ from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest
-from kgserve.model.rows import EdgeKey
 from kgserve.ops.cypher_changes import batch_of
 from kgserve.ops.cypher_ending import Moved, NotUnderstood, carried_out
 from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
@@ -81,7 +80,11 @@ class _Writing:
         self._seconds = seconds
         self._control = control
         self._ending = ending(statement)
-        self._footprint = Footprint(statement)
+
+    @cached_property
+    def _footprint(self) -> Footprint:
+        """What it may meet, which is asked only when others have written meanwhile."""
+        return Footprint(self._statement)
 
     def run(self) -> CypherAnswer:
         """Carry it out, and wait for it. Blocks."""
@@ -104,7 +107,7 @@ class _Writing:
     def _alone(self) -> CypherAnswer:
         """Find out and write with nobody writing meanwhile."""
         # Reading, so that rows which turn out to be damaged are made anew.
-        with self._store.reading(), self._store.folding.foreseeing() as foreseen:
+        with self._store.reading(), self._store.folding.foreseeing(self._control.check) as foreseen:
 
             def found_now() -> tuple[_Found, WriteBatch | Planned]:
                 foreseen.begin_again()
@@ -157,7 +160,7 @@ class _Writing:
 
     def _removal(self, found: _Found, rows: Rows, lasting: ExitStack) -> Removal:
         """Work out beside other writes what goes. Raises _Overtaken."""
-        foreseen = lasting.enter_context(self._store.folding.foreseeing())
+        foreseen = lasting.enter_context(self._store.folding.foreseeing(self._control.check))
         gone = found.difference
         since = self._since(found.sequence, foreseen.rows.at)
         if since and (self._meets(since, rows) or self._ties(since, gone)) and not self._is_as_before(found):
@@ -186,7 +189,7 @@ class _Writing:
         """Whether the statement could have met what others have written after these rows."""
         new = [row for change in since for row in change.nodes_created]
         changed = [row for change in since for row in (*change.nodes_updated, *change.nodes_deleted)]
-        edges = [key for change in since for key in _edge_keys(change)]
+        edges = [key for change in since for key in change.edge_keys()]
         return meets_any(self._footprint, rows.node, new, changed, edges)
 
     def _ties(self, since: list[ChangeSet], gone: Difference) -> bool:
@@ -194,7 +197,7 @@ class _Writing:
         if self._ending is not None and self._ending.detach:
             return False
         nodes = set(gone.nodes_gone)
-        return any(key[0] in nodes or key[1] in nodes for change in since for key in _edge_keys(change))
+        return any(key[0] in nodes or key[1] in nodes for change in since for key in change.edge_keys())
 
     def _is_as_before(self, found: _Found) -> bool:
         """Whether the same rows would go now, where asking takes no time."""
@@ -274,19 +277,7 @@ def overlaps(batch: WriteBatch, since: Iterable[ChangeSet]) -> bool:
     nodes = gone.union(put.id for put in batch.nodes)
     edges = {*batch.delete_edges, *(put.key for put in batch.edges)}
     ends = {end for key in edges for end in key[:2]}
-    for change in since:
-        written = (*(row.id for row in (*change.nodes_created, *change.nodes_updated)), *change.nodes_deleted)
-        if not (nodes.isdisjoint(written) and ends.isdisjoint(change.nodes_deleted)):
-            return True
-        if any(key in edges or key[0] in gone or key[1] in gone for key in _edge_keys(change)):
-            return True
-    return False
-
-
-def _edge_keys(change: ChangeSet) -> Iterator[EdgeKey]:
-    for row in (*change.edges_created, *change.edges_updated, *change.edges_touched):
-        yield row.key
-    yield from change.edges_deleted
+    return any(each.meets(nodes, edges, gone) or not ends.isdisjoint(each.nodes_deleted) for each in since)
 
 
 def _changes(report: Report) -> CypherChanges:

@@ -29,7 +29,7 @@ def batch_of(difference: Difference) -> WriteBatch:
         raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED} are the most, so change them in parts")
     if difference.doubled:
         source, target, relation_type = difference.doubled[0]
-        raise _fault(
+        raise fault(
             f"it makes a second edge from {source!r} to {target!r} of type {relation_type!r};"
             " there is one edge per source, target and type: use MERGE"
         )
@@ -49,7 +49,7 @@ def _node(index: int, row: Changed) -> NodePut:
     _check_kept(row, _KEPT_OF_NODES, name)
     node_type = _given(row, "type", "")
     if node_type == "" or (row.before is None and node_type is None):
-        raise _fault(f"{name} has no type; every node needs one")
+        raise fault(f"{name} has no type; every node needs one")
     node = NodeInput(
         id=row.now["id"],
         type=node_type,
@@ -64,16 +64,16 @@ def _edge(index: int, row: Changed) -> EdgePut:
     source, target, relation_type = row.now["source"], row.now["target"], row.now["relation_type"]
     name = f"the edge from {source!r} to {target!r}"
     if not relation_type:
-        raise _fault(f"{name} has no relation_type; every edge needs one")
+        raise fault(f"{name} has no relation_type; every edge needs one")
     if row.before is None and row.now["version"] is not None:
-        raise _fault(
+        raise fault(
             f"{name} is new and has a version, which is kept by kgserve;"
             " to give an edge another relation_type, delete it and create another"
         )
     _check_kept(row, _KEPT_OF_EDGES, name)
     weight = _given(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):
-        raise _fault(f"{name}: its weight is no finite number")
+        raise fault(f"{name}: its weight is no finite number")
     attributes = _object(_given(row, "attributes", "{}"), name)
     edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
     put = edge_put(index, edge, _faults(name))
@@ -102,9 +102,9 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
     _check_author(row, name)
     ordinal, author = row.now["ordinal"], _given(row, "created_by", "")
     if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
-        raise _fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
+        raise fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
-        raise _fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
+        raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
     checked = EdgeInput(source="-", target="-", relation_type="-", created_by=author)
     put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
     return msgspec.structs.replace(
@@ -114,7 +114,7 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
 
 def _check_author(row: Changed, name: str) -> None:
     if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
-        raise _fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
+        raise fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
 
 
 def _same(row: Changed, field: str) -> bool:
@@ -127,7 +127,7 @@ def _tags(text: str | None, name: str) -> list[str] | None:
         return None
     found = [tag for tag in tags if tag is not None]
     if len(found) != len(tags) or len(found) > MAX_TAGS:
-        raise _fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
+        raise fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
     return found
 
 
@@ -136,7 +136,7 @@ def _moment(row: Changed, field: str, name: str) -> Moment:
     if row.before is not None and now == row.before[field]:
         return msgspec.UNSET
     if now is not None and not is_within(now):
-        raise _fault(f"{name}: {field} is outside the years 1 to 9999")
+        raise fault(f"{name}: {field} is outside the years 1 to 9999")
     return now
 
 
@@ -153,7 +153,7 @@ def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
         return  # new, or deleted and made again
     for field in fields:
         if row.now[field] != (row.before[field] if row.before else None):
-            raise _fault(f"{name}: {field} is kept by kgserve and cannot be set")
+            raise fault(f"{name}: {field} is kept by kgserve and cannot be set")
 
 
 def _object(text: str | None, name: str) -> dict[str, Any] | None:
@@ -162,15 +162,16 @@ def _object(text: str | None, name: str) -> dict[str, Any] | None:
     try:
         return decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
-        raise _fault(f"{name}: its attributes are not the text of a JSON object") from None
+        raise fault(f"{name}: its attributes are not the text of a JSON object") from None
 
 
 def _faults(name: str) -> Fault:
     def raise_it(path: str, message: str) -> None:
-        raise _fault(f"{name}: {path} {message}")
+        raise fault(f"{name}: {path} {message}")
 
     return raise_it
 
 
-def _fault(message: str) -> InvalidInput:
+def fault(message: str) -> InvalidInput:
+    """What is wrong with what a statement wants to change."""
     return InvalidInput(f"query: {message}", (FieldError("query", message),))

@@ -11,10 +11,10 @@ from kgserve.cypher.ending import SETTABLE, Assignment, Element, Ending, Returne
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.engine.protocol import Changed, Difference
-from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS, edge_values, node_values
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.ops.cypher_changes import fault
 from kgserve.ops.cypher_read import MAX_ANSWER_BYTES
 from kgserve.rows.snapshot import Rows
 
@@ -116,7 +116,7 @@ def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) ->
         for found in (rows.outgoing(node_id), rows.incoming(node_id)):
             left = next((row for row in found if row.key not in edges), None)
             if left is not None:
-                raise _fault(
+                raise fault(
                     f"node {node_id!r} has connected edges, such as {left.relation_type!r} from {left.source!r} to"
                     f" {left.target!r}: delete them first, or use DETACH DELETE"
                 )
@@ -173,7 +173,3 @@ def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator
     for key, properties in given.items():
         before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
         yield Changed(before | properties, before)
-
-
-def _fault(message: str) -> InvalidInput:
-    return InvalidInput(f"query: {message}", (FieldError("query", message),))

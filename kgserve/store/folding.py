@@ -58,10 +58,14 @@ class Folding:
             self._fold()
 
     @contextmanager
-    def foreseeing(self) -> Generator[Foreseen]:
-        """Rows to leave some out of before the commit that takes them away. Waits for who makes a base."""
+    def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[Foreseen]:
+        """Rows to leave some out of before the commit that takes them away.
+
+        Waits for who makes a base; ``check`` is called now and then meanwhile.
+        """
         while not self._begin(foreseeing=True):
-            self._idle.wait(HOLD_BACK_SECONDS)
+            self._idle.wait(LOOK_SECONDS)
+            check()
         try:
             with self._rows.foreseeing() as foreseen:
                 yield foreseen

@@ -24,6 +24,8 @@ MOST = 2_000_000
 """Rows that go at once at most, edges of nodes included."""
 LARGE = 5_000
 _AT_ONCE = 10_000
+_KEY = 8
+"""Bytes of a key beside its texts."""
 
 
 class Removal:
@@ -48,12 +50,18 @@ class Removal:
         self._gone = sorted(self._nodes), sorted(self._edges)
         foreseen.leave_out(node_numbers, edge_numbers)
 
+    @property
+    def cost(self) -> int:
+        """About the bytes of what the journal is told: the keys of all that goes."""
+        nodes, edges = self._gone
+        return sum(map(len, nodes)) + sum(len(part) for key in edges for part in key) + _KEY * (len(nodes) + len(edges))
+
     def unmet(self) -> list[ChangeSet] | None:
         """What others have written since this was last asked; None when any of it meets what is to go."""
         if not self._foreseen.is_current:
             return None
         taken = self._foreseen.catch_up()
-        return None if any(map(self._meets, taken)) else taken
+        return None if any(each.meets(self._nodes, self._edges, self._nodes) for each in taken) else taken
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
         """The change set that follows a state, and what it comes to."""
@@ -72,14 +80,6 @@ class Removal:
     def show(self, change: ChangeSet) -> None:
         """Show readers the rows that are left. For the writing thread."""
         self._foreseen.show(change)
-
-    def _meets(self, change: ChangeSet) -> bool:
-        nodes = (*(row.id for row in (*change.nodes_created, *change.nodes_updated)), *change.nodes_deleted)
-        if not self._nodes.isdisjoint(nodes):
-            return True
-        rows = (*change.edges_created, *change.edges_updated, *change.edges_touched)
-        keys = (*(row.key for row in rows), *change.edges_deleted)
-        return any(key in self._edges or key[0] in self._nodes or key[1] in self._nodes for key in keys)
 
 
 def is_large(rows: Rows, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> bool:

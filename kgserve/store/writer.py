@@ -29,6 +29,11 @@ QUEUE_BYTES = 256 << 20
 class Planned(Protocol):
     """A write that was planned before its turn came, and holds for whatever the store is by then."""
 
+    @property
+    def cost(self) -> int:
+        """About the bytes that it adds to the journal."""
+        ...
+
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
         """The change set that follows a state, and what it comes to."""
         ...
@@ -185,7 +190,7 @@ def prepared(write: Write) -> Write | None:
         made = write.prepare()
         if isinstance(made, WriteBatch):
             return msgspec.structs.replace(write, batch=made, prepare=None)
-        return msgspec.structs.replace(write, plan=made, prepare=None)
+        return msgspec.structs.replace(write, batch=WriteBatch(cost=made.cost), plan=made, prepare=None)
     except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
         write.future.set_exception(error)
         return None
