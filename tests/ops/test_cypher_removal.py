@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from kgserve.errors import InvalidInput
+from kgserve.journal.frame import encode_frame
 from kgserve.model.answers import CypherAnswer
+from kgserve.model.change import ChangeSet
 from kgserve.rows.bases import FORESEEN
 from kgserve.rows.view import FoldLimits
 from kgserve.store import removal
@@ -266,3 +268,13 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
             continue
         added.append(new)
     return added
+
+
+def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
+    with pool.lease(NAME) as store, store.folding.foreseeing() as foreseen:
+        found = removal.Removal(foreseen, ["a", "c"], [])
+        change, report = found.change(store.state, 0)
+        assert report.nodes_deleted == 2
+        assert report.edges_deleted
+        spare = len(encode_frame([ChangeSet(sequence=1, time=0, digest=bytes(16), nodes=0, edges=0)]))
+        assert 0 < len(encode_frame([change])) - spare <= found.cost
