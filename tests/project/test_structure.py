@@ -44,10 +44,9 @@ def test_no_vague_module_names() -> None:
     assert [path for path in project_files() if vague.intersection(path.with_suffix("").parts)] == []
 
 
-@pytest.mark.parametrize("package", ["kgserve"])
-def test_modules_stay_readable(package: str) -> None:
-    for path in (TOP / package).rglob("*.py"):
-        assert path.read_text().count("\n") <= 400, f"{path} is too long to read in one go"
+def test_modules_stay_readable() -> None:
+    for path in (TOP / "kgserve").rglob("*.py"):
+        assert path.read_text().count("\n") <= 800, f"{path} is too long to be one thing"
 
 
 def test_functions_stay_readable() -> None:
