@@ -29,6 +29,7 @@ from kgserve.model.change import StoreState
 from kgserve.model.requests import CypherRequest
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.ops.cypher import run
+from kgserve.ops.graph import Graphs
 from kgserve.settings import EngineName, Settings
 from kgserve.store.pool import StorePool
 
@@ -211,7 +212,7 @@ def _pool(folder: Path, engine: EngineName) -> StorePool:
 def _written(pool: StorePool, text: str) -> Answer:
     """What a statement answers, changes and leaves; without times, which differ."""
     try:
-        done = run(pool, STORE, CypherRequest(query=text, params=PARAMETERS, mode="write"))
+        done = run(Graphs(pool).graph(STORE), CypherRequest(query=text, params=PARAMETERS, mode="write"))
         answer = Answer(done.columns, [[_timeless(value) for value in row] for row in done.rows])
         answer.said = str(msgspec.to_builtins(done.changes))
     except KgserveError as error:

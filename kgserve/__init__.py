@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kgserve.version import __version__ as __version__
+
 # As typing's constant: the editors' bridge starts with this module, and does without typing until it needs it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,8 +11,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from kgserve.library import Library
-
-__version__ = "0.1.0"
 
 
 def open(  # noqa: A001 - called as kgserve.open

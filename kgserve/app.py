@@ -43,11 +43,9 @@ from kgserve.http.service import Service
 from kgserve.http.tls import Certificate
 from kgserve.http.traffic import Traffic
 from kgserve.mcp.endpoint import McpEndpoint
+from kgserve.ops.graph import Graphs
 from kgserve.store.lock import DataFolderLock
-from kgserve.store.pool import StorePool
 from kgserve.views.companions import open_all
-from kgserve.views.historian import Historian
-from kgserve.views.indexer import Indexer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -61,19 +59,15 @@ MANY_FILES = 65_536
 SWITCH_SECONDS = 0.0005
 
 
-def create_app(
-    pool: StorePool,
-    indexer: Indexer | None = None,
-    historian: Historian | None = None,
-    token: str | None = None,
-) -> Litestar:
-    """REST and MCP over ``pool``; its lifespan closes the pool. Without ``indexer`` there is no search.
+def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
+    """REST and MCP over the stores of a folder; its lifespan closes them.
 
     Who shows ``token`` may do anything, as local clients that read server.json do.
     """
+    pool = graphs.pool
     admission = Admission(Door(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir))
     traffic = Traffic.of(pool.settings)
-    endpoint = McpEndpoint(pool, indexer, historian)
+    endpoint = McpEndpoint(graphs)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +81,7 @@ def create_app(
         finally:
             await edge.settled(pool.settings.shutdown_grace / 4)
             log.flush()
-            for follower in (indexer, historian):
+            for follower in (graphs.indexer, graphs.historian):
                 if follower is not None:
                     follower.halt()
             await asyncio.to_thread(pool.close)
@@ -96,7 +90,7 @@ def create_app(
     app = Litestar(
         route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(pool, indexer, historian), "mcp": endpoint}),
+        state=State({"service": Service(graphs), "mcp": endpoint}),
         exception_handlers={Exception: handle},
         guards=[check_role],
         openapi_config=None,
@@ -175,7 +169,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         opened = open_all(settings, stack)
-        app = create_app(opened.pool, opened.indexer, opened.historian, token)
+        app = create_app(Graphs(opened.pool, opened.indexer, opened.historian), token)
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)

@@ -14,7 +14,7 @@ import kgserve
 from bench.ledger import ABSENT, Ledger, Unit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
 from kgserve.errors import KgserveError, NotFound, Unavailable
-from kgserve.library.face import Library, Store
+from kgserve.library import Library, Store
 from kgserve.ops.doctor import doctor
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool

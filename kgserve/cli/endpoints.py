@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,16 +107,10 @@ class _Opened:
 
     @contextmanager
     def receive(self, store: str, as_of: str | None, valid_at: str | None) -> Generator[Iterator[bytes]]:
-        from kgserve.client import operations
-        from kgserve.library import work
-        from kgserve.library.methods import each, patiently
+        from kgserve.client.streams import export
 
-        handle = self._library.handle
-        call = operations.export(store, as_of=as_of, valid_at=valid_at).call
-        with closing(
-            patiently(handle, call, lambda opened: work.export(opened, store, as_of=as_of, valid_at=valid_at))
-        ) as stream:
-            yield each(handle, stream)
+        with self._library.local.begun(export(store, as_of=as_of, valid_at=valid_at).call) as (_, blocks):
+            yield blocks
 
     def await_indexes(self, store: str, sequence: int) -> None:
         await_all(self._library.store(store).stats, sequence)

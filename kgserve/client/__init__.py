@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kgserve.client.answers import CypherResult, Traversal
-from kgserve.client.asynchronous import AsyncClient, AsyncStore, AsyncStream
-from kgserve.client.blocking import Client, Store, Stream
+from kgserve.client.asynchronous import AsyncStream
+from kgserve.client.blocking import Stream
+from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
 from kgserve.client.failures import Interrupted, Refused, Unintelligible, Unreachable
 from kgserve.client.following import Event
 from kgserve.client.retries import Retries

@@ -61,11 +61,11 @@ class Following:
         give_up_after: float | None,
     ) -> None:
         self._route = route
-        self._store = store
-        self._query = query
-        self._since, last_id = start
+        self.store = store
+        self.query = query
+        self.since, self.last_id = start
         self._parser = Parser()
-        self._parser.last_id = last_id or ""
+        self._parser.last_id = self.last_id or ""
         self._give_up_after = give_up_after
         self._blocks = 0  # of the present connection; the first is a greeting, which says nothing of its health
         self._known = False
@@ -79,8 +79,8 @@ class Following:
         self._parser.cut()
         self._blocks = 0
         headers = {"Accept": EVENT_STREAM} | ({"Last-Event-ID": place} if place else {})
-        parts = {} if self._store is None else {"store": self._store}
-        query = {**self._query, "since": None if place else self._since}
+        parts = {} if self.store is None else {"store": self.store}
+        query = {**self.query, "since": None if place else self.since}
         return self._route.call(parts, query, headers=headers, wait=SILENCE)
 
     def take(self, chunk: bytes) -> list[Event]:
@@ -101,7 +101,7 @@ class Following:
         """Seconds until `call` is worth making again; ``error`` is what ended the stream. Raises it to give up."""
         if self.ended:
             return 0.0
-        if self._known and self._store is not None and isinstance(error, NotFound):
+        if self._known and self.store is not None and isinstance(error, NotFound):
             self.ended = True  # dropped while nobody listened
             return 0.0
         if error is not None and not isinstance(error, Unreachable | Unavailable | Limited | TimedOut):
@@ -127,7 +127,7 @@ class Following:
         body = block.data.encode()
         data = decoded(body, dict[str, Any])
         about = decoded(body, _Data)
-        if block.kind == "store_dropped" and about.store == self._store:
+        if block.kind == "store_dropped" and about.store == self.store:
             self.ended = True
         return Event(
             id=self._parser.last_id,

@@ -1,115 +1,122 @@
-"""Each operation of the REST interface, once: a function makes its request and knows how its answer is read.
+"""Each use case, once: a function makes its request and knows what it is answered with.
 
-The two clients send them. Parameters, their defaults and descriptions here are those of the clients' methods.
+Written by `make docs` from `kgserve.operations.table`: a change here is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import msgspec
-
-from kgserve.client.answers import CypherResult, Traversal
-from kgserve.client.following import PATIENCE, Following
-from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder
-from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
+from kgserve.client.answers import Traversal
+from kgserve.client.wire import Call, Route
 from kgserve.model.answers import (
-    BatchSearchAnswer,
+    ChangesPage,
     ContextAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
-    ImportAnswer,
     InjectAnswer,
     NodeAnswer,
-    NodePage,
+    NodeHistory,
     ReindexAnswer,
+    RestoreAnswer,
     SearchAnswer,
 )
+from kgserve.model.backups import (
+    BackupAnswer,
+    BackupRequest,
+    RestoreBackupAnswer,
+    RestoreBackupRequest,
+    StoreBackupAnswer,
+    StoreBackupRequest,
+)
+from kgserve.model.queries import (
+    ChangesQuery,
+    DropQuery,
+    EdgeId,
+    EdgesRequest,
+    HistoryRequest,
+    NodeId,
+    NodeRequest,
+    RetireNode,
+    RevertNode,
+    TagsQuery,
+)
 from kgserve.model.requests import (
-    MAX_TRAVERSED_NODES,
-    BatchSearchRequest,
     ContextRequest,
-    CypherRequest,
     Direction,
     EdgeInput,
     EdgeKeyRequest,
     Fusion,
     NodeInput,
+    RestoreRequest,
     SearchMode,
     SearchRequest,
-    SearchVariant,
     TraverseRequest,
 )
+from kgserve.model.schema import SchemaDescription, TagList
 from kgserve.model.service import Health, Ready
 from kgserve.model.store_answers import DropAnswer, StoreList, StoreStats
+from kgserve.model.store_settings import PruneAnswer, PruneRequest, StoreSettingsAnswer
+from kgserve.model.versioned import (
+    EdgeAnswer,
+    EdgeList,
+    EdgeSpec,
+    NodeSpec,
+    PutSubgraphAnswer,
+    RetireAnswer,
+    RetireEdgeRequest,
+)
 
-MARGIN = 30.0
-"""Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
-
-_STORE = "/api/memory/{store}"
-HEALTH = Route("GET", "/health", Health)
-READY = Route("GET", "/ready", Ready)
-OPENAPI = Route("GET", "/openapi.json", dict[str, Any])
-STORES = Route("GET", "/api/memory", StoreList)
-EVENTS = Route("GET", "/api/events", bytes)
-DROP = Route("DELETE", _STORE, DropAnswer)
-INJECT = Route("POST", f"{_STORE}/inject", InjectAnswer)
-DELETE_NODE = Route("DELETE", f"{_STORE}/nodes/{{id}}", DeleteNodeAnswer)
-DELETE_EDGE = Route("DELETE", f"{_STORE}/edges", DeleteEdgeAnswer)
-TRAVERSE = Route("POST", f"{_STORE}/traverse", Traversal)
-NODE = Route("GET", f"{_STORE}/nodes/{{id}}", NodeAnswer)
-NODES = Route("GET", f"{_STORE}/nodes", NodePage)
-SEARCH = Route("POST", f"{_STORE}/search", SearchAnswer)
-SEARCH_BATCH = Route("POST", f"{_STORE}/search/batch", BatchSearchAnswer)
-CONTEXT = Route("POST", f"{_STORE}/context", ContextAnswer)
-CYPHER = Route("POST", f"{_STORE}/cypher", CypherResult)
-STATS = Route("GET", f"{_STORE}/stats", StoreStats)
-REINDEX = Route("POST", f"{_STORE}/reindex", ReindexAnswer)
-IMPORT = Route("POST", f"{_STORE}/import", ImportAnswer)
-EXPORT = Route("GET", f"{_STORE}/export", bytes)
-STORE_EVENTS = Route("GET", f"{_STORE}/events", bytes)
-
-
-class Paged(msgspec.Struct, frozen=True):
-    """A list of nodes that comes in pages."""
-
-    store: str
-    type: str | None
-    page_size: int
-    as_of: int | str | None = None
-    tags: list[str] = []
-    valid_at: str | None = None
-
-    def page(self, cursor: str | None = None) -> Call[NodePage]:
-        """The first page, or the one that the ``next_cursor`` of another names."""
-        which = {"type": self.type, "tag": self.tags, "as_of": self.as_of, "valid_at": self.valid_at}
-        return NODES.call({"store": self.store}, {**which, "limit": self.page_size, "cursor": cursor})
+HEALTH = Route("health", "GET", "/health", Health)
+READY = Route("ready", "GET", "/ready", Ready)
+INJECT = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
+DELETE_NODE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
+DELETE_EDGE = Route("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
+TRAVERSE = Route("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True)
+STORES = Route("stores", "GET", "/api/memory", StoreList)
+SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
+DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
+STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
+NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
+DESCRIBE_SCHEMA = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription)
+LIST_TAGS = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList)
+OUTGOING = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList)
+INCOMING = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", EdgeList)
+PUT_SUBGRAPH = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
+RETIRE = Route("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
+RETIRE_EDGE = Route("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
+EDGE = Route("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer)
+DELETE_EDGE_BY_ID = Route("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
+HISTORY = Route("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory)
+REVERT = Route("revert", "POST", "/api/memory/{store}/nodes/{id}/revert", InjectAnswer, in_body=True)
+CHANGES = Route("changes", "GET", "/api/memory/{store}/changes", ChangesPage)
+RESTORE = Route("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
+PRUNE_HISTORY = Route("prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True)
+BACKUP = Route("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
+BACKUP_STORES = Route("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
+RESTORE_BACKUP = Route("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
+REINDEX = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
+SEARCH = Route("search", "POST", "/api/memory/{store}/search", SearchAnswer, in_body=True)
+CONTEXT = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True)
 
 
 def health() -> Call[Health]:
-    """Whether the process answers, and its version."""
-    return HEALTH.call({})
+    """The process answers.
+
+    Touches neither disk nor stores: it says that the process is alive, and which version it is.
+    """
+    return HEALTH.ask(None)
 
 
 def ready() -> Call[Ready]:
-    """Whether stores can be opened and written. Raises Unavailable or StorageFull with the reason when not."""
-    return READY.call({})
+    """Stores can be opened and written.
 
+    Answers 503 or 507 with the reason when a write would not be taken now.
 
-def openapi() -> Call[dict[str, Any]]:
-    """The server's description of its interface, OpenAPI 3.1."""
-    return OPENAPI.call({})
-
-
-def stores() -> Call[StoreList]:
-    """All stores by name, with counts and sizes."""
-    return STORES.call({})
-
-
-def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
-    """Remove a store with everything in it, for good. ``confirm`` is its name once more. Raises NotFound."""
-    return DROP.call({"store": name}, {"confirm": confirm}, idempotent=False)
+    Raises Unavailable or StorageFull.
+    """
+    return READY.ask(None)
 
 
 def inject(
@@ -119,88 +126,372 @@ def inject(
     *,
     touch: bool = True,
 ) -> Call[InjectAnswer]:
-    """Create or update nodes and edges in one atomic batch; the store is made if need be.
+    """Upsert nodes and edges in one atomic batch.
 
-    Raises InvalidInput, whose ``errors`` name every place, TooLarge, Unavailable and StorageFull.
+    Creates the store if it does not exist.
+
+    Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
+    one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
+    a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
+
+    Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
+    is written.
     """
-    return INJECT.call({"store": store}, body={"nodes": list(nodes), "edges": list(edges), "touch": touch})
+    return INJECT.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
 
 
 def delete_node(store: str, node_id: str) -> Call[DeleteNodeAnswer]:
-    """Delete a node with all its edges; one that does not exist is no error."""
-    return DELETE_NODE.call({"store": store, "id": node_id})
+    """Delete one node and its edges.
+
+    Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
+    """
+    return DELETE_NODE.ask(store, NodeId(node_id=node_id))
 
 
 def delete_edge(store: str, source: str, target: str, relation_type: str) -> Call[DeleteEdgeAnswer]:
-    """Delete one edge; one that does not exist is no error."""
-    body = EdgeKeyRequest(source=source, target=target, relation_type=relation_type)
-    return DELETE_EDGE.call({"store": store}, body=body)
+    """Delete one edge.
+
+    Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
+
+    Deleting an edge that does not exist is not an error.
+    """
+    return DELETE_EDGE.ask(store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type))
 
 
-def traverse(  # noqa: PLR0913 - the fields of TraverseRequest
+def traverse(  # noqa: PLR0913 - the fields of the request
     store: str,
     start_id: str,
     *,
     depth: int = 1,
     direction: Direction = "outgoing",
-    relation_types: list[str] | None = None,
+    relation_types: Iterable[str] | None = None,
     min_weight: float | None = None,
-    max_nodes: int = MAX_TRAVERSED_NODES,
+    max_nodes: int = 10000,
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[Traversal]:
-    """Walk from a node, breadth first, ``depth`` hops. A start that does not exist gives nothing.
+    """Walk edges from one node, breadth first.
 
-    ``as_of`` is a sequence or an RFC 3339 time: the walk is then what it would have been. ``valid_at`` is an RFC 3339
-    time: only what was true in the world then.
+    Answers with each node in reach once, at its shortest distance, nearest first.
+
+    With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
+    sequence or an RFC 3339 time: the walk is then what it would have been. `valid_at` is an RFC 3339 time: only what
+    was true in the world then.
+
+    Raises NotFound for the store, and Gone for a moment that is no longer known.
     """
-    walk = TraverseRequest(
-        start_id=start_id,
-        depth=depth,
-        direction=direction,
-        relation_types=relation_types,
-        min_weight=min_weight,
-        max_nodes=max_nodes,
-        as_of=as_of,
-        valid_at=valid_at,
+    return TRAVERSE.ask(
+        store,
+        TraverseRequest(
+            start_id=start_id,
+            depth=depth,
+            direction=direction,
+            relation_types=_listed(relation_types),
+            min_weight=min_weight,
+            max_nodes=max_nodes,
+            as_of=as_of,
+            valid_at=valid_at,
+        ),
     )
-    return TRAVERSE.call({"store": store}, body=walk)
+
+
+def stores() -> Call[StoreList]:
+    """All stores, with counts and sizes.
+
+    Stores are listed by name. Listing opens none of them.
+    """
+    return STORES.ask(None)
+
+
+def settings(store: str) -> Call[StoreSettingsAnswer]:
+    """The settings of a store.
+
+    What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds.
+    """
+    return SETTINGS.ask(store)
+
+
+def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
+    """Delete a store and everything in it.
+
+    Removes the store's graph, journal and files for good.
+
+    The name has to be given twice: in the path and as `confirm`. Raises NotFound.
+    """
+    return DROP.ask(name, DropQuery(confirm=confirm), idempotent=False)
+
+
+def stats(store: str) -> Call[StoreStats]:
+    """What one store holds and how it is doing.
+
+    Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound.
+    """
+    return STATS.ask(store)
 
 
 def node(
     store: str, node_id: str, *, as_of: int | str | None = None, valid_at: str | None = None, version: int | None = None
 ) -> Call[NodeAnswer]:
-    """One node with its edges, at most 1,000 in each direction, now or as it was; a version comes without edges.
+    """One node with its edges.
 
-    Raises NotFound, and Gone for a time that is no longer known.
+    The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return NODE.call({"store": store, "id": node_id}, {"as_of": as_of, "valid_at": valid_at, "version": version})
+    return NODE.ask(store, NodeRequest(node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version))
 
 
-def nodes(
+def describe_schema(store: str) -> Call[SchemaDescription]:
+    """The types and tags that a store uses.
+
+    Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
+
+    All counts are kept with every write, so that this takes the same however large the store is.
+    """
+    return DESCRIBE_SCHEMA.ask(store)
+
+
+def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> Call[TagList]:
+    """The most frequent tags.
+
+    Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name.
+    """
+    return LIST_TAGS.ask(store, TagsQuery(prefix=prefix, limit=limit))
+
+
+def outgoing(
     store: str,
+    node_id: str,
     *,
-    type: str | None = None,  # noqa: A002 - the field's name
-    page_size: int = 1000,
+    kinds: Iterable[str] = (),
+    limit: int = 100,
+    offset: int = 0,
     as_of: int | str | None = None,
-    tags: Iterable[str] = (),
     valid_at: str | None = None,
-) -> Paged:
-    """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000).
+) -> Call[EdgeList]:
+    """The edges that start at a node, in order.
 
-    With ``tags`` only those that have all of them.
+    By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return Paged(store, type, page_size, as_of, list(tags), valid_at)
+    return OUTGOING.ask(
+        store,
+        EdgesRequest(
+            node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
+        ),
+    )
 
 
-def search(  # noqa: PLR0913 - the fields of SearchRequest
+def incoming(
+    store: str,
+    node_id: str,
+    *,
+    kinds: Iterable[str] = (),
+    limit: int = 100,
+    offset: int = 0,
+    as_of: int | str | None = None,
+    valid_at: str | None = None,
+) -> Call[EdgeList]:
+    """The edges that end at a node, in order.
+
+    By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
+    """
+    return INCOMING.ask(
+        store,
+        EdgesRequest(
+            node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
+        ),
+    )
+
+
+def put_subgraph(
+    store: str, nodes: Iterable[Mapping[str, Any] | NodeSpec] = (), edges: Iterable[Mapping[str, Any] | EdgeSpec] = ()
+) -> Call[PutSubgraphAnswer]:
+    """Write nodes and edges, each by itself.
+
+    Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
+
+    What is wrong with one keeps only that one out, and the edges that name it. At most 50 nodes and 100 edges.
+
+    Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
+    """
+    return PUT_SUBGRAPH.ask(store, {"nodes": list(nodes), "edges": list(edges)}, idempotent=False)
+
+
+def retire(
+    store: str, node_id: str, *, valid_to: str | None = None, created_by: str | None = None
+) -> Call[RetireAnswer]:
+    """Say until when a node was true.
+
+    Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
+
+    One that has ended already keeps its end, unless another is sent. Its edges are not there where it is not.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    return RETIRE.ask(store, RetireNode(node_id=node_id, valid_to=valid_to, created_by=created_by))
+
+
+def retire_edge(
+    store: str,
+    source: str,
+    target: str,
+    relation_type: str,
+    *,
+    valid_to: str | None = None,
+    created_by: str | None = None,
+) -> Call[RetireAnswer]:
+    """Say until when an edge was true.
+
+    Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    return RETIRE_EDGE.ask(
+        store,
+        RetireEdgeRequest(
+            source=source, target=target, relation_type=relation_type, valid_to=valid_to, created_by=created_by
+        ),
+    )
+
+
+def edge(store: str, edge_id: str) -> Call[EdgeAnswer]:
+    """One edge by its id.
+
+    The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
+
+    Raises InvalidInput for what is no id, and NotFound.
+    """
+    return EDGE.ask(store, EdgeId(edge_id=edge_id))
+
+
+def delete_edge_by_id(store: str, edge_id: str) -> Call[DeleteEdgeAnswer]:
+    """Delete one edge by its id.
+
+    Deletes one edge by its id. Deleting an edge that does not exist is not an error.
+    """
+    return DELETE_EDGE_BY_ID.ask(store, EdgeId(edge_id=edge_id))
+
+
+def history(store: str, node_id: str, *, limit: int = 50, before: int | None = None) -> Call[NodeHistory]:
+    """The states that a node has had.
+
+    Newest first, each with the commits and times between which it held, and with what it changed.
+
+    A node that was deleted has a history, too. Raises NotFound for one that never was.
+    """
+    return HISTORY.ask(store, HistoryRequest(node_id=node_id, limit=limit, before=before))
+
+
+def revert(store: str, node_id: str, version: int) -> Call[InjectAnswer]:
+    """Write a node as it was in an earlier version.
+
+    Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
+
+    Its edges stay as they are. Raises NotFound.
+    """
+    return REVERT.ask(store, RevertNode(node_id=node_id, version=version))
+
+
+def changes(store: str, *, since: int = 0, limit: int = 50) -> Call[ChangesPage]:
+    """The writes after a sequence.
+
+    Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
+
+    Raises Gone when the journal no longer has them.
+    """
+    return CHANGES.ask(store, ChangesQuery(since=since, limit=limit))
+
+
+def restore(store: str, as_of: int | str, into: str) -> Call[RestoreAnswer]:
+    """Make a new store of what a store was.
+
+    Makes a store that must not be there yet, with versions and times kept. The store itself stays as it is.
+
+    Raises Conflict when it exists, Gone when that is no longer known.
+    """
+    return RESTORE.ask(store, RestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
+
+
+def prune_history(store: str, before: int | str | None = None) -> Call[PruneAnswer]:
+    """Forget former states for good.
+
+    Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
+
+    What holds at present always stays, and so does what held at `before`: earlier moments are 410 from then on. The
+    journal is not concerned: `changes` reach as far back as it does.
+
+    Raises Conflict when no history is kept.
+    """
+    return PRUNE_HISTORY.ask(store, PruneRequest(before=_text(before)), wait=None)
+
+
+def backup(store: str, to: str = "", *, full: bool = False, keep: int | None = None) -> Call[StoreBackupAnswer]:
+    """Back one store up.
+
+    Copies into a folder below the server's `backup_dir` what has come since the last backup there, or everything.
+
+    Writes go on meanwhile. Every commit from `first` to `sequence`, and every moment from `since` to `taken_at`, can be
+    restored. A backup that is interrupted leaves the former one as it was. In a library it is any folder.
+
+    Raises NotFound, Forbidden for a folder that lies elsewhere, Conflict while another backup is made there.
+    """
+    return BACKUP.ask(store, StoreBackupRequest(to=to, full=full, keep=keep), wait=None)
+
+
+def backup_stores(
+    to: str = "", *, stores: Iterable[str] | None = None, full: bool = False, keep: int | None = None
+) -> Call[BackupAnswer]:
+    """Back stores up.
+
+    As the backup of one store, for several, or for all that the caller sees, one after the other.
+
+    What could not be backed up is listed as `failed` with the reason; its former backup is as it was.
+    """
+    return BACKUP_STORES.ask(None, BackupRequest(to=to, stores=_listed(stores), full=full, keep=keep), wait=None)
+
+
+def restore_backup(
+    source: str = "", *, store: str | None = None, into: str | None = None, until: int | str | None = None
+) -> Call[RestoreBackupAnswer]:
+    """Make stores out of a backup.
+
+    Makes stores that must not be there yet out of a backup below the server's `backup_dir`; in a library, anywhere.
+
+    Rows, versions, times, sequence, settings and history are as they were at `until`. Listeners of all stores get
+    `store_created`. Nothing is left of a store whose restore fails; those made before it stay.
+
+    Raises NotFound, and Conflict for a store that exists, and for a backup that is damaged.
+    """
+    return RESTORE_BACKUP.ask(
+        None,
+        RestoreBackupRequest(source=source, store=store, into=into, until=_text(until)),
+        idempotent=False,
+        wait=None,
+    )
+
+
+def reindex(store: str) -> Call[ReindexAnswer]:
+    """Make the indexes of a store anew.
+
+    Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
+
+    `stats` shows how far it is. Raises Unavailable where indexes are turned off.
+    """
+    return REINDEX.ask(store)
+
+
+def search(  # noqa: PLR0913 - the fields of the request
     store: str,
     query: str,
     *,
     mode: SearchMode = "hybrid",
     limit: int = 20,
     offset: int = 0,
-    types: list[str] | None = None,
+    types: Iterable[str] | None = None,
     id_prefix: str = "",
     min_similarity: float | None = None,
     alpha: float = 0.4,
@@ -211,179 +502,83 @@ def search(  # noqa: PLR0913 - the fields of SearchRequest
     explain: bool = False,
     neighbours: bool = True,
     syntax: bool = False,
-    tags: list[str] | None = None,
+    tags: Iterable[str] | None = None,
     fresh_only: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[SearchAnswer]:
-    """Find nodes by words, by meaning and by what they are related to, best first.
+    """Find nodes by words, by meaning, and by what they are related to.
 
-    ``at_least`` is the sequence of a write that the search must know. Raises Unavailable when that takes too long.
+    Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
+
+    `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
+    hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
+
+    Raises Unavailable while an index is being opened or does not come to `at_least` in time, and Conflict when the
+    store's vectors are of another model.
     """
-    wanted = SearchRequest(
-        query=query,
-        mode=mode,
-        limit=limit,
-        offset=offset,
-        types=types,
-        id_prefix=id_prefix,
-        min_similarity=min_similarity,
-        alpha=alpha,
-        fusion=fusion,
-        start_id=start_id,
-        depth=depth,
-        at_least=at_least,
-        explain=explain,
-        neighbours=neighbours,
-        syntax=syntax,
-        tags=tags,
-        fresh_only=fresh_only,
-        as_of=as_of,
-        valid_at=valid_at,
+    return SEARCH.ask(
+        store,
+        SearchRequest(
+            query=query,
+            mode=mode,
+            limit=limit,
+            offset=offset,
+            types=_listed(types),
+            id_prefix=id_prefix,
+            min_similarity=min_similarity,
+            alpha=alpha,
+            fusion=fusion,
+            start_id=start_id,
+            depth=depth,
+            at_least=at_least,
+            explain=explain,
+            neighbours=neighbours,
+            syntax=syntax,
+            tags=_listed(tags),
+            fresh_only=fresh_only,
+            as_of=as_of,
+            valid_at=valid_at,
+        ),
     )
-    return SEARCH.call({"store": store}, body=wanted)
 
 
-def search_batch(
-    store: str,
-    queries: Sequence[str | Mapping[str, Any] | SearchVariant],
-    *,
-    limit: int = 20,
-    at_least: int | None = None,
-    as_of: int | str | None = None,
-    valid_at: str | None = None,
-) -> Call[BatchSearchAnswer]:
-    """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
-    variants: list[Any] = [{"query": each} if isinstance(each, str) else each for each in queries]
-    wanted = BatchSearchRequest(queries=variants, limit=limit, at_least=at_least, as_of=as_of, valid_at=valid_at)
-    return SEARCH_BATCH.call({"store": store}, body=wanted)
-
-
-def context(  # noqa: PLR0913 - the fields of ContextRequest
+def context(  # noqa: PLR0913 - the fields of the request
     store: str,
     query: str,
     *,
     budget: int = 2000,
-    format: Literal["markdown", "json"] = "markdown",  # noqa: A002 - the field's name
+    format: Literal["markdown", "json"] = "markdown",
     limit: int = 50,
-    types: list[str] | None = None,
+    types: Iterable[str] | None = None,
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[ContextAnswer]:
-    """Text about a question for a language model, within a budget of tokens, with ids to cite."""
-    wanted = ContextRequest(
-        query=query,
-        budget=budget,
-        format=format,
-        limit=limit,
-        types=types,
-        at_least=at_least,
-        as_of=as_of,
-        valid_at=valid_at,
+    """Get text about a question that fits a budget of tokens.
+
+    Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
+
+    The text is never over the budget. Raises what a search raises.
+    """
+    return CONTEXT.ask(
+        store,
+        ContextRequest(
+            query=query,
+            budget=budget,
+            format=format,
+            limit=limit,
+            types=_listed(types),
+            at_least=at_least,
+            as_of=as_of,
+            valid_at=valid_at,
+        ),
     )
-    return CONTEXT.call({"store": store}, body=wanted)
 
 
-def cypher(
-    store: str,
-    query: str,
-    params: Mapping[str, Any] | None = None,
-    *,
-    mode: Literal["read", "write"] = "read",
-    timeout_ms: int | None = None,
-    max_rows: int | None = None,
-) -> Call[CypherResult]:
-    """Run one Cypher statement; ``params`` are the values of its $names. Writes are not repeated by themselves.
-
-    Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
-    """
-    return _cypher(store, CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows), params, JSON)
+def _listed(given: Iterable[Any] | None) -> list[Any] | None:
+    return None if given is None else list(given)
 
 
-def cypher_rows(
-    store: str,
-    query: str,
-    params: Mapping[str, Any] | None = None,
-    *,
-    mode: Literal["read", "write"] = "read",
-    timeout_ms: int | None = None,
-    max_rows: int | None = None,
-) -> Streamed[list[Any]]:
-    """The rows of a Cypher statement, one list after another as they come.
-
-    ``about`` of the stream holds columns and types with the first row, and row_count, truncated and took_ms at the end.
-    """
-    wanted = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
-    return Streamed(_cypher(store, wanted, params, NDJSON), RowDecoder)
-
-
-def stats(store: str) -> Call[StoreStats]:
-    """Counts by type, sizes on disk, the state of journal, engine and indexes. Raises NotFound."""
-    return STATS.call({"store": store})
-
-
-def reindex(store: str) -> Call[ReindexAnswer]:
-    """Begin to make both indexes anew; `stats` shows how far they are."""
-    return REINDEX.call({"store": store})
-
-
-def import_(store: str, source: Source) -> Call[ImportAnswer]:
-    """Send a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes), as they come.
-
-    Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
-    batches that were committed stay; it is never repeated by itself, and sending the same again completes it.
-
-    A server refuses a body that brings nothing for 20 s (its `--body-timeout`): cut a source that is silent for longer,
-    such as a queue, into several imports.
-    """
-    return IMPORT.call({"store": store}, body=Upload(source), wait=None)
-
-
-def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
-    """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
-    query = {"as_of": as_of, "valid_at": valid_at}
-    return Streamed(EXPORT.call({"store": store}, query, headers={"Accept": NDJSON}, wait=None), export_decoder)
-
-
-def store_events(
-    store: str,
-    *,
-    since: int | None = None,
-    last_event_id: str | None = None,
-    kinds: Iterable[str] = (),
-    types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,
-) -> Following:
-    """What changes in the store, as it changes: from now on, or after a sequence or an event's id.
-
-    A connection that is lost is made again where it was, for ``give_up_after`` seconds (None: for ever); then comes
-    Unreachable. Ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches back.
-    """
-    query = {"kinds": _joined(kinds), "types": _joined(types)}
-    return Following(STORE_EVENTS, store, query, (since, last_event_id), give_up_after)
-
-
-def events(
-    stores: Iterable[str] = (),
-    *,
-    since: int | None = None,
-    last_event_id: str | None = None,
-    kinds: Iterable[str] = (),
-    types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,
-) -> Following:
-    """As the events of one store, of several, or of all that there are and will be."""
-    query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
-    return Following(EVENTS, None, query, (since, last_event_id), give_up_after)
-
-
-def _cypher(store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str) -> Call[CypherResult]:
-    wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + MARGIN
-    wanted.params = dict(params or {})
-    reading = wanted.mode == "read"
-    return CYPHER.call({"store": store}, body=wanted, headers={"Accept": accept}, wait=wait, idempotent=reading)
-
-
-def _joined(names: Iterable[str]) -> str | None:
-    return (names if isinstance(names, str) else ",".join(names)) or None
+def _text(moment: object) -> str | None:
+    return None if moment is None else str(moment)

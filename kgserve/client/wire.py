@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -18,6 +19,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 
+_PART = re.compile(r"\{(\w+)\}")
 Wait = float | None | msgspec.UnsetType
 Query = Mapping[str, str | int | Sequence[str] | None]
 
@@ -25,10 +27,13 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One request, ready to be sent. ``wait`` is how many seconds the server may be silent; None is for ever.
 
-    ``idempotent``: done twice it comes to the same as once.
+    ``idempotent``: done twice it comes to the same as once. ``store`` and ``asked`` are what it was made of: the store
+    that it is about, and the request, for whoever carries it out where it is.
     """
 
     route: Route[T]
+    store: str | None = None
+    asked: Any = None
     path: str
     headers: dict[str, str]
     body: bytes | Upload | None = None
@@ -48,9 +53,20 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 class Route(msgspec.Struct, Generic[T], frozen=True):
     """A method of a path, and what it answers with; a stream's parts are read by its decoder."""
 
+    name: str
     method: str
     path: str
     answer: type[T]
+    in_body: bool = False
+
+    def ask(self, store: str | None, asked: Any = None, **more: Any) -> Call[T]:
+        """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""
+        fields = _fields(asked)
+        parts = {name: fields.pop(name) for name in _PART.findall(self.path) if name in fields}
+        if store is not None:
+            parts["store"] = store
+        query, body = (None, asked and fields) if self.in_body else (fields, None)
+        return self.call(parts, query, body, store=store, asked=asked, **more)
 
     def call(self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any) -> Call[T]:
         """A request. ``parts`` fill the path; what is None is left out of the query; Structs and dicts become JSON.
@@ -79,3 +95,11 @@ class Streamed(msgspec.Struct, Generic[U], frozen=True):
 def _segment(text: str) -> str:
     """One segment of a path. Segments of dots would be taken for steps in it."""
     return text.replace(".", "%2E") if text in {".", ".."} else quote(text, safe="")
+
+
+def _fields(asked: Any) -> dict[str, Any]:
+    """A request by the names that it has on the wire."""
+    if isinstance(asked, msgspec.Struct):
+        names = zip(asked.__struct_encode_fields__, asked.__struct_fields__, strict=True)
+        return {wire: getattr(asked, field) for wire, field in names}
+    return dict(asked or {})

@@ -41,19 +41,15 @@ async def read_json(request: AnyRequest, into: type[T]) -> T:
     return await json_of(request.scope["headers"], request.receive, service_of(request), into)
 
 
-async def json_of(headers: Headers, receive: Receive, service: Service, into: type[T]) -> T:
-    """As `read_json`, of a request that the router has not seen."""
-    _check_headers(headers, _is_json)
-    return await _decoded(service, await _body(headers, receive, service), into)
-
-
-async def read_json_if_any(request: AnyRequest, into: type[T]) -> T | None:
-    """As `read_json`; None when there is no body, whatever its headers say of it."""
-    headers, service = request.scope["headers"], service_of(request)
-    body = await _body(headers, request.receive, service)
-    if not body:
-        return None
-    _check_headers(headers, _is_json)
+async def json_of(headers: Headers, receive: Receive, service: Service, into: type[T], *, optional: bool = False) -> T:
+    """As `read_json`; ``optional``: without a body all is left out, whatever its headers say of it."""
+    if not optional:
+        _check_headers(headers, _is_json)
+    body = await _body(headers, receive, service)
+    if optional and not body:
+        return into()
+    if optional:
+        _check_headers(headers, _is_json)
     return await _decoded(service, body, into)
 
 

@@ -11,14 +11,14 @@ import msgspec
 from litestar import Request, post
 from litestar.response.base import ASGIResponse
 
-from kgserve.http import examples
 from kgserve.http.body import read_json
-from kgserve.http.operation import CSV, NDJSON, READ, Body, Operation, described
 from kgserve.http.parameters import path_text
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import JSON, Service, caller_of, service_of
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
+from kgserve.operations import examples
+from kgserve.operations.operation import CSV, NDJSON, READ, Body, Operation, described
 from kgserve.ops.cypher import run
 from kgserve.ops.cypher_read import Interruption
 from kgserve.ops.cypher_stream import IN_MEMORY_BYTES, Format, RowStream, stream
@@ -54,17 +54,16 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     With `Accept: application/x-ndjson` or `text/csv` the rows of a statement that reads are streamed. Files, settings,
     transactions and data definition are not to be had. A statement ends when its client leaves.
     """
-    store = path_text(request, "store")
     asked = await read_json(request, CypherRequest)
     if asked.mode == "write":
         caller_of(request).require("write")
     service, control, asker = service_of(request), Interruption(), request.scope["state"]["visit"].asker
-    media = _media(request.headers.get("accept", ""))
+    graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
     if asked.mode == "write" and media is None:
-        written = service.writing_statement(asker, run, service.pool, store, asked, control)
+        written = service.writing_statement(asker, run, graph, asked, control)
         return _json(_encode(await _while_present(request, control, written)))
     form = "json" if media is None else _FORMATS[media]
-    reading = service.statement(asker, stream, service.pool, store, asked, form, control)
+    reading = service.statement(asker, stream, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
     if media is None and rows.size <= IN_MEMORY_BYTES:
         with closing(rows):

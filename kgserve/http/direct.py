@@ -1,100 +1,123 @@
-"""Operations that are answered on the event loop, without the router.
+"""Use cases over HTTP: read the request, run the function, answer with its JSON; without the router where it can be.
 
-The router, its request and its response take longer than a short operation itself. An operation that is declared
-`direct` is found by the edge and called with what it needs; what it answers is JSON already. It stays among the routes,
-which describe it, and through which it would be answered the same.
-
-It is a function from a `Call` to bytes. One that may block, or may take more than a millisecond, answers with something
-to wait for instead: `Service.reading` and `Service.writing` run work in their threads, `Service.settled` waits for a
-store's writer.
+The router, its request and its response take longer than a short operation itself. So the edge finds a use case here
+and has it answered, as bytes. It stays among the routes, which describe it, and through which it is answered the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+import msgspec.inspect
 from litestar import Request, Response
+from litestar.handlers import HTTPRouteHandler
 
 from kgserve.http.body import json_of
 from kgserve.http.eager import in_task
-from kgserve.http.operation import KEY, Operation
-from kgserve.http.parameters import decoded, query_of
+from kgserve.http.parameters import NONE, decoded, query_of
 from kgserve.http.roles import check_may
-from kgserve.http.service import Answer, answer, service_of
+from kgserve.http.service import answer, service_of
+from kgserve.operations.operation import Operation, UseCase, described
 
 if TYPE_CHECKING:
-    from litestar.handlers import HTTPRouteHandler
     from litestar.types import HTTPScope, Receive
 
     from kgserve.access.visit import Visit
     from kgserve.http.service import Service
 
-B = TypeVar("B")
-Q = TypeVar("Q", bound=msgspec.Struct)
-
-WORK = "direct"
-"""The key of a handler's ``opt`` for the function that does its work."""
+CASE = "use_case"
+"""The key of a handler's ``opt`` for the use case that it is."""
 _PARAMETER = None
 _HERE = "/"
 
 
-class Call(Generic[B]):
-    """One request to an operation, from a caller that may make it. ``body`` is decoded; None where none is taken.
-
-    ``service`` shows the caller's stores alone.
-    """
-
-    __slots__ = ("_given", "_query", "body", "service")
-
-    def __init__(self, service: Service, given: Mapping[str, str], query: bytes, body: B) -> None:
-        self.service = service
-        self.body = body
-        self._given = given
-        self._query = query
-
-    def text(self, name: str) -> str:
-        """The path parameter ``name``, decoded. Raises InvalidInput."""
-        return decoded(self._given[name], name)
-
-    def query(self, into: type[Q]) -> Q:
-        """The query as ``into``. Raises InvalidInput."""
-        return query_of(self._query, into)
-
-
 class DirectOperation(NamedTuple):
-    """An operation, where it is, and the function that answers it."""
+    """A use case, where it is, and how its request is read from path parameters, query and body."""
 
     template: str
-    operation: Operation
-    work: Callable[[Call[Any]], Answer]
+    case: UseCase
+    read: Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]
+
+    @property
+    def operation(self) -> Operation:
+        """What is said of it."""
+        return self.case.operation
 
     async def answered(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
-        """The JSON of the answer, for a caller that may have it. Raises as the work and as `read_json`."""
-        taken = self.operation.request
-        body = taken and await json_of(scope["headers"], receive, service, cast("type[msgspec.Struct]", taken.struct))
-        found = self.work(Call(service, scope["path_params"], scope["query_string"], body))
+        """The JSON of the answer, for a caller that may have it. Raises as the use case and as `read_json`."""
+        found = service.answered(self.case, *await self._request(scope, receive, service))
         if isinstance(found, bytes):
             return found
         await in_task()
         return await found
 
+    async def routed(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The same, asked for through the router."""
+        service, scope = service_of(request), request.scope
+        if self.case.status is None:
+            return answer(await self.answered(scope, request.receive, service))
+        made = await service.done(self.case, *await self._request(scope, request.receive, service))
+        return answer(msgspec.json.encode(made), self.case.status(made))
 
-def direct(route: HTTPRouteHandler) -> Callable[[Callable[[Call[Any]], Answer]], HTTPRouteHandler]:
-    """Make a function from a `Call` the handler of ``route``, whose ``opt`` holds its Operation."""
+    async def _request(
+        self, scope: HTTPScope, receive: Receive, service: Service
+    ) -> tuple[str | None, msgspec.Struct | None]:
+        """The store that it is about, if it is about one, and the request."""
+        case, given = self.case, scope["path_params"]
+        body = None
+        if case.in_body:
+            body = await json_of(
+                scope["headers"], receive, service, cast("type[msgspec.Struct]", case.sent), optional=case.optional
+            )
+        name = decoded(given["store"], "store") if case.of_store else None
+        return name, self.read(given, scope["query_string"], body)
 
-    def registered(work: Callable[[Call[Any]], Answer]) -> HTTPRouteHandler:
-        found = DirectOperation("", route.opt[KEY], work)
 
-        async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:
-            return answer(await found.answered(request.scope, request.receive, service_of(request)))
+def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
+    """Handlers for use cases."""
+    return [_route(case) for case in cases]
 
-        routed.__name__, routed.__doc__ = work.__name__, work.__doc__
-        route.opt[WORK] = work
-        return route(routed)
 
-    return registered
+def _route(case: UseCase) -> HTTPRouteHandler:
+    path = case.path.replace("}", ":str}")
+    opt = described(case.operation) | {CASE: case}
+    route = HTTPRouteHandler(path, http_method=case.method, status_code=case.operation.statuses[0], opt=opt)
+    found = DirectOperation("", case, _reader(case))
+
+    async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await found.routed(request)
+
+    routed.__name__, routed.__doc__ = case.name, case.description
+    return route(routed)
+
+
+def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
+    request, sent, in_path = case.request, case.sent, case.in_path
+    repeated = NONE if sent is None or case.in_body else _lists(sent)
+
+    def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
+        if request is None:
+            return None
+        named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}
+        if sent is not None and not case.in_body:
+            body = query_of(query, sent, repeated=repeated)
+        if not named:
+            return body
+        return request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
+
+    return read
+
+
+def _lists(query: type[msgspec.Struct]) -> frozenset[str]:
+    """The parameters that may be given more than once."""
+    fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
+    return frozenset(field.encode_name for field in fields if isinstance(_plain(field.type), msgspec.inspect.ListType))
+
+
+def _plain(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
 
 
 class Shortcuts(NamedTuple):
@@ -116,8 +139,7 @@ class Shortcuts(NamedTuple):
         """The JSON of the answer, if the caller may have it."""
         visit = cast("Visit", scope["state"]["visit"])
         check_may(visit, found.operation, scope["path_params"].get("store"))
-        caller = visit.caller
-        return await found.answered(scope, receive, self.service if caller.sees_all else self.service.seen_by(caller))
+        return await found.answered(scope, receive, self.service.seen_by(visit.caller))
 
 
 class Directory:
@@ -138,10 +160,10 @@ class Directory:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_HERE, {})
-        if work := handler.opt.get(WORK):
+        case: UseCase | None = handler.opt.get(CASE)
+        if case is not None and case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
-            operation = DirectOperation(template, handler.opt[KEY], work)
-            methods |= dict.fromkeys(map(str, handler.http_methods), (operation, names))
+            methods[case.method] = (DirectOperation(template, case, _reader(case)), names)
 
     def find(self, method: str, path: str) -> tuple[DirectOperation, dict[str, str]] | None:
         """The operation at a path as it was sent, and its path parameters; None for what the router must see."""

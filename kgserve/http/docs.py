@@ -7,8 +7,8 @@ from typing import Any
 
 from litestar import Request, Response, get
 
-from kgserve.http.operation import Body, Operation, described
 from kgserve.http.service import answer
+from kgserve.operations.operation import Body, Operation, described
 
 _OPENAPI = Operation(
     id="openapi",

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response, get
 
-from kgserve.http import examples
-from kgserve.http.operation import READ, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
 from kgserve.model.entities import EntityVersion
+from kgserve.model.queries import EntityHistoryQuery, EntityHistoryRequest
+from kgserve.operations import examples
+from kgserve.operations.operation import READ, Body, Operation, described
 from kgserve.ops import entities as ops
-
-
-class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The query of an entity's history."""
-
-    store: Annotated[str, msgspec.Meta(description="Name of the store")]
-    limit: Annotated[int, msgspec.Meta(ge=1, le=ops.MAX_VERSIONS, description="Most versions on the page")] = 1_000
-    after_sequence: Annotated[
-        int, msgspec.Meta(ge=0, lt=1 << 53, description="`sequence` of the last version of the page before")
-    ] = 0
-
 
 _HISTORY = Operation(
     id="entityHistory",
@@ -45,14 +35,11 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
     after the `sequence` of its last version, as the header `Link` says.
     """
-    wanted = query(request, EntityHistoryQuery)
-    service, entity_id = service_of(request), path_text(request, "id")
-    after = wanted.after_sequence
-    found = await service.call(
-        ops.entity_history, service.pool, service.historian, wanted.store, entity_id, wanted.limit, after
-    )
+    wanted, service = query(request, EntityHistoryQuery), service_of(request)
+    asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    found = await service.call(ops.entity_history, service.graphs, asked)
     response = answer(await service.call(msgspec.json.encode, found.versions))
     if found.next_after is not None:
-        there = f"/api/v1/entities/{quote(entity_id, safe='')}/history?store={wanted.store}&limit={wanted.limit}"
+        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={wanted.store}&limit={wanted.limit}"
         response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
     return response

@@ -11,12 +11,13 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from kgserve.errors import KgserveError
-from kgserve.http import examples, sse
-from kgserve.http.operation import ALWAYS, Body, Operation, described
+from kgserve.http import sse
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, service_of
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.model.names import check_store_name
+from kgserve.operations import examples
+from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.ops.events import EventReader, Page, Wanted
 
 if TYPE_CHECKING:
@@ -35,33 +36,29 @@ _LISTS = frozenset({"store", "kinds", "types"})
 _HEADER = "Last-Event-ID"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
-Text = str | msgspec.UnsetType
+Text = str | None
 
 
 class StoreEventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of one store's events."""
 
-    kinds: Annotated[Text, msgspec.Meta(description="Only these events: names, separated by commas")] = msgspec.UNSET
+    kinds: Annotated[Text, msgspec.Meta(description="Only these events: names, separated by commas")] = None
     types: Annotated[
         Text,
         msgspec.Meta(
             description="Only these node and relation types, separated by commas; what has no type still comes"
         ),
-    ] = msgspec.UNSET
-    since: (
-        Annotated[int, msgspec.Meta(ge=0, lt=10**18, description="Begin after this sequence")] | msgspec.UnsetType
-    ) = msgspec.UNSET
+    ] = None
+    since: Annotated[int, msgspec.Meta(ge=0, lt=10**18, description="Begin after this sequence")] | None = None
     last_event_id: Annotated[
         Text, msgspec.Meta(description="Go on after this event, as the header `Last-Event-ID`")
-    ] = msgspec.UNSET
+    ] = None
 
 
 class EventsQuery(StoreEventsQuery, kw_only=True):
     """The query of the events of several stores."""
 
-    store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = (
-        msgspec.UNSET
-    )
+    store: Annotated[Text, msgspec.Meta(description="Names of stores, separated by commas; left out, all")] = None
 
 
 _ERRORS = (*ALWAYS, "not_found", "gone")
@@ -127,7 +124,7 @@ class EventAnswer(ASGIResponse):
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams
         with streams.place(_owner(scope)) as place:
-            reader = EventReader(self._service.pool, self._wanted, place.wake)
+            reader = EventReader(self._service.graphs, self._wanted, place.wake)
             try:
                 await streams.call(reader.open)
                 await self.start_response(send)
@@ -157,7 +154,7 @@ class _Pump:
 
     def __init__(self, service: Service, place: sse.Place, reader: EventReader, send: Send, visit: Visit) -> None:
         self._streams = service.streams
-        self._dropped = service.pool.observation.streams_dropped
+        self._dropped = service.graphs.pool.observation.streams_dropped
         self._settings = service.settings
         self._place = place
         self._reader = reader
@@ -241,4 +238,4 @@ def _last_id(request: Request[Any, Any, Any], asked: StoreEventsQuery) -> tuple[
 
 
 def _since(asked: StoreEventsQuery) -> dict[str, Position]:
-    return {} if asked.since is msgspec.UNSET else {REST: Position.after(asked.since)}
+    return {} if asked.since is None else {REST: Position.after(asked.since)}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from litestar import Request, Response, get
 
-from kgserve.http import examples
-from kgserve.http.operation import ALWAYS, Body, Operation, described
 from kgserve.http.service import Service, caller_of, service_of
+from kgserve.operations import examples
+from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.ops import metrics as ops
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     # Not one of the threads for reads: when those are all busy is when somebody looks.
     body, media_type = await asyncio.to_thread(
         ops.metrics,
-        service.pool,
-        service.indexer,
-        service.historian,
+        service.graphs,
         caller_of(request),
         moment,
         request.headers.get("accept", ""),

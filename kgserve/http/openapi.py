@@ -15,9 +15,9 @@ from litestar.routes import HTTPRoute
 
 from kgserve import __version__
 from kgserve.access.door import PUBLIC
-from kgserve.http.operation import KEY, Body, Operation
 from kgserve.http.problem import KINDS, MEDIA_TYPE
 from kgserve.model.service import Problem
+from kgserve.operations.operation import KEY, Body, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -168,10 +168,20 @@ def _query_parameters(operation: Operation) -> Iterator[Json]:
         return
     _, components = msgspec.json.schema_components([operation.query], ref_template=_REFERENCE)
     described = components[operation.query.__name__]
-    for name, schema in described["properties"].items():
+    for name, given in described["properties"].items():
+        schema = _without_null(given)
         description = schema.pop("description", "")
         required = name in described.get("required", ())
         yield {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
+
+
+def _without_null(schema: Json) -> Json:
+    """A query knows no null: what may be left out is left out."""
+    match schema:
+        case {"anyOf": [one, {"type": "null"}], "default": None, **more}:
+            return more | one
+        case _:
+            return schema
 
 
 def _schemas(operations: Iterable[Operation]) -> Json:

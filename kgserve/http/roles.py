@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
-from kgserve.http.operation import KEY, Operation
+from kgserve.operations.operation import KEY, Operation
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection

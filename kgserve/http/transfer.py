@@ -12,17 +12,17 @@ from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
 from kgserve.errors import Unsupported
-from kgserve.http import examples
 from kgserve.http.body import NDJSON as NDJSON_TYPES
 from kgserve.http.body import chunks_of, ndjson_chunks
-from kgserve.http.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
-from kgserve.http.parameters import given, path_text, query
+from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.requests import KEPT_AT, AsOfText
+from kgserve.operations import examples
+from kgserve.operations.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
 from kgserve.ops import transfer as ops
 from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
-from kgserve.ops.past_export import PastStream, export_as_of
+from kgserve.ops.past_export import PastStream, exported
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -56,20 +56,19 @@ class ImportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an import."""
 
     format: (
-        Annotated[ImportFormat, msgspec.Meta(description="What the body is; left out: as its media type says")]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+        Annotated[ImportFormat, msgspec.Meta(description="What the body is; left out: as its media type says")] | None
+    ) = None
 
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an export."""
 
-    as_of: AsOfText | msgspec.UnsetType = msgspec.UNSET
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | msgspec.UnsetType = msgspec.UNSET
+    as_of: AsOfText | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | None = None
     format: (
         Annotated[ExportFormat, msgspec.Meta(description="What to give; left out: as Accept says, else lines of JSON")]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+        | None
+    ) = None
 
 
 _IMPORT = Operation(
@@ -107,12 +106,12 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     (`format=memory-server`). They are read when they have arrived as a whole; faults name the row or line of the file.
     """
     wanted = query(request, ImportQuery)
-    kind = _sent_format(request, given(wanted.format))
+    kind = _sent_format(request, wanted.format)
     if kind != "ndjson":
         return await _import_converted(request, kind)
     chunks = ndjson_chunks(request)
     service = service_of(request)
-    importer = await service.transfer(ops.Importer, service.pool, path_text(request, "store"))
+    importer = await service.transfer(ops.Importer, service.graphs.graph(path_text(request, "store")))
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
@@ -124,7 +123,7 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT_TYPES | {_ANY})
     service = service_of(request)
-    importer = await service.transfer(ConvertedImport, service.pool, path_text(request, "store"), kind)
+    importer = await service.transfer(ConvertedImport, service.graphs.graph(path_text(request, "store")), kind)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.transfer(importer.write, chunk)
@@ -162,18 +161,14 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     begins when it is complete.
     """
     service = service_of(request)
-    store = path_text(request, "store")
+    graph = service.graphs.graph(path_text(request, "store"))
     wanted = query(request, ExportQuery)
-    kind = given(wanted.format) or _accepted(request.headers.get("accept", ""))
-    past, valid_at = service.past(wanted.as_of), given(wanted.valid_at)
-    if past is None:
-        stream = await service.transfer(ops.export, service.pool, store, valid_at)
-    else:
-        stream = await service.transfer(export_as_of, service.pool, store, past, valid_at)
+    kind = wanted.format or _accepted(request.headers.get("accept", ""))
+    stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
     if kind == "ndjson":
-        return ExportAnswer(service, store, stream)
-    converted = await service.transfer(ConvertedExport, service.pool, store, stream, kind)
-    return ExportAnswer(service, store, converted, kind)
+        return ExportAnswer(service, graph.name, stream)
+    converted = await service.transfer(ConvertedExport, graph, stream, kind)
+    return ExportAnswer(service, graph.name, converted, kind)
 
 
 def _accepted(accept: str) -> str:

@@ -1,7 +1,68 @@
-"""The library face: a data folder opened within one process, with the methods of the client and no server."""
+"""A data folder opened within one process, with the methods of the client and no server."""
 
 from __future__ import annotations
 
-from kgserve.library.face import Library, Store
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from kgserve.client.blocking import Answering
+from kgserve.client.clients import Store
+from kgserve.client.methods import StoresMethods
+from kgserve.library.folder import Handle
+from kgserve.library.host_log import defer_to_host
+from kgserve.library.local import LocalConnection
+from kgserve.settings import load
 
 __all__ = ["Library", "Store"]
+
+
+class Library(StoresMethods):
+    """The stores of a data folder, opened in this process: the methods of `kgserve.client.Client` without a server.
+
+    May be shared by threads. `close` it, or use it in a `with` block; what a method has answered to is on disk anyway.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        history: bool = True,
+        indexes: bool = True,
+        models_dir: str | os.PathLike[str] | None = None,
+        embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+    ) -> None:
+        """See `kgserve.open`."""
+        defer_to_host()
+        options: dict[str, Any] = {
+            "data_dir": Path(path).resolve(),
+            "history": history,
+            "indexes": indexes,
+            "models_dir": models_dir,
+            "embedding_provider": embedding_provider,
+        }
+        self.handle = Handle(load(options))
+        self.local = LocalConnection(self.handle)
+        self.connection: Answering = self.local
+
+    def store(self, name: str) -> Store:
+        """One store, whether it exists or not: the first inject makes it."""
+        return Store(self.connection, name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self.handle.closed
+
+    def close(self) -> None:
+        """Save what is open and give the folder back; waits for calls of other threads. Does nothing a second time."""
+        self.handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"kgserve.open({str(self.handle.path)!r})"

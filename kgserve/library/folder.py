@@ -16,10 +16,11 @@ from pathlib import Path
 from weakref import WeakSet
 
 from kgserve.errors import Conflict, InvalidInput
+from kgserve.ops.graph import Graphs
 from kgserve.server_file import holder, read_server_file
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.companions import Opened, open_all
+from kgserve.views.companions import open_all
 
 CLOSE_SECONDS = 15.0
 """So long calls of other threads are waited for when a folder closes: no read takes longer."""
@@ -36,17 +37,18 @@ class _Folder:
         self._calls = 0
         with ExitStack() as undo:
             _take(settings.data_dir, undo)
-            self._opened = open_all(settings, undo)
+            opened = open_all(settings, undo)
+            self._graphs = Graphs(opened.pool, opened.indexer, opened.historian, confined=False)
             self._stack = undo.pop_all()
 
     @contextmanager
-    def use(self) -> Generator[Opened]:
+    def use(self) -> Generator[Graphs]:
         with self._changed:
             if self.closed:
                 raise _closed(self.settings.data_dir)
             self._calls += 1
         try:
-            yield self._opened
+            yield self._graphs
         finally:
             with self._changed:
                 self._calls -= 1
@@ -75,7 +77,7 @@ class Handle:
         return self._closed or self._folder.closed
 
     @contextmanager
-    def use(self) -> Generator[Opened]:
+    def use(self) -> Generator[Graphs]:
         """What is open, for a call that ends with the block. Raises Conflict when it is closed."""
         if self._process != os.getpid():
             raise Conflict(
@@ -84,8 +86,8 @@ class Handle:
             )
         if self._closed:
             raise _closed(self.path)
-        with self._folder.use() as opened:
-            yield opened
+        with self._folder.use() as graphs:
+            yield graphs
 
     def close(self) -> None:
         """Use it no more; the last one closes the folder, which blocks until everything is saved."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Any
 
-from kgserve.client.following import PATIENCE, Event
+from kgserve.client.following import Event, Following
 from kgserve.decoding import json_decoder
 from kgserve.library.folder import Handle
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
@@ -19,50 +19,32 @@ LOOK_UP_SECONDS = 0.5
 _read = json_decoder(dict[str, Any]).decode
 
 
-def of_store(
-    handle: Handle,
-    store: str,
-    *,
-    since: int | None = None,
-    last_event_id: str | None = None,
-    kinds: Iterable[str] = (),
-    types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,  # noqa: ARG001 - no server can be lost
-) -> Generator[Event]:
-    """The events of one store."""
-    at = {check_store_name(store): parse_position(last_event_id, "last_event_id")} if last_event_id else _after(since)
-    return _begun(handle, Wanted((store,), at, _selection(kinds, types), prefixed=False))
-
-
-def of_stores(
-    handle: Handle,
-    stores: Iterable[str] = (),
-    *,
-    since: int | None = None,
-    last_event_id: str | None = None,
-    kinds: Iterable[str] = (),
-    types: Iterable[str] = (),
-    give_up_after: float | None = PATIENCE,  # noqa: ARG001 - no server can be lost
-) -> Generator[Event]:
-    """The events of several stores, or of all that there are and will be."""
-    names = tuple(check_store_name(name) for name in _names(stores)) or None
-    at = parse_positions(last_event_id, "last_event_id") if last_event_id else _after(since)
-    return _begun(handle, Wanted(names, at, _selection(kinds, types)))
+def listen(handle: Handle, listener: Following) -> Generator[Event]:
+    """The events of one store, of several, or of all that there are and will be."""
+    query, last = listener.query, listener.last_id
+    selection = _selection(_names(query["kinds"]), _names(query["types"]))
+    if listener.store is not None:
+        store = check_store_name(listener.store)
+        at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
+        return _begun(handle, Wanted((store,), at, selection, prefixed=False))
+    names = tuple(check_store_name(name) for name in _names(query["store"])) or None
+    at = parse_positions(last, "last_event_id") if last else _after(listener.since)
+    return _begun(handle, Wanted(names, at, selection))
 
 
 def _begun(handle: Handle, wanted: Wanted) -> Generator[Event]:
     """A listener that hears of what happens from now on, not only from when it is first asked."""
     news = threading.Event()
-    with handle.use() as opened:
-        reader = EventReader(opened.pool, wanted, news.set)
+    with handle.use() as graphs:
+        reader = EventReader(graphs, wanted, news.set)
         try:
             reader.open()
         except BaseException:
             reader.close()
             raise
-    listener = _listen(handle, reader, news)
-    next(listener)
-    return listener  # pyright: ignore[reportReturnType] - the one None has been taken
+    listening = _listen(handle, reader, news)
+    next(listening)
+    return listening  # pyright: ignore[reportReturnType] - the one None has been taken
 
 
 def _listen(handle: Handle, reader: EventReader, news: threading.Event) -> Generator[Event | None]:
@@ -96,15 +78,13 @@ def _event(delivery: Delivery, place: str) -> Event:
     )
 
 
-def _selection(kinds: Iterable[str], types: Iterable[str]) -> Selection:
-    wanted, named = _names(kinds), _names(types)
-    return Selection(parse_kinds(wanted) if wanted else None, frozenset(named) if named else None)
+def _selection(kinds: list[str], types: list[str]) -> Selection:
+    return Selection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
 
 
-def _names(given: Iterable[str]) -> list[str]:
-    """Names, which may also stand in one text with commas between them, each once."""
-    parts = given.split(",") if isinstance(given, str) else given
-    return [part for part in dict.fromkeys(parts) if part]
+def _names(given: str | None) -> list[str]:
+    """Names with commas between them, each once."""
+    return [part for part in dict.fromkeys((given or "").split(",")) if part]
 
 
 def _after(since: int | None) -> dict[str, Position]:

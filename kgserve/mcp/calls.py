@@ -84,7 +84,7 @@ class Calls:
         return await _reporting(context, tool, answering)
 
     async def _observed(self, call: Call) -> dict[str, Any]:
-        observation, started, tool = self._work.pool.observation, time.perf_counter(), call.tool
+        observation, started, tool = self._work.graphs.pool.observation, time.perf_counter(), call.tool
         outcome = "broken_off"
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):

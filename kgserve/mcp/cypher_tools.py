@@ -18,7 +18,7 @@ def _query_cypher(work: Work, default: str | None, given: arguments.QueryCypher)
     request = CypherRequest(
         query=given.query, params=given.params, timeout_ms=given.timeout_ms or None, max_rows=given.max_rows
     )
-    found = cypher.run(work.pool, store_of(given.index, default), request)
+    found = cypher.run(work.graphs.graph(store_of(given.index, default)), request)
     rows = budget.first_fitting(found.rows, budget.STRUCTURED)
     lines = budget.lines_within([msgspec.json.encode(row).decode() for row in rows], budget.TEXT - 1_000)
     head = f"{counted(len(found.rows), 'row')} of {msgspec.json.encode(found.columns).decode()}, {found.took_ms} ms"

@@ -16,9 +16,7 @@ from kgserve.mcp.work import Work
 
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
-    from kgserve.store.pool import StorePool
-    from kgserve.views.historian import Historian
-    from kgserve.views.indexer import Indexer
+    from kgserve.ops.graph import Graphs
 
 log = structlog.get_logger()
 
@@ -26,9 +24,9 @@ log = structlog.get_logger()
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, pool: StorePool, indexer: Indexer | None, historian: Historian | None) -> None:
-        self._work = Work(pool, indexer, historian)
-        self._patience = pool.settings.shutdown_grace / 4
+    def __init__(self, graphs: Graphs) -> None:
+        self._work = Work(graphs)
+        self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._served: asyncio.Future[Served] | None = None

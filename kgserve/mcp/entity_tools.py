@@ -14,9 +14,11 @@ from kgserve.mcp.lines import edge_line, facts, moment_asked, node_line
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
 from kgserve.model.answers import Node, NodeAnswer
+from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, EdgesRequest, NodeRequest, NodesQuery
 from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.model.versioned import EdgeList
-from kgserve.ops import edges, history, nodes
+from kgserve.ops import edges, nodes
+from kgserve.ops.graph import as_struct
 
 _CONTENT = 15_000
 _ATTRIBUTES = 10_000
@@ -31,8 +33,8 @@ class ListEntities(Arguments, kw_only=True):
 
     types: Types | msgspec.UnsetType = msgspec.UNSET
     tags: Tags | msgspec.UnsetType = msgspec.UNSET
-    limit: Annotated[int, msgspec.Meta(ge=1, le=nodes.MAX_PAGE, description="Most entities")] = 50
-    offset: Annotated[int, msgspec.Meta(ge=0, le=nodes.MAX_OFFSET, description="Entities to pass over")] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
     cursor: Annotated[str, msgspec.Meta(description="The next_cursor of the page before, for the next one")] | (
         msgspec.UnsetType
     ) = msgspec.UNSET
@@ -49,8 +51,8 @@ class ListRelations(Arguments, kw_only=True):
         Literal["outgoing", "incoming"], msgspec.Meta(description="Those that start, or that end, at the entity")
     ] = "outgoing"
     relation_types: RelationTypes | msgspec.UnsetType = msgspec.UNSET
-    limit: Annotated[int, msgspec.Meta(ge=1, le=edges.MAX_PAGE, description="Most relations")] = 50
-    offset: Annotated[int, msgspec.Meta(ge=0, le=edges.MAX_OFFSET, description="Relations to pass over")] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
     as_of: AsOf | msgspec.UnsetType = msgspec.UNSET
     valid_at: ValidAt | msgspec.UnsetType = msgspec.UNSET
 
@@ -94,12 +96,12 @@ def _get_entity(work: Work, default: str | None, given: arguments.GetEntity) -> 
 
 
 def _found(work: Work, store: str, given: arguments.GetEntity) -> NodeAnswer:
-    if isinstance(given.version, msgspec.UnsetType):
-        past = work.past(given.as_of or msgspec.UNSET)
-        return nodes.get_node(work.pool, store, given.id, past, given.valid_at or None)
-    if given.as_of or given.valid_at:
+    version = None if isinstance(given.version, msgspec.UnsetType) else given.version
+    if version is not None and (given.as_of or given.valid_at):
         raise InvalidInput("version: goes with neither as_of nor valid_at; leave them out")
-    return history.node_version(work.pool, work.historian, store, given.id, given.version)
+    wanted = NodeRequest(node_id=given.id, as_of=given.as_of or None, valid_at=given.valid_at or None, version=version)
+    found = nodes.get_node(work.graphs.graph(store), wanted)
+    return as_struct(found, NodeAnswer)
 
 
 def _notes(answer: answers.Entity, whole: Node, end: int) -> str:
@@ -146,18 +148,19 @@ def _list_entities(work: Work, default: str | None, given: ListEntities) -> Repl
 
 
 def _page(work: Work, store: str, given: ListEntities, limit: int) -> ListedPage:
-    wanted = nodes.NodeList(
-        types=tuple(given.types or ()),
-        tags=tuple(given.tags or ()),
+    wanted = NodesQuery(
+        type=given.types or [],
+        tag=given.tags or [],
         valid_at=given.valid_at or None,
         limit=limit,
         cursor=given.cursor or None,
         offset=given.offset,
+        compact=given.compact,
+        as_of=given.as_of or None,
     )
-    past = work.past(given.as_of or msgspec.UNSET)
-    if given.compact:
-        return nodes.page_compact(work.pool, store, wanted, past)
-    whole = nodes.page_nodes(work.pool, store, wanted, past)
+    whole = nodes.list_nodes(work.graphs.graph(store), wanted)
+    if isinstance(whole, ListedPage):
+        return whole
     listed = [ListedNode(**msgspec.structs.asdict(node)) for node in whole.nodes]
     return ListedPage(nodes=listed, next_cursor=whole.next_cursor)
 
@@ -170,16 +173,16 @@ def _fitting(found: Sequence[ListedNode]) -> int:
 
 
 def _list_relations(work: Work, default: str | None, given: ListRelations) -> Reply:
-    wanted = edges.EdgesOfNode(
+    wanted = EdgesRequest(
         node_id=given.id,
-        side=given.direction,
-        kinds=tuple(given.relation_types or ()),
+        kinds=given.relation_types or [],
+        as_of=given.as_of or None,
         limit=given.limit,
         offset=given.offset,
         valid_at=given.valid_at or None,
     )
-    past = work.past(given.as_of or msgspec.UNSET)
-    found = edges.list_edges(work.pool, store_of(given.index, default), wanted, past)
+    side = edges.outgoing if given.direction == "outgoing" else edges.incoming
+    found = as_struct(side(work.graphs.graph(store_of(given.index, default)), wanted), EdgeList)
     shown = budget.first_fitting(map(budget.brief_edge, found.edges), _ROOM)
     shown = shown[: len(budget.lines_within([edge_line(edge) for edge in shown], _LINES))]
     next_offset = found.next_offset if len(shown) == len(found.edges) else given.offset + len(shown)

@@ -9,8 +9,10 @@ from kgserve.mcp.lines import edge_line, moment_asked, node_line
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Pending, Reply, Work
 from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, InjectAnswer, TraverseAnswer
+from kgserve.model.queries import NodeId
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest, TraverseRequest
 from kgserve.ops import delete, inject, traverse
+from kgserve.ops.graph import as_struct
 
 _SKIPPED_SHOWN = 20
 _NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
@@ -19,7 +21,7 @@ _NEARER = "use a smaller depth, start nearer to what you need, or ask with query
 def _inject(work: Work, default: str | None, given: arguments.Inject) -> Pending[InjectAnswer]:
     store = store_of(given.index, default)
     request = InjectRequest(nodes=given.nodes, edges=given.edges)
-    return Pending(inject.inject(work.pool, store, request), partial(_injected, store))
+    return Pending(inject.inject(work.graphs.graph(store), request), partial(_injected, store))
 
 
 def _injected(store: str, answer: InjectAnswer) -> Reply:
@@ -41,7 +43,9 @@ def _injected(store: str, answer: InjectAnswer) -> Reply:
 
 
 def _delete_entity(work: Work, default: str | None, given: arguments.DeleteEntity) -> Pending[DeleteNodeAnswer]:
-    return Pending(delete.delete_node(work.pool, store_of(given.index, default), given.id), _entity_deleted)
+    return Pending(
+        delete.delete_node(work.graphs.graph(store_of(given.index, default)), NodeId(node_id=given.id)), _entity_deleted
+    )
 
 
 def _entity_deleted(answer: DeleteNodeAnswer) -> Reply:
@@ -58,7 +62,7 @@ def _delete_relation(work: Work, default: str | None, given: arguments.DeleteRel
         done = f"Deleted {edge}." if answer.existed else f"There was no {edge}; nothing changed."
         return Reply(done, answer)
 
-    return Pending(delete.delete_edge(work.pool, store_of(given.index, default), key), reply)
+    return Pending(delete.delete_edge(work.graphs.graph(store_of(given.index, default)), key), reply)
 
 
 def _traverse(work: Work, default: str | None, given: arguments.Traverse) -> Reply:
@@ -71,7 +75,9 @@ def _traverse(work: Work, default: str | None, given: arguments.Traverse) -> Rep
         as_of=given.as_of or None,
         valid_at=given.valid_at or None,
     )
-    return walked(traverse.traverse(work.pool, store_of(given.index, default), request, work.historian), given)
+    return walked(
+        as_struct(traverse.traverse(work.graphs.graph(store_of(given.index, default)), request), TraverseAnswer), given
+    )
 
 
 def walked(answer: TraverseAnswer, given: arguments.Traverse) -> Reply:

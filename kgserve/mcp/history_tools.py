@@ -13,7 +13,7 @@ from kgserve.mcp.lines import moment
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Pending, Reply, Work
 from kgserve.model.answers import FieldChange, InjectAnswer, NodeHistory, NodeState
-from kgserve.model.requests import RevertRequest
+from kgserve.model.queries import MAX_STATES, HistoryRequest, RevertNode
 from kgserve.ops import history
 
 _VALUE = 1_000
@@ -25,7 +25,7 @@ class EntityHistory(Arguments, kw_only=True):
     """The entity whose states are asked for, and a page of them."""
 
     id: Id
-    limit: Annotated[int, msgspec.Meta(ge=1, le=history.MAX_STATES, description="Most states")] = 20
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
     before: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="The next_before of the page before")] | (
         msgspec.UnsetType
     ) = msgspec.UNSET
@@ -46,7 +46,8 @@ class History(NodeHistory, kw_only=True):
 
 def _entity_history(work: Work, default: str | None, given: EntityHistory) -> Reply:
     store = store_of(given.index, default)
-    found = history.node_history(work.pool, work.historian, store, given.id, given.limit, given.before or None)
+    wanted = HistoryRequest(node_id=given.id, limit=given.limit, before=given.before or None)
+    found = history.node_history(work.graphs.graph(store), wanted)
     states = budget.first_fitting(map(_brief, found.states), budget.STRUCTURED - 500)
     blocks = ["\n".join(_lines(state)) for state in states]
     shown = len(budget.lines_within(blocks, budget.TEXT - 500))
@@ -90,8 +91,8 @@ def _value(value: Any) -> str:
 
 def _revert(work: Work, default: str | None, given: RevertEntity) -> Pending[InjectAnswer]:
     store = store_of(given.index, default)
-    request = RevertRequest(version=given.version)
-    return Pending(history.revert(work.pool, work.historian, store, given.id, request), partial(_reverted, given))
+    request = RevertNode(node_id=given.id, version=given.version)
+    return Pending(history.revert(work.graphs.graph(store), request), partial(_reverted, given))
 
 
 def _reverted(given: RevertEntity, answer: InjectAnswer) -> Reply:

@@ -22,7 +22,10 @@ from kgserve.mcp import budget
 from kgserve.mcp.calls import internal_error, visit_of
 from kgserve.mcp.store_tools import describe
 from kgserve.mcp.work import Work
+from kgserve.model.answers import NodeAnswer
+from kgserve.model.queries import NodeRequest
 from kgserve.ops import nodes, stores
+from kgserve.ops.graph import as_struct
 
 log = structlog.get_logger()
 
@@ -65,7 +68,7 @@ class Resources:
         """The list of stores, then each store, by name. The cursor is the last name of the page before."""
         after = unquote(params.cursor) if params and params.cursor else ""
         work = self._work.seen_by(visit_of(context).caller)
-        names = await work.read(work.pool.names)
+        names = await work.read(work.graphs.pool.names)
         later = [name for name in names if name > after]
         page = [_store(name) for name in later[:PAGE]]
         cursor = quote(later[PAGE - 1]) if len(later) > PAGE else None
@@ -100,7 +103,7 @@ class Resources:
 
 def _reader(work: Work, uri: str) -> Callable[[], Any]:
     if uri == STORES:
-        return partial(stores.list_stores, work.pool)
+        return partial(stores.list_stores, work.graphs)
     if not uri.startswith(SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
     name, slash, node = uri.removeprefix(SCHEME).partition("/")
@@ -110,7 +113,7 @@ def _reader(work: Work, uri: str) -> Callable[[], Any]:
 
 
 def _node(work: Work, store: str, node: str) -> Any:
-    found = nodes.get_node(work.pool, store, node)
+    found = as_struct(nodes.get_node(work.graphs.graph(store), NodeRequest(node_id=node)), NodeAnswer)
     outgoing, incoming = (budget.first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
     cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
     return msgspec.structs.replace(

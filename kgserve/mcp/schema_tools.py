@@ -11,6 +11,7 @@ from kgserve.mcp.arguments import Arguments
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
 from kgserve.model import schema
+from kgserve.model.queries import TagsQuery
 from kgserve.model.requests import MAX_ID_BYTES
 from kgserve.ops import schema as ops
 
@@ -45,7 +46,7 @@ _ROOM = budget.STRUCTURED // 3 - 100
 
 
 def _describe_schema(work: Work, default: str | None, given: DescribeSchema) -> Reply:
-    found = ops.describe_schema(work.pool, store_of(given.index, default))
+    found = ops.describe_schema(work.graphs.graph(store_of(given.index, default)))
     answer = Schema(
         store=found.store,
         node_count=found.node_count,
@@ -74,7 +75,9 @@ def _described(answer: Schema) -> list[str]:
 
 
 def _list_tags(work: Work, default: str | None, given: ListTags) -> Reply:
-    found = ops.list_tags(work.pool, store_of(given.index, default), given.prefix, given.limit)
+    found = ops.list_tags(
+        work.graphs.graph(store_of(given.index, default)), TagsQuery(prefix=given.prefix, limit=given.limit)
+    )
     answer = Tags(tags=budget.first_fitting(found.tags, budget.STRUCTURED - 200))
     if len(answer.tags) < len(found.tags):
         answer.more = "less frequent ones were left out for their size; ask with a longer prefix"

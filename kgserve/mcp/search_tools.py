@@ -12,7 +12,7 @@ from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
 from kgserve.model.answers import BatchHit, ContextAnswer, SearchHit
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest
-from kgserve.ops import batch_search, context, search
+from kgserve.ops import search
 
 _EXCERPT = 300
 
@@ -34,7 +34,7 @@ def _search(work: Work, default: str | None, given: arguments.Search) -> Reply:
         as_of=given.as_of or None,
         valid_at=given.valid_at or None,
     )
-    found = search.search(work.pool, work.indexer, store_of(given.index, default), wanted, work.historian)
+    found = search.search(work.graphs.graph(store_of(given.index, default)), wanted)
     hits, more = _fitted(found.hits, given.offset)
     if not more and len(hits) == given.limit:
         more = f"the next hits: offset={given.offset + len(hits)}"
@@ -57,7 +57,7 @@ def _search_batch(work: Work, default: str | None, given: arguments.SearchBatch)
         valid_at=given.valid_at or None,
     )
     store = store_of(given.index, default)
-    found = batch_search.batch_search(work.pool, work.indexer, store, wanted, work.historian)
+    found = search.search_batch(work.graphs.graph(store), wanted)
     hits, more = _fitted(found.hits, None)
     if not more and found.unique_hits > len(hits):
         more = f"{found.unique_hits - len(hits):,} hits more: a higher limit, or narrower queries"
@@ -83,7 +83,7 @@ def _context(work: Work, default: str | None, given: arguments.Context) -> Reply
         as_of=given.as_of or None,
         valid_at=given.valid_at or None,
     )
-    found = context.context(work.pool, work.indexer, store_of(given.index, default), wanted, work.historian)
+    found = search.context(work.graphs.graph(store_of(given.index, default)), wanted)
     if not found.ids:
         return Reply(f"Nothing was found for {quoted(budget.shortened(given.query, _EXCERPT))}.", found)
     tail = "\n\nThere is more than the budget allowed: raise budget, or ask more narrowly." if found.truncated else ""

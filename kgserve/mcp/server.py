@@ -78,12 +78,12 @@ class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
     def __init__(self, work: Work) -> None:
-        self.news = News(work.pool.feeds)
+        self.news = News(work.graphs.pool.feeds)
         self.manager = Sessions(
             make_server(work, self.news),
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=IDLE_SECONDS,
-            max_request_body_size=min(work.pool.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
+            max_request_body_size=min(work.graphs.pool.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
     @staticmethod

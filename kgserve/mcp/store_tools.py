@@ -8,6 +8,7 @@ from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import answers, arguments, budget
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
+from kgserve.model.queries import DropQuery, NodesQuery
 from kgserve.model.store_answers import DropAnswer
 from kgserve.ops import nodes, stores
 
@@ -17,7 +18,7 @@ _TEASER = 60
 
 
 def _list_stores(work: Work, _default: str | None, given: arguments.ListStores) -> Reply:
-    listed = stores.list_stores(work.pool)
+    listed = stores.list_stores(work.graphs)
     page = listed.stores[given.offset : given.offset + given.limit]
     shown = given.offset + len(page)
     more = f"the next stores: offset={shown}" if page and shown < listed.count else ""
@@ -40,7 +41,7 @@ def _describe_store(work: Work, default: str | None, given: arguments.DescribeSt
 
 def describe(work: Work, store: str) -> answers.Description:
     """What a store holds, from counts that are kept and pages of the catalog. Raises NotFound."""
-    held = stores.stats(work.pool, store, work.indexer)
+    held = stores.stats(work.graphs.graph(store))
     types = [
         answers.TypeDescription(
             type=type_,
@@ -61,8 +62,10 @@ def describe(work: Work, store: str) -> answers.Description:
 
 
 def _examples(work: Work, store: str, type_: str) -> list[answers.Example]:
-    page = nodes.list_nodes(work.pool, store, type_, _EXAMPLES, None)
-    return [answers.Example(id=node.id, content=budget.shortened(node.content, _TEASER)) for node in page.nodes]
+    page = nodes.list_nodes(work.graphs.graph(store), NodesQuery(type=[type_], limit=_EXAMPLES))
+    return [
+        answers.Example(id=node.id, content=budget.shortened(str(node.content or ""), _TEASER)) for node in page.nodes
+    ]
 
 
 def _described(answer: answers.Description) -> list[str]:
@@ -83,7 +86,7 @@ def _drop_store(work: Work, _default: str | None, given: arguments.DropStore) ->
     if given.confirm != given.index:
         message = "must repeat the name of the store; nothing was dropped"
         raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
-    answer = stores.drop_store(work.pool, given.index, given.confirm)
+    answer = stores.drop_store(work.graphs.graph(given.index), DropQuery(confirm=given.confirm))
     return Reply(f'Dropped the store "{answer.dropped}" and everything in it.', answer)
 
 

@@ -15,6 +15,7 @@ from kgserve.mcp.lines import facts, moment
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Pending, Reply, Work
 from kgserve.model.answers import Node
+from kgserve.model.queries import RetireNode
 from kgserve.model.requests import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
@@ -29,7 +30,6 @@ from kgserve.model.versioned import (
     PutSubgraphRequest,
     RetireAnswer,
     RetireEdgeRequest,
-    RetireRequest,
 )
 from kgserve.ops import put_subgraph as subgraphs
 from kgserve.ops import retire
@@ -121,7 +121,7 @@ class SubgraphPut(PutSubgraphAnswer, kw_only=True):
 
 def _put_node(work: Work, default: str | None, given: PutNode) -> Pending[PutNodeAnswer]:
     request = convert(_said(given), PutNodeRequest)
-    return Pending(put_node(work.pool, store_of(given.index, default), request), _put)
+    return Pending(put_node(work.graphs.graph(store_of(given.index, default)), request), _put)
 
 
 def _put(answer: PutNodeAnswer) -> Reply:
@@ -157,7 +157,7 @@ def _named(node: Node) -> str:
 def _put_subgraph(work: Work, default: str | None, given: PutSubgraph) -> Reply:
     store = store_of(given.index, default)
     request = PutSubgraphRequest(nodes=given.nodes, edges=given.edges)
-    return _subgraph_put(store, subgraphs.put_subgraph(work.pool, store, request))
+    return _subgraph_put(store, subgraphs.put_subgraph(work.graphs.graph(store), request))
 
 
 def _subgraph_put(store: str, found: PutSubgraphAnswer) -> Reply:
@@ -191,9 +191,9 @@ def _brief_fault(error: str | None) -> str | None:
 
 
 def _retire_entity(work: Work, default: str | None, given: RetireEntity) -> Pending[RetireAnswer]:
-    request = RetireRequest(valid_to=given.valid_to or None, created_by=given.created_by or None)
+    request = RetireNode(node_id=given.id, valid_to=given.valid_to or None, created_by=given.created_by or None)
     store = store_of(given.index, default)
-    return Pending(retire.retire_node(work.pool, store, given.id, request), partial(_retired, quoted(given.id)))
+    return Pending(retire.retire_node(work.graphs.graph(store), request), partial(_retired, quoted(given.id)))
 
 
 def _retire_relation(work: Work, default: str | None, given: RetireRelation) -> Pending[RetireAnswer]:
@@ -205,7 +205,9 @@ def _retire_relation(work: Work, default: str | None, given: RetireRelation) -> 
         created_by=given.created_by or None,
     )
     edge = f"{quoted(given.source)} -[{given.relation_type}]-> {quoted(given.target)}"
-    return Pending(retire.retire_edge(work.pool, store_of(given.index, default), request), partial(_retired, edge))
+    return Pending(
+        retire.retire_edge(work.graphs.graph(store_of(given.index, default)), request), partial(_retired, edge)
+    )
 
 
 def _retired(what: str, answer: RetireAnswer) -> Reply:

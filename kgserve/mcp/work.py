@@ -14,13 +14,9 @@ import msgspec
 from anyio import CapacityLimiter
 
 from kgserve.access.caller import Caller
-from kgserve.ops.moments import Past
+from kgserve.ops.graph import Graphs
 from kgserve.ops.opening import patiently
 from kgserve.ops.shares import Shares
-from kgserve.store.pool import StorePool
-from kgserve.store.scoped import seen_by
-from kgserve.views.historian import Historian
-from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,10 +43,8 @@ class Pending(NamedTuple, Generic[A]):
 class Work:
     """What the tools work with."""
 
-    def __init__(self, pool: StorePool, indexer: Indexer | None, historian: Historian | None = None) -> None:
-        self.pool = pool
-        self.indexer = indexer
-        self.historian = historian
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
         self._reads = CapacityLimiter(READ_THREADS)
         self._writes = CapacityLimiter(WRITE_THREADS)
         self._statements = Shares()
@@ -60,12 +54,8 @@ class Work:
         if caller.sees_all:
             return self
         seen = copy(self)
-        seen.pool = seen_by(self.pool, caller)
+        seen.graphs = self.graphs.seen_by(caller)
         return seen
-
-    def past(self, as_of: str | msgspec.UnsetType) -> Past | None:
-        """The moment that a call names, if it names one."""
-        return None if isinstance(as_of, msgspec.UnsetType) else Past(self.historian, as_of)
 
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads."""

@@ -19,14 +19,18 @@ from kgserve.backup.stores import Wanted, Ways, back_up, back_up_one
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
 from kgserve.model.backups import (
     BackupAnswer,
+    BackupRequest,
     PreparedStore,
     RestoreBackupAnswer,
+    RestoreBackupRequest,
     RestoredStore,
     StoreBackupAnswer,
+    StoreBackupRequest,
 )
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.names import check_store_name
+from kgserve.ops.graph import Graph, Graphs
 from kgserve.settings import Settings
 from kgserve.store.layout import SUFFIX
 from kgserve.store.pool import StorePool
@@ -46,11 +50,68 @@ class Source(msgspec.Struct, frozen=True):
     until: str | None = None
 
 
-class BackupTo(msgspec.Struct, frozen=True):
-    """Where to back up, and how."""
+def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer:
+    """Copies into a folder below the server's `backup_dir` what has come since the last backup there, or everything.
 
-    folder: Path
-    ways: Ways
+    Writes go on meanwhile. Every commit from `first` to `sequence`, and every moment from `since` to `taken_at`, can be
+    restored. A backup that is interrupted leaves the former one as it was. In a library it is any folder.
+
+    Raises NotFound, Forbidden for a folder that lies elsewhere, Conflict while another backup is made there.
+    """
+    name = check_store_name(graph.name)
+    with _folder(graph.graphs, request.to) as folder:
+        return backup_one(graph.pool, folder, name, Ways(live=True, full=request.full, keep=request.keep))
+
+
+def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
+    """As the backup of one store, for several, or for all that the caller sees, one after the other.
+
+    What could not be backed up is listed as `failed` with the reason; its former backup is as it was.
+    """
+    pool = graphs.pool
+    for name in request.stores or ():
+        graphs.caller.require_store(name)
+    with _folder(graphs, request.to) as folder:
+        names = pool.names() if request.stores is None else request.stores
+        done = backup(pool, folder, names, Ways(live=True, full=request.full, keep=request.keep))
+    if not graphs.confined:
+        return done
+    failed = [msgspec.structs.replace(each, error=without_roots(pool.settings, each.error)) for each in done.failed]
+    return msgspec.structs.replace(done, folder=request.to or ".", failed=failed)
+
+
+def restore_backup(graphs: Graphs, request: RestoreBackupRequest) -> RestoreBackupAnswer:
+    """Makes stores that must not be there yet out of a backup below the server's `backup_dir`; in a library, anywhere.
+
+    Rows, versions, times, sequence, settings and history are as they were at `until`. Listeners of all stores get
+    `store_created`. Nothing is left of a store whose restore fails; those made before it stay.
+
+    Raises NotFound, and Conflict for a store that exists, and for a backup that is damaged.
+    """
+    caller = graphs.caller
+    if request.prepared is not None:
+        caller.require_every_store("taking a prepared folder in")
+        return place(graphs.pool, request.prepared)
+    with _folder(graphs, request.source) as folder:
+        if request.store is not None:
+            caller.require_store(request.store)
+        found = sources(folder, request.store, request.into, request.until, caller.sees)
+        for source in found:
+            caller.require_store(source.into)
+        return restore(graphs.pool, folder, found)
+
+
+@contextmanager
+def _folder(graphs: Graphs, named: str) -> Generator[Path]:
+    """The folder that a request names; what is raised says nothing of where the server's own lie."""
+    if graphs.confined:
+        folder = permitted(graphs.settings, named)
+        with in_words_for(graphs.settings):
+            yield folder
+    elif named:
+        yield Path(named)
+    else:
+        raise InvalidInput("say which folder the backup is in: within this process there is none by itself")
 
 
 def permitted(settings: Settings, named: str) -> Path:

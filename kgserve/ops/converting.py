@@ -18,10 +18,10 @@ from kgserve.formats.records import Conversion, Part
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import ImportAnswer
 from kgserve.ops.exporting import ExportStream
+from kgserve.ops.graph import Graph
 from kgserve.ops.importing import Importer
 from kgserve.ops.past_export import PastStream
 from kgserve.permissions import private_folder
-from kgserve.store.pool import StorePool
 
 MAX_UPLOAD_BYTES = 4 << 30
 """Most bytes of a body that has to be on the disk before it can be read."""
@@ -33,13 +33,13 @@ _PIECE = 256 << 10
 class ConvertedExport:
     """An export in another format, in a file without a name; a context manager, as what it is made from."""
 
-    def __init__(self, pool: StorePool, store: str, stream: ExportStream | PastStream, kind: str) -> None:
+    def __init__(self, graph: Graph, stream: ExportStream | PastStream, kind: str) -> None:
         """Write the file; the stream is closed. Raises StorageFull."""
         self.sequence = stream.sequence
         self._stack = ExitStack()
         try:
             with stream:
-                scratch = _scratch(pool, store)
+                scratch = _scratch(graph)
                 self._file = self._stack.enter_context(_nameless(scratch))
                 if kind == "graphml":
                     write_graphml(stream, self._file, scratch)
@@ -71,13 +71,13 @@ class ConvertedExport:
 class ConvertedImport:
     """Takes the body of an import in another format, to be read when it is there as a whole."""
 
-    def __init__(self, pool: StorePool, store: str, kind: str) -> None:
+    def __init__(self, graph: Graph, kind: str) -> None:
         """Lease the store, making it if needed; give it back with `finish` or `abort`."""
-        self._pool, self._name, self._kind = pool, store, kind
-        self._importer = Importer(pool, store)
+        self._kind = kind
+        self._importer = Importer(graph)
         self._size = 0
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(pool, store)))
+            self._folder = Path(tempfile.mkdtemp(prefix="import-", dir=_scratch(graph)))
             self._body = self._folder / "body"
             self._file = self._body.open("wb+")
         except OSError as error:
@@ -130,10 +130,7 @@ def _nameless(scratch: Path) -> BinaryIO:
     return tempfile.TemporaryFile(dir=scratch)
 
 
-def _scratch(pool: StorePool, store: str) -> Path:
-    leased = pool.acquire(store)
-    try:
-        private_folder(leased.layout.scratch)
-        return leased.layout.scratch
-    finally:
-        pool.release(leased)
+def _scratch(graph: Graph) -> Path:
+    with graph.lease() as store:
+        private_folder(store.layout.scratch)
+        return store.layout.scratch

@@ -29,9 +29,9 @@ from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher_changes import batch_of
 from kgserve.ops.cypher_ending import Moved, NotUnderstood, carried_out
 from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
+from kgserve.ops.graph import Graph
 from kgserve.rows.snapshot import Rows
 from kgserve.store.aside import Trial
-from kgserve.store.pool import StorePool
 from kgserve.store.removal import Removal, is_large
 from kgserve.store.store import Store
 from kgserve.store.writer import Planned
@@ -247,7 +247,7 @@ class _Writing:
         return self._store.copy.run(attempt, within)
 
 
-def run(pool: StorePool, store: str, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
+def run(graph: Graph, request: CypherRequest, control: Interruption | None = None) -> CypherAnswer:
     """The rows of a statement, and in mode write what it changed; the store is then made if it is not there. Blocks.
 
     Raises InvalidInput with the place in the text, Forbidden for what may not be done in this mode, TimedOut, NotFound,
@@ -257,14 +257,14 @@ def run(pool: StorePool, store: str, request: CypherRequest, control: Interrupti
     control = control or Interruption()
     statement = examine(request.query, request.params, writable=request.mode == "write")
     most = DEFAULT_ROWS if request.max_rows is None else request.max_rows
-    seconds = seconds_of(pool, request)
+    seconds = seconds_of(graph, request)
     if statement.updates:
-        with pool.lease(store, create=True) as leased:
-            answer = _Writing(leased, statement, most, seconds, control).run()
+        with graph.lease(create=True) as store:
+            answer = _Writing(store, statement, most, seconds, control).run()
     else:
 
         def answered() -> CypherAnswer:
-            with reading(pool, store, statement, seconds, most, control) as cursor:
+            with reading(graph, statement, seconds, most, control) as cursor:
                 return answer_of(cursor)
 
         answer = once_more(answered)

@@ -15,7 +15,7 @@ from kgserve.errors import TimedOut, TooLarge
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.requests import CypherRequest
-from kgserve.store.pool import StorePool
+from kgserve.ops.graph import Graph
 
 DEFAULT_ROWS = 1000
 MAX_ANSWER_BYTES = 64 << 20
@@ -60,12 +60,12 @@ class Interruption:
 
 @contextmanager
 def reading(
-    pool: StorePool, store: str, statement: Statement, seconds: float, most: int | None, control: Interruption
+    graph: Graph, statement: Statement, seconds: float, most: int | None, control: Interruption
 ) -> Generator[Cursor]:
     """The open result of a statement that reads, so many rows at most. Columns for extras are made when named."""
     with (
-        pool.lease(store) as leased,
-        leased.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
+        graph.lease() as store,
+        store.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
         control.over(session),
         session.reading(statement, most) as cursor,
     ):
@@ -82,9 +82,9 @@ def once_more(work: Callable[[], _Answer]) -> _Answer:
         return work()
 
 
-def seconds_of(pool: StorePool, request: CypherRequest) -> float:
+def seconds_of(graph: Graph, request: CypherRequest) -> float:
     """The time limit of a statement: the one asked for, but no more than the server's."""
-    longest = pool.settings.query_timeout
+    longest = graph.graphs.settings.query_timeout
     return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
 
 

@@ -31,7 +31,7 @@ from kgserve.ops.cypher_read import (
     seconds_of,
     too_large,
 )
-from kgserve.store.pool import StorePool
+from kgserve.ops.graph import Graph
 
 IN_MEMORY_BYTES = 4 << 20
 MAX_STREAM_BYTES = 1 << 30
@@ -61,9 +61,7 @@ class RowStream:
         self._file.close()
 
 
-def stream(
-    pool: StorePool, store: str, request: CypherRequest, form: Format, control: Interruption | None = None
-) -> RowStream:
+def stream(graph: Graph, request: CypherRequest, form: Format, control: Interruption | None = None) -> RowStream:
     """All rows of a statement that reads, or ``max_rows`` of them; at most 1 GiB of text.
 
     JSON is one `CypherAnswer`, of 1,000 rows unless more are asked for and of 64 MiB at most. NDJSON begins with a line
@@ -81,8 +79,8 @@ def stream(
         file.seek(0)
         file.truncate()
         most = DEFAULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
-        seconds = seconds_of(pool, request)
-        with reading(pool, store, statement, seconds, most, control) as cursor:
+        seconds = seconds_of(graph, request)
+        with reading(graph, statement, seconds, most, control) as cursor:
             # Who wants it all at once wants it within the time limit; a stream may be long.
             until = time.perf_counter() + seconds - cursor.seconds if form == "json" else None
             _write(file, cursor, form, started, until, control)

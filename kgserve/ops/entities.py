@@ -9,15 +9,15 @@ import msgspec
 from kgserve.errors import NotFound
 from kgserve.history.history import History, State
 from kgserve.model.entities import EntityVersion
+from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.ops import render
+from kgserve.ops.graph import Graphs
 from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label
-from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.historian import HistoryFollower
 
-MAX_VERSIONS = 1_000
 MAX_BYTES = 16 << 20
 STATES_AT_ONCE = 20
 
@@ -29,24 +29,19 @@ class EntityPage(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
-def entity_history(
-    pool: StorePool, historian: Historian | None, store: str, entity_id: str, limit: int, after: int
-) -> EntityPage:
-    """The states of an entity that began after a sequence, oldest first, at most ``limit`` of them.
+def entity_history(graphs: Graphs, request: EntityHistoryRequest) -> EntityPage:
+    """The states of an entity that began after a sequence, oldest first.
 
     A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was,
-    InvalidInput, Conflict when no history is kept, Unavailable.
+    Conflict when no history is kept, Unavailable.
     """
+    store, entity_id, after = request.store, request.entity_id, request.after_sequence
     faults = Faults()
     check_label(entity_id, "entity_id", faults)
-    if not 1 <= limit <= MAX_VERSIONS:
-        faults("limit", f"is not from 1 to {MAX_VERSIONS:,}")
-    if after < 0:
-        faults("after_sequence", "is negative")
     faults.raise_any()
-    with pool.lease(store) as leased:
-        follower = whole_history(historian, leased)
-        found, cut = _states(follower, entity_id, limit, after)
+    with graphs.graph(store).lease() as leased:
+        follower = whole_history(graphs.historian, leased)
+        found, cut = _states(follower, entity_id, request.limit, after)
     if not found and after == 0:
         raise NotFound(f"store {store!r} knows of no entity {entity_id!r}, past or present")
     return EntityPage([_version(state) for state in found], found[-1].first if cut else None)

@@ -11,9 +11,9 @@ import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.model.events import REST, Event, EventKind, Position, Selection, format_positions
+from kgserve.ops.graph import Graphs
 from kgserve.store.commits import Entry
 from kgserve.store.feed import Reader
-from kgserve.store.pool import StorePool
 
 MAX_STORES = 1_000
 _START = Position.after(0)
@@ -55,9 +55,9 @@ class Wanted(msgspec.Struct, frozen=True):
 class EventReader:
     """Takes events out of the journals at the listener's own speed; holds no store open. For one thread at a time."""
 
-    def __init__(self, pool: StorePool, wanted: Wanted, wake: Callable[[], None]) -> None:
+    def __init__(self, graphs: Graphs, wanted: Wanted, wake: Callable[[], None]) -> None:
         """``wake`` is called by any thread when there is news; it must neither block nor raise."""
-        self._pool = pool
+        self._pool = graphs.pool
         self._wanted = wanted
         self._wake = wake
         self._followers: dict[str, _Follower] = {}

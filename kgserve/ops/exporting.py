@@ -11,10 +11,10 @@ import msgspec
 from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
 from kgserve.model.rows import EdgeExtras, NodeExtras
 from kgserve.model.times import format_time
+from kgserve.ops.graph import Graph
 from kgserve.ops.validity import valid_moment
 from kgserve.rows.encoding import EdgeFields, NodeFields, edge_fields, node_fields
 from kgserve.rows.snapshot import Rows
-from kgserve.store.pool import StorePool
 
 _Text = str | None
 
@@ -87,14 +87,14 @@ class ExportStream:
         release()
 
 
-def export(pool: StorePool, store: str, valid_at: str | None = None) -> ExportStream:
+def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
     """The rows of a store as they are, to be streamed; the store is leased until that is closed. Raises NotFound.
 
     With ``valid_at`` (RFC 3339) only what was true in the world then.
     """
     moment = valid_moment(valid_at)
     with contextlib.ExitStack() as stack:
-        leased = stack.enter_context(pool.lease(store))
+        leased = stack.enter_context(graph.lease())
         rows = stack.enter_context(leased.reading())
         return ExportStream(rows, stack.pop_all().close, moment)
 

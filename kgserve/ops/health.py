@@ -6,18 +6,31 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from kgserve.errors import StorageFull
 from kgserve.journal.files import storage_error, write_all
-from kgserve.model.service import Ready
+from kgserve.model.service import Health, Ready
+from kgserve.ops.graph import Encoded, Graphs
 from kgserve.settings import MEBIBYTE
-from kgserve.store.pool import StorePool
 from kgserve.store.room import ROOM_BYTES
+from kgserve.version import __version__
 
 PROBE_FILE = ".ready"
+_ALIVE = Encoded[Health](msgspec.json.encode(Health(version=__version__)))
 
 
-def ready(pool: StorePool) -> Ready:
-    """Write to the data folder and look at its room. Raises StorageFull or Unavailable."""
+def health(_graphs: Graphs) -> Encoded[Health]:
+    """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
+    return _ALIVE
+
+
+def ready(graphs: Graphs) -> Ready:
+    """Answers 503 or 507 with the reason when a write would not be taken now.
+
+    Raises Unavailable or StorageFull.
+    """
+    pool = graphs.pool
     free = shutil.disk_usage(pool.data_dir).free
     if free < ROOM_BYTES:
         raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")

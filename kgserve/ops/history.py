@@ -26,82 +26,75 @@ from kgserve.model.answers import (
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet
 from kgserve.model.extras import conflicts, put_again
-from kgserve.model.requests import RevertRequest
+from kgserve.model.queries import ChangesQuery, HistoryRequest, RevertNode
 from kgserve.model.rows import NodeRow
 from kgserve.model.store_settings import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
+from kgserve.ops.graph import Graph
 from kgserve.ops.inject import cost, inject_answer
 from kgserve.ops.moments import MAX_DIGITS, whole_history
-from kgserve.ops.submit import submit
 from kgserve.ops.validate import Faults, check_label
-from kgserve.store.pool import StorePool
-from kgserve.views.historian import DAY, Historian, HistoryFollower
+from kgserve.views.historian import DAY, HistoryFollower
 
 _EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
-MAX_STATES = 200
-MAX_CHANGES = 200
 MAX_ROWS_OF_CHANGES = 20_000
 MAX_LISTED = 1_000
 _DAYS = re.compile(r"([0-9]{1,5})d")
 
 
-def node_history(
-    pool: StorePool, historian: Historian | None, store: str, node_id: str, limit: int, before: int | None
-) -> NodeHistory:
-    """The states of a node, newest first, each with what it changed. Raises NotFound for one that never was."""
+def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
+    """Newest first, each with the commits and times between which it held, and with what it changed.
+
+    A node that was deleted has a history, too. Raises NotFound for one that never was.
+    """
+    node_id, limit, before = request.node_id, request.limit, request.before
     faults = Faults()
     check_label(node_id, "id", faults)
-    if not 1 <= limit <= MAX_STATES:
-        faults("limit", f"is not from 1 to {MAX_STATES}")
     faults.raise_any()
-    with pool.lease(store) as leased:
-        follower = whole_history(historian, leased)
+    with graph.lease() as leased:
+        follower = whole_history(graph.graphs.historian, leased)
         # One more than is shown: what the last one has changed, and whether there is another page.
         found = follower.look(lambda history: history.node_states(node_id, before or FOREVER, limit + 1))
     if not found and before is None:
-        raise NotFound(f"store {store!r} knows of no node {node_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     states = [_state(*each) for each in islice(zip(found, older, newer, strict=False), limit)]
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
 
-def node_version(pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int) -> NodeAnswer:
+def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
     """One state of a node, without edges. Raises NotFound."""
-    state, successor = _version(pool, historian, store, node_id, version)
+    state, successor = _version(graph, node_id, version)
     node = render.node(state.row)
     if successor is not None:
         node.superseded_by = successor
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
-def revert(
-    pool: StorePool, historian: Historian | None, store: str, node_id: str, request: RevertRequest
-) -> Future[InjectAnswer]:
-    """Write a node as it was in a version, as a new one; a node that was deleted comes back. Raises NotFound."""
-    state, _ = _version(pool, historian, store, node_id, request.version)
+def revert(graph: Graph, request: RevertNode) -> Future[InjectAnswer]:
+    """Writes the type, content and attributes of that version as a new state; a node that was deleted comes back.
+
+    Its edges stay as they are. Raises NotFound.
+    """
+    state, _ = _version(graph, request.node_id, request.version)
     put = put_again(state.row)
     batch = WriteBatch(nodes=[put], cost=cost([put], []))
-    return submit(pool, store, batch, lambda report: inject_answer(report, 1, 0), create=False)
+    return graph.submit(batch, lambda report: inject_answer(report, 1, 0))
 
 
-def changes(pool: StorePool, store: str, since: int, limit: int) -> ChangesPage:
-    """The writes after a sequence, oldest first; of one that changed more than 1,000 rows only the counts.
+def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
+    """Oldest first, with the rows as each write left them; of one that changed over 1,000 rows only their number.
 
-    Raises Gone when the journal no longer has them, and InvalidInput.
+    Raises Gone when the journal no longer has them.
     """
-    faults = Faults()
-    if not 1 <= limit <= MAX_CHANGES:
-        faults("limit", f"is not from 1 to {MAX_CHANGES}")
-    if since < 0:
-        faults("since", "is negative")
-    faults.raise_any()
-    with pool.lease(store) as leased:
+    since = request.since
+    with graph.lease() as leased:
         last = leased.state.sequence
         found: list[ChangeEntry] = []
         rows = 0
-        for change in Tail(leased.layout.journal).read(since + 1, min(last, since + limit)):
+        for change in Tail(leased.layout.journal).read(since + 1, min(last, since + request.limit)):
             found.append(_entry(change))
             rows += min(change.size, MAX_LISTED)
             if rows >= MAX_ROWS_OF_CHANGES:
@@ -110,19 +103,22 @@ def changes(pool: StorePool, store: str, since: int, limit: int) -> ChangesPage:
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 
-def prune_history(pool: StorePool, historian: Historian | None, store: str, request: PruneRequest) -> PruneAnswer:
-    """Forget the states that had ended by a moment, or those that the store's settings let go of. Blocks.
+def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
+    """Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
 
-    Raises InvalidInput, NotFound, Conflict when no history is kept, Unavailable.
+    What holds at present always stays, and so does what held at `before`: earlier moments are 410 from then on. The
+    journal is not concerned: `changes` reach as far back as it does.
+
+    Raises Conflict when no history is kept.
     """
-    with pool.lease(store) as leased:
+    with graph.lease() as leased:
         present = leased.state.sequence
-        follower = whole_history(historian, leased)
+        follower = whole_history(graph.graphs.historian, leased)
         now = time.time_ns() // 1000
         before = follower.due(now) if request.before is None else _moment(follower, request.before, now)
         pruned = follower.prune(before) if before > 0 else 0
         return PruneAnswer(
-            store=store, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
+            store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
         )
 
 
@@ -141,15 +137,13 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _version(
-    pool: StorePool, historian: Historian | None, store: str, node_id: str, version: int
-) -> tuple[State[NodeRow], int | None]:
+def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], int | None]:
     """A state, and the version that superseded it, if one did."""
-    with pool.lease(store) as leased:
-        follower = whole_history(historian, leased)
+    with graph.lease() as leased:
+        follower = whole_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
-            raise NotFound(f"store {store!r} knows of no version {version} of node {node_id!r}")
+            raise NotFound(f"store {graph.name!r} knows of no version {version} of node {node_id!r}")
         return state, follower.look(lambda history: _successor(history, state))
 
 

@@ -15,8 +15,8 @@ from kgserve.model.answers import ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, NodeLine
+from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Faults, edge_put, node_put
-from kgserve.store.pool import StorePool
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
 BLOCK_BYTES = 8 << 20
@@ -36,10 +36,10 @@ class Importer:
     `abort` stays.
     """
 
-    def __init__(self, pool: StorePool, store: str) -> None:
+    def __init__(self, graph: Graph) -> None:
         """Lease the store, making it if needed; give it back with `finish` or `abort`."""
-        self._pool = pool
-        self._store = pool.acquire(store, create=True)
+        self._pool = graph.pool
+        self._store = graph.pool.acquire(graph.name, create=True)
         self._parts: list[bytes] = []
         self._size = 0
         self._lines = 0

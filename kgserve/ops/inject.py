@@ -11,23 +11,26 @@ from kgserve.model.answers import InjectAnswer, Skipped
 from kgserve.model.batch import EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.plan import Report
 from kgserve.model.requests import InjectRequest
-from kgserve.ops.submit import submit
+from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Fault, Faults, edge_put, node_put
 from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
 
 _Request = TypeVar("_Request")
 _Put = TypeVar("_Put")
 
 
-def inject(pool: StorePool, store: str, request: InjectRequest) -> Future[InjectAnswer]:
-    """Queue an upsert; a store that does not exist is made.
+def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
+    """Creates the store if it does not exist.
 
-    Raises InvalidInput naming every wrong field; nothing is written then. The future may raise Unavailable or
-    StorageFull, with nothing written either, or InvalidInput for a new node without a type.
+    Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
+    one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
+    a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
+
+    Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
+    is written.
     """
     nodes, edges = request.nodes or [], request.edges or []
-    _check_sizes(len(nodes), len(edges), pool.settings)
+    _check_sizes(len(nodes), len(edges), graph.graphs.settings)
     faults = Faults()
     node_puts = _checked(nodes, "nodes", node_put, faults.errors)
     edge_puts = _checked(edges, "edges", edge_put, faults.errors)
@@ -37,7 +40,7 @@ def inject(pool: StorePool, store: str, request: InjectRequest) -> Future[Inject
     def answer(report: Report) -> InjectAnswer:
         return inject_answer(report, len(nodes), len(edges))
 
-    return submit(pool, store, batch, answer, create=True)
+    return graph.submit(batch, answer, create=True)
 
 
 def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:

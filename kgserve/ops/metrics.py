@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kgserve import __version__
 from kgserve.access.caller import Caller
 from kgserve.metrics.exposition import exposed, process_threads
 from kgserve.metrics.families import Family, counter, gauge, histogram, single
 from kgserve.metrics.instruments import Labels
 from kgserve.metrics.observation import Observation
+from kgserve.ops.graph import Graphs
 from kgserve.ops.store_metrics import Standing, of_stores, standings
-from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.version import __version__
 from kgserve.views.indexer import Indexer
 
 _MICROSECONDS = 1e6
@@ -37,19 +36,18 @@ class Moment(msgspec.Struct, frozen=True):
     refused: Mapping[Labels, float] = {}
 
 
-def metrics(
-    pool: StorePool, indexer: Indexer | None, historian: Historian | None, caller: Caller, moment: Moment, accept: str
-) -> tuple[bytes, str]:
+def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tuple[bytes, str]:
     """A scrape and its media type: Prometheus' text, or OpenMetrics' for who accepts it. No store is opened for it."""
-    found = standings(pool, indexer, historian, caller)
+    found = standings(graphs, caller)
     build = gauge("kgserve_build_info", "The version that runs", ("version",), {(__version__,): 1})
     families = [build, *of_stores(found)]
     if caller.sees_all:
-        families += _of_server(pool, indexer, found, moment)
+        families += _of_server(graphs, found, moment)
     return exposed(families, accept, process=caller.sees_all)
 
 
-def _of_server(pool: StorePool, indexer: Indexer | None, found: list[Standing], moment: Moment) -> Iterator[Family]:
+def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterator[Family]:
+    pool, indexer = graphs.pool, graphs.indexer
     observation = pool.observation
     yield from _of_requests(observation, moment)
     yield from _of_commits(observation)

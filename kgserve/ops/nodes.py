@@ -9,13 +9,15 @@ import msgspec
 import numpy as np
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import Node, NodeAnswer, NodePage
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
+from kgserve.model.queries import MAX_OFFSET, NodeRequest, NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.ops import as_of, render
+from kgserve.ops.graph import Encoded, Graph
+from kgserve.ops.history import node_version
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import MAX_SHOWN, valid_moment, when_asked, world_moment
@@ -23,44 +25,29 @@ from kgserve.rows.edge_page import held_around
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong
 from kgserve.store.lists import CatalogDamaged
-from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
-MAX_PAGE = 1000
-MAX_OFFSET = 10_000
 
-_decode_answer = json_decoder(NodeAnswer).decode
+def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
+    """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
 
-
-def get_node(
-    pool: StorePool, store: str, node_id: str, past: Past | None = None, valid_at: str | None = None
-) -> NodeAnswer:
-    """A node and its edges; see `get_node_json`."""
-    return _decode_answer(get_node_json(pool, store, node_id, past, valid_at))
-
-
-def get_node_json(
-    pool: StorePool,
-    store: str,
-    node_id: str,
-    past: Past | None = None,
-    valid_at: str | None = None,
-    allowed: int | None = None,
-) -> bytes:
-    """A `NodeAnswer` as JSON: a node and its edges, at most 1,000 in each direction.
-
-    With ``valid_at`` (RFC 3339) only what was true in the world then: the node, its edges, their other ends. Raises
-    NotFound, TooLong for one that has more than ``allowed`` edges, and what `Past.of` raises.
+    Raises NotFound, and Gone for a moment that is no longer known.
     """
-    moment = valid_moment(valid_at)
+    if request.version is not None:
+        if request.as_of is not None or request.valid_at:
+            raise InvalidInput("version: goes with neither as_of nor valid_at")
+        return Encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
+    moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
     faults = Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
-    with pool.lease(store) as leased:
-        found = _present(leased, node_id, moment, allowed) if past is None else _past(leased, past, node_id, moment)
+    with graph.lease() as store:
+        found = (
+            _present(store, node_id, moment, graph.most_edges) if past is None else _past(store, past, node_id, moment)
+        )
     if found is None:
-        raise NotFound(f"there is no node {node_id!r} in store {store!r}{when_asked(past, valid_at)}")
-    return found
+        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
+    return Encoded(found)
 
 
 def _present(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
@@ -99,50 +86,25 @@ def _past(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes 
     return msgspec.json.encode(answer)
 
 
-class NodeList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page to list: of nodes of any of ``types``, with all of ``tags``, true at ``valid_at``; see `world_moment`.
+def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
+    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays.
 
-    It begins behind ``cursor``, or passes over ``offset`` nodes.
+    A page that has looked at 20,000 nodes ends there: it may be short, or empty, with a `next_cursor`.
+
+    Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
     """
-
-    types: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    valid_at: str | None = None
-    limit: int = 100
-    cursor: str | None = None
-    offset: int = 0
+    rows, next_cursor = _page(graph, request)
+    nodes = [render.node(row) for row in rows]
+    if request.compact:
+        return ListedPage(nodes=list(map(_compact, nodes)), next_cursor=next_cursor)
+    return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
-def list_nodes(
-    pool: StorePool, store: str, type_: str | None, limit: int, cursor: str | None, past: Past | None = None
-) -> NodePage:
-    """The next nodes of one type or of all; see `page_nodes`."""
-    types = () if type_ is None else (type_,)
-    return page_nodes(pool, store, NodeList(types=types, limit=limit, cursor=cursor), past)
-
-
-def page_nodes(pool: StorePool, store: str, wanted: NodeList, past: Past | None = None) -> NodePage:
-    """The next nodes in the order of their ids (by code point), now or as of a commit.
-
-    A node that is there from the first page to the last is listed exactly once, whatever is written meanwhile; one that
-    changes so that it no longer fits may be left out. A page may be short with a next one; see `MAX_PASSED`.
-    Raises InvalidInput for a limit outside 1 to 1,000, a cursor that no page gave, and what is no time.
-    """
-    rows, next_cursor = _page(pool, store, wanted, past)
-    return NodePage(nodes=[render.node(row) for row in rows], next_cursor=next_cursor)
-
-
-def page_compact(pool: StorePool, store: str, wanted: NodeList, past: Past | None = None) -> ListedPage:
-    """As `page_nodes`, without contents, attributes, and who wrote what and beside what."""
-    rows, next_cursor = _page(pool, store, wanted, past)
-    return ListedPage(nodes=[_compact(render.node(row)) for row in rows], next_cursor=next_cursor)
-
-
-def _page(pool: StorePool, store: str, wanted: NodeList, past: Past | None) -> tuple[list[NodeRow], str | None]:
-    place = _checked(wanted)
-    with pool.lease(store) as leased:
-        moment = world_moment(wanted.valid_at, leased, past)
-        wanted_nodes = NodeFilter(wanted.types, tuple(dict.fromkeys(wanted.tags)), moment)
+def _page(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
+    place, past = _checked(wanted), graph.past(wanted.as_of)
+    types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
+    with graph.lease() as leased:
+        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past))
         if past is None:
             found = _listed(leased, wanted_nodes, place, wanted.limit)
         else:
@@ -172,16 +134,12 @@ def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
     return Listed(list(found.values()), page.next)
 
 
-def _checked(wanted: NodeList) -> Place:
+def _checked(wanted: NodesQuery) -> Place:
     faults = Faults()
-    if not 1 <= wanted.limit <= MAX_PAGE:
-        faults("limit", f"is not from 1 to {MAX_PAGE}")
-    if not 0 <= wanted.offset <= MAX_OFFSET:
-        faults("offset", f"is not from 0 to {MAX_OFFSET}")
-    if wanted.offset and wanted.cursor is not None:
+    if wanted.offset and wanted.cursor:
         faults("offset", "goes with the first page only; the cursor knows how far that was")
     faults.raise_any()
-    return Place("", wanted.offset) if wanted.cursor is None else _decode(wanted.cursor)
+    return _decode(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
 
 
 def _compact(node: Node) -> ListedNode:

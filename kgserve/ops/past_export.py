@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Self
 
 import msgspec
@@ -12,12 +13,12 @@ from kgserve.history.history import History, State
 from kgserve.model.answers import RestoreAnswer
 from kgserve.model.requests import RestoreRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.ops.exporting import encode_edges, encode_nodes
+from kgserve.ops.exporting import ExportStream, encode_edges, encode_nodes, export
+from kgserve.ops.graph import Graph
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import Held, valid_moment
-from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.historian import HistoryFollower
 
 ROWS_AT_ONCE = 5_000
 
@@ -60,30 +61,35 @@ class PastStream:
         release()
 
 
-def export_as_of(pool: StorePool, store: str, past: Past, valid_at: str | None = None) -> PastStream:
+Exported = ExportStream | PastStream
+
+
+def exported(graph: Graph, as_of: int | str | None, valid_at: str | None) -> Exported:
+    """A store as it is or as it was, to stream; see `export` and `export_as_of`."""
+    past = graph.past(as_of)
+    return export(graph, valid_at) if past is None else export_as_of(graph, past, valid_at)
+
+
+def export_as_of(graph: Graph, past: Past, valid_at: str | None = None) -> PastStream:
     """A store as it was, to stream; it is leased until it is closed. Raises NotFound, and what `Past.of` raises.
 
     With ``valid_at`` (RFC 3339) only what was true in the world then.
     """
     moment = valid_moment(valid_at)
-    leased = pool.acquire(store)
-    try:
-        follower, at = past.of(leased)
-    except BaseException:
-        pool.release(leased)
-        raise
-    return PastStream(follower, at, lambda: pool.release(leased), moment)
+    with ExitStack() as stack:
+        follower, at = past.of(stack.enter_context(graph.lease()))
+        return PastStream(follower, at, stack.pop_all().close, moment)
 
 
-def restore(pool: StorePool, historian: Historian | None, store: str, request: RestoreRequest) -> RestoreAnswer:
-    """Make a new store of what another one was; its own history begins there. Blocks.
+def restore(graph: Graph, request: RestoreRequest) -> RestoreAnswer:
+    """Makes a store that must not be there yet, with versions and times kept. The store itself stays as it is.
 
-    Raises Conflict when the new store exists already, and what `export_as_of` and an import raise.
+    Raises Conflict when it exists, Gone when that is no longer known.
     """
-    with export_as_of(pool, store, Past(historian, request.as_of)) as stream:
-        if not pool.create(request.into):
+    with export_as_of(graph, Past(graph.graphs.historian, request.as_of)) as stream:
+        if not graph.pool.create(request.into):
             raise Conflict(f"store {request.into!r} exists already; restore into a new one")
-        importer = Importer(pool, request.into)
+        importer = Importer(graph.graphs.graph(request.into))
         try:
             for block in stream:
                 if importer.feed(block):
@@ -91,7 +97,7 @@ def restore(pool: StorePool, historian: Historian | None, store: str, request: R
             done = importer.finish()
         except BaseException:
             importer.abort()
-            pool.drop(request.into)
+            graph.pool.drop(request.into)
             raise
     return RestoreAnswer(
         name=request.into,

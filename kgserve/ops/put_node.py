@@ -16,17 +16,20 @@ from kgserve.model.requests import NodeInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.versioned import NodeFields, PutNodeAnswer, PutNodeRequest
 from kgserve.ops import render
+from kgserve.ops.graph import Graph
 from kgserve.ops.inject import cost
-from kgserve.ops.submit import submit
 from kgserve.ops.validate import Fault, Faults, node_put
-from kgserve.store.pool import StorePool
 
 
-def put_node(pool: StorePool, store: str, request: PutNodeRequest) -> Future[PutNodeAnswer]:
-    """Write a version of a node; the first write makes the store.
+def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
+    """Without an id a new node; with one the node's next version, which holds what is sent and nothing else.
 
-    Raises InvalidInput; nothing is written then. The future raises KindNotAllowed, and under the policy "manual"
-    ConflictManual, when the node was written beside heads of which ``based_on_version`` is none.
+    `based_on_version` is the version that the writer had seen. When the node has moved on from there, the store's
+    `conflict_policy` decides: with `lww` the new version counts; with `manual` both are kept, and the answer is 409
+    with the node as written and its `conflicts`. A put based on any of the heads, or on none, settles it.
+
+    Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed. It is never
+    repeated.
     """
     faults = Faults()
     put = version_put(_one_name(request, faults), faults)
@@ -43,7 +46,7 @@ def put_node(pool: StorePool, store: str, request: PutNodeRequest) -> Future[Put
             )
         return PutNodeAnswer(node=node, created=report.nodes_created > 0, sequence=report.sequence)
 
-    return submit(pool, store, node_batch(put), answer, create=True)
+    return graph.submit(node_batch(put), answer, create=True)
 
 
 def version_put(fields: NodeFields, fault: Fault) -> NodePut:

@@ -20,10 +20,10 @@ from kgserve.model.versioned import (
     PutSubgraphAnswer,
     PutSubgraphRequest,
 )
+from kgserve.ops.graph import Graph
 from kgserve.ops.inject import cost
 from kgserve.ops.put_node import node_batch, version_put, went_beside, written
 from kgserve.ops.validate import Faults, edge_put
-from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
 QUEUE_SECONDS = 10.0
@@ -31,15 +31,16 @@ QUEUE_SECONDS = 10.0
 _Queued = tuple[NodePut, Future[Report]] | KgserveError
 
 
-def put_subgraph(pool: StorePool, store: str, request: PutSubgraphRequest) -> PutSubgraphAnswer:
-    """Write nodes in order, each as its own commit, then the edges; the first write makes the store. Blocks.
+def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer:
+    """Nodes in order, then edges, whose ends are a `ref` of this call or an id: one result for each, in order.
 
-    What cannot be written is said of that item, and nothing else fails for it but the edges that name it by ``ref``.
-    Raises InvalidInput, before anything is written, for too many items or none at all.
+    What is wrong with one keeps only that one out, and the edges that name it. At most 50 nodes and 100 edges.
+
+    Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
     """
     nodes, edges = request.nodes or [], request.edges or []
     _check_shape(len(nodes), len(edges))
-    with pool.lease(store, create=True) as leased:
+    with graph.lease(create=True) as leased:
         queued = [_queue(leased, spec) for spec in nodes]
         node_results = [_node_result(spec, each) for spec, each in zip(nodes, queued, strict=True)]
         refs = {
@@ -47,7 +48,7 @@ def put_subgraph(pool: StorePool, store: str, request: PutSubgraphRequest) -> Pu
             for result in node_results
             if result.ref and result.lineage_id and not result.error
         }
-        edge_results = _put_edges(leased, edges, refs, store)
+        edge_results = _put_edges(leased, edges, refs, graph.name)
         return PutSubgraphAnswer(nodes=node_results, edges=edge_results, sequence=leased.state.sequence)
 
 

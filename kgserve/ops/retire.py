@@ -10,22 +10,23 @@ from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import EdgeKeyAnswer
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.plan import Report
+from kgserve.model.queries import RetireNode
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time
 from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
-from kgserve.ops.submit import carry_out
+from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Faults, check_author, check_label, moment
-from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 
 
-def retire_node(pool: StorePool, store: str, node_id: str, request: RetireRequest) -> Future[RetireAnswer]:
-    """Say until when a node was true. Its edges stay, and are not there where it is not.
+def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
 
-    Raises InvalidInput and NotFound for the store; the future raises NotFound for the node, and InvalidInput for an end
-    before its beginning.
+    One that has ended already keeps its end, unless another is sent. Its edges are not there where it is not.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    faults = Faults()
+    node_id, faults = request.node_id, Faults()
     check_label(node_id, "id", faults)
     valid_to, author = _checked(request, faults)
 
@@ -33,16 +34,19 @@ def retire_node(pool: StorePool, store: str, node_id: str, request: RetireReques
         with leased.reading() as rows:
             row = rows.node(node_id)
         if row is None:
-            raise NotFound(f"there is no node {node_id!r} in store {store!r}")
+            raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
         end = _end(row, valid_to)
         put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
         return WriteBatch(nodes=[put], told=True, cost=len(node_id))
 
-    return _retire(pool, store, batch)
+    return _retire(graph, batch)
 
 
-def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Future[RetireAnswer]:
-    """Say until when an edge was true. Raises as `retire_node`."""
+def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
     faults = Faults()
     key: EdgeKey = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
@@ -53,15 +57,15 @@ def retire_edge(pool: StorePool, store: str, request: RetireEdgeRequest) -> Futu
         with leased.reading() as rows:
             row = rows.edge(key)
         if row is None:
-            raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {store!r}")
+            raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {graph.name!r}")
         put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end(row, valid_to)))
         return WriteBatch(edges=[put], touch=False, told=True, cost=sum(map(len, key)))
 
-    return _retire(pool, store, batch)
+    return _retire(graph, batch)
 
 
-def _retire(pool: StorePool, store: str, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
-    return carry_out(pool, store, lambda leased: leased.submit_prepared(lambda: batch(leased)), _answer, create=False)
+def _retire(graph: Graph, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _answer)
 
 
 def _checked(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:

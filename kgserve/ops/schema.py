@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.queries import TagsQuery
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import MAX_EXAMPLE, MAX_TAGS_LISTED, SchemaDescription, TagList
-from kgserve.store.pool import StorePool
+from kgserve.model.schema import MAX_EXAMPLE, SchemaDescription, TagList
+from kgserve.ops.graph import Graph
 
 _MOST_BYTES = 1 << 16
 
@@ -20,22 +20,19 @@ def example_of(row: NodeRow | None) -> str:
     return words if len(words) <= MAX_EXAMPLE else words[: MAX_EXAMPLE - 1].rstrip() + "…"
 
 
-def describe_schema(pool: StorePool, store: str) -> SchemaDescription:
-    """The 100 most frequent types, prefixes of tags, and tags. Raises NotFound."""
-    with pool.lease(store) as leased:
+def describe_schema(graph: Graph) -> SchemaDescription:
+    """Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
+
+    All counts are kept with every write, so that this takes the same however large the store is.
+    """
+    with graph.lease() as leased:
         found = leased.listing(lambda catalog, rows: catalog.vocabulary(lambda node_id: example_of(rows.node(node_id))))
     return SchemaDescription(
-        store=store, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
+        store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
     )
 
 
-def list_tags(pool: StorePool, store: str, prefix: str = "", limit: int = MAX_TAGS_LISTED) -> TagList:
-    """Tags that start with ``prefix``, the most frequent first and then by name.
-
-    Raises InvalidInput for a limit outside 1 to 100, and NotFound.
-    """
-    if not 1 <= limit <= MAX_TAGS_LISTED:
-        message = f"is not from 1 to {MAX_TAGS_LISTED}"
-        raise InvalidInput(f"limit: {message}", (FieldError("limit", message),))
-    with pool.lease(store) as leased:
-        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(prefix, limit)))
+def list_tags(graph: Graph, request: TagsQuery) -> TagList:
+    """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
+    with graph.lease() as leased:
+        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, request.limit)))

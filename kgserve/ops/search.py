@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import msgspec
@@ -12,21 +13,30 @@ from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput, Unavailable
 from kgserve.metrics.origin import part
+from kgserve.model import context as texts
 from kgserve.model import fusion
-from kgserve.model.answers import SearchAnswer, SearchHit
+from kgserve.model.answers import (
+    BatchHit,
+    BatchSearchAnswer,
+    ContextAnswer,
+    Edge,
+    Node,
+    SearchAnswer,
+    SearchHit,
+)
 from kgserve.model.fusion import Match, Ranked
-from kgserve.model.requests import SearchRequest
+from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.model.rows import NodeRow
 from kgserve.model.walk import clamp
 from kgserve.ops import render
-from kgserve.ops.scene import Moment, Scene, at_moment
-from kgserve.store.pool import StorePool
+from kgserve.ops.graph import Graph
+from kgserve.ops.surroundings import Searched, Surroundings, at_moment
 from kgserve.views.filters import Filter
-from kgserve.views.historian import Historian
-from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 
 MAX_LIMIT = 100
+MAX_PER_QUERY = 50
+DEFAULT_LIMIT = 20
 AT_LEAST_SECONDS = 10.0
 GRAPH_STARTS = 5
 GRAPH_NODES = 1000
@@ -47,37 +57,122 @@ class Found(msgspec.Struct, frozen=True):
     semantic: float | None
 
 
-def search(
-    pool: StorePool, indexer: Indexer | None, store: str, request: SearchRequest, historian: Historian | None = None
-) -> SearchAnswer:
-    """The best nodes for a query, best first.
+def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
+    """Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.
 
-    Raises NotFound, InvalidInput, Unavailable while an index is being opened or does not come to ``at_least`` in time,
-    and Conflict when the store's vectors are of another model; with ``as_of`` also what `Past.of` raises.
+    `at_least` makes sure that the indexes have seen a write: give the `sequence` that it answered with. With `as_of`
+    hits, rows and relations are those of then; only how rare each word is, is counted over past and present texts.
+
+    Raises Unavailable while an index is being opened or does not come to `at_least` in time, and Conflict when the
+    store's vectors are of another model.
     """
     started = time.perf_counter()
-    moment = Moment(request.as_of, request.valid_at, historian)
-    words_alone = request.mode == "keyword"
-    span = pool.observation.span("search", {"kgserve.store": store, "kgserve.search.mode": request.mode})
-    with span, pool.lease(store) as leased:
-        indexes = opened(indexer).of(leased)
-        with part("index_wait"):
-            await_sequence(indexes, request.at_least, words_alone=words_alone)
-        with at_moment(leased, indexes, moment) as scene:
-            if scene.at is not None:
-                await_sequence(indexes, scene.at, words_alone=words_alone)
-            hits = Finder(scene, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
-        sequence = indexes.seen(words_alone=words_alone) if scene.at is None else scene.at
-    took = round((time.perf_counter() - started) * 1000, 3)
-    degraded = opened(indexer).embedder.degraded
-    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=took)
+    attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
+    with graph.pool.observation.span("search", attributes), _searching(graph, request, (request,)) as searched:
+        hits = Finder(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
+        degraded, sequence = searched.degraded, searched.sequence
+    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=_since(started))
 
 
-def opened(indexer: Indexer | None) -> Indexer:
-    """The indexer. Raises Unavailable when indexes are turned off."""
+def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer:
+    """Runs 1 to 8 variants and joins them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
+
+    Raises what a search raises; an error of one variant is the answer of all.
+    """
+    started = time.perf_counter()
+    nodes: dict[str, Node] = {}
+    rankings: list[list[str]] = []
+    with _searching(graph, request, request.queries) as searched:
+        for variant in request.queries:
+            hits = Finder(searched, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+            nodes.update((hit.node.id, hit.node) for hit in hits)
+            rankings.append([hit.node.id for hit in hits])
+        degraded, sequence = searched.degraded, searched.sequence
+    scores = fusion.reciprocal(rankings)
+    best = list(scores)[: _clamped(request.limit, MAX_LIMIT)]
+    return BatchSearchAnswer(
+        hits=[BatchHit(node=nodes[key], score=scores[key], queries_matched=_matched(key, rankings)) for key in best],
+        query_count=len(rankings),
+        unique_hits=len(scores),
+        per_query_hits=[len(ranking) for ranking in rankings],
+        degraded=degraded,
+        index_sequence=sequence,
+        took_ms=_since(started),
+    )
+
+
+def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
+    """Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
+
+    The text is never over the budget. Raises what a search raises.
+    """
+    wanted = SearchRequest(query=request.query, types=request.types)
+    with _searching(graph, request, (wanted,)) as searched:
+        hits = Finder(searched, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
+        nodes = [hit.node for hit in hits]
+        edges = _between(searched.around, nodes)
+        degraded, sequence = searched.degraded, searched.sequence
+    write = texts.markdown if request.format == "markdown" else texts.as_json
+    made = write(nodes, edges, request.budget)
+    return ContextAnswer(
+        text=made.text,
+        tokens=made.tokens,
+        ids=made.ids,
+        truncated=made.truncated,
+        degraded=degraded,
+        index_sequence=sequence,
+    )
+
+
+@contextmanager
+def _searching(
+    graph: Graph,
+    request: SearchRequest | BatchSearchRequest | ContextRequest,
+    variants: Iterable[SearchRequest | SearchVariant],
+) -> Generator[Searched]:
+    """The store at the moment that is asked for, once its indexes have seen what they must."""
+    indexer = graph.graphs.indexer
     if indexer is None:
         raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
-    return indexer
+    words_alone = all(variant.mode == "keyword" for variant in variants)
+    with graph.lease() as store:
+        indexes = indexer.of(store)
+        with part("index_wait"):
+            await_sequence(indexes, request.at_least, words_alone=words_alone)
+        with at_moment(store, indexer, graph.past(request.as_of), request.valid_at) as searched:
+            searched.words_alone = words_alone
+            if searched.at is not None:
+                await_sequence(indexes, searched.at, words_alone=words_alone)
+            yield searched
+
+
+def _since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+def _between(around: Surroundings, nodes: list[Node]) -> list[Edge]:
+    ids = {node.id for node in nodes}
+    return [render.edge(row) for node in nodes for row in around.outgoing(node.id) if row.target in ids]
+
+
+def _alone(variant: SearchVariant) -> SearchRequest:
+    return SearchRequest(
+        query=variant.query,
+        mode=variant.mode,
+        types=variant.types,
+        id_prefix=variant.id_prefix,
+        min_similarity=variant.min_similarity,
+        tags=variant.tags,
+        fresh_only=variant.fresh_only,
+    )
+
+
+def _clamped(limit: int, most: int) -> int:
+    return DEFAULT_LIMIT if limit <= 0 else min(limit, most)
+
+
+def _matched(key: str, rankings: list[list[str]]) -> list[int]:
+    return [place for place, ranking in enumerate(rankings) if key in ranking]
 
 
 def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool) -> None:
@@ -103,15 +198,15 @@ def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool)
 class Finder:
     """One search of one store."""
 
-    def __init__(self, scene: Scene, request: SearchRequest) -> None:
-        self._around = scene.graph
-        self._indexes = scene.indexes
-        self._queries = scene.queries
+    def __init__(self, searched: Searched, request: SearchRequest) -> None:
+        self._around = searched.around
+        self._indexes = searched.indexes
+        self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
-        self._only = Filter(types, request.id_prefix, tags, scene.valid_at, fresh_at)
+        self._only = Filter(types, request.id_prefix, tags, searched.valid_at, fresh_at)
         self._narrow = not self._only.is_empty
         self._vector: Vector | None = None
 

@@ -10,7 +10,7 @@ from kgserve.access.caller import Caller
 from kgserve.errors import KgserveError
 from kgserve.metrics.families import Family, counter, gauge
 from kgserve.metrics.instruments import Labels
-from kgserve.store.pool import StorePool
+from kgserve.ops.graph import Graphs
 from kgserve.store.store import Store
 from kgserve.views.follower import View
 from kgserve.views.historian import Historian
@@ -32,10 +32,10 @@ class Standing(NamedTuple):
     engine: tuple[int, int] | None
 
 
-def standings(pool: StorePool, indexer: Indexer | None, historian: Historian | None, caller: Caller) -> list[Standing]:
+def standings(graphs: Graphs, caller: Caller) -> list[Standing]:
     """The open stores that a caller sees, by name."""
-    opened = sorted(pool.open_stores().items())
-    return [standing_of(store, indexer, historian) for name, store in opened if caller.sees(name)]
+    opened = sorted(graphs.pool.open_stores().items())
+    return [standing_of(store, graphs.indexer, graphs.historian) for name, store in opened if caller.sees(name)]
 
 
 def standing_of(store: Store, indexer: Indexer | None, historian: Historian | None) -> Standing:

@@ -15,84 +15,97 @@ from kgserve.journal.journal import list_segments
 from kgserve.model.answers import ReindexAnswer
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.model.queries import DropQuery
 from kgserve.model.requests import NodeInput
 from kgserve.model.rows import EMPTY_OBJECT
 from kgserve.model.store_answers import DropAnswer, IndexStatus, StoreAnswer, StoreList, StoreStats, StoreSummary
 from kgserve.model.store_settings import MAX_NAME_BYTES, StoreSettings, StoreSettingsAnswer, StoreSettingsRequest
 from kgserve.model.times import format_time
+from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.store_metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.store.layout import Layout
-from kgserve.store.pool import StorePool
 from kgserve.store.store import USUAL, Store
 from kgserve.store.summary import closed_state
-from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100
 
 
-def list_stores(pool: StorePool, indexer: Indexer | None = None, historian: Historian | None = None) -> StoreList:
-    """All stores with their counts and sizes; none is opened for it. What follows stores, if given, has its lag."""
-    opened = pool.open_stores()
+def list_stores(graphs: Graphs) -> StoreList:
+    """Stores are listed by name. Listing opens none of them."""
+    opened = graphs.pool.open_stores()
     stores: list[StoreSummary] = []
-    for name in pool.names():
+    for name in graphs.pool.names():
         # A store may be dropped while the list is made.
         with contextlib.suppress(FileNotFoundError):
-            stores.append(_summary(pool.layout(name), opened.get(name), indexer, historian))
+            stores.append(_summary(graphs, graphs.pool.layout(name), opened.get(name)))
     return StoreList(stores=stores, count=len(stores))
 
 
-def create_store(pool: StorePool, store: str, request: StoreSettingsRequest | None = None) -> StoreAnswer:
-    """Make a store with settings, or find it as it is.
+def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
+    """Answers 201 when the store is new and 200 when it was there. The first inject creates a store as well.
+
+    A body gives the new store its settings. A store that was there keeps its own, whatever the body says; PATCH changes
+    them.
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    chosen = _checked(request or StoreSettingsRequest())(USUAL)
-    created = pool.create(store, chosen)
-    with pool.lease(store) as leased:
-        return StoreAnswer(name=store, created=created, sequence=leased.state.sequence)
+    created = graph.pool.create(graph.name, _checked(request)(USUAL))
+    with graph.lease() as store:
+        return StoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
 
-def store_settings(pool: StorePool, store: str) -> StoreSettingsAnswer:
-    """The settings of a store. Raises NotFound."""
-    with pool.lease(store) as leased:
-        return _settings(leased)
+def store_settings(graph: Graph) -> StoreSettingsAnswer:
+    """What was chosen for the store, when it was created, and its last sequence. `stats` says what it holds."""
+    with graph.lease() as store:
+        return _settings(store)
 
 
-def update_store(pool: StorePool, store: str, request: StoreSettingsRequest) -> StoreSettingsAnswer:
-    """Change the settings that are named; they are durable afterwards. Raises InvalidInput, NotFound, StorageFull."""
+def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAnswer:
+    """Changes what is named. What is left out, or null, stays; an empty text, list or object clears.
+
+    Listeners get a `store_changed` event, unless nothing changes. With `history` "none" the history of the store is
+    removed; turned on again it begins with the present. A number of days lets go of the states that ended earlier.
+
+    Raises InvalidInput, whose `errors` name every place, NotFound and StorageFull.
+    """
     change = _checked(request)
-    with pool.lease(store) as leased:
-        leased.change_settings(change)
-        return _settings(leased)
+    with graph.lease() as store:
+        store.change_settings(change)
+        return _settings(store)
 
 
-def drop_store(pool: StorePool, store: str, confirm: str | None) -> DropAnswer:
-    """Remove a store and its files for good. Raises InvalidInput unless ``confirm`` repeats the name, NotFound."""
-    if confirm != store:
-        message = f"must repeat the store's name: ?confirm={store}"
+def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
+    """Removes the store's graph, journal and files for good.
+
+    The name has to be given twice: in the path and as `confirm`. Raises NotFound.
+    """
+    if request.confirm != graph.name:
+        message = f"must repeat the store's name: ?confirm={graph.name}"
         raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
-    pool.drop(store)
-    return DropAnswer(dropped=store)
+    graph.pool.drop(graph.name)
+    return DropAnswer(dropped=graph.name)
 
 
-def stats(
-    pool: StorePool, store: str, indexer: Indexer | None = None, historian: Historian | None = None
-) -> StoreStats:
-    """What a store holds and how it is doing."""
-    with pool.lease(store) as leased:
-        found = _stats(leased, _index_states(leased, indexer) if indexer else [])
-        return msgspec.structs.replace(found, history_lag=standing_of(leased, None, historian).lags.get("history"))
+def stats(graph: Graph) -> StoreStats:
+    """Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound."""
+    indexer, historian = graph.graphs.indexer, graph.graphs.historian
+    with graph.lease() as store:
+        found = _stats(store, _index_states(store, indexer) if indexer else [])
+        return msgspec.structs.replace(found, history_lag=standing_of(store, None, historian).lags.get("history"))
 
 
-def reindex(pool: StorePool, store: str, indexer: Indexer | None) -> ReindexAnswer:
-    """Begin to make both indexes of a store anew, with the present model. Raises Unavailable without indexes."""
-    with pool.lease(store) as leased:
-        if indexer is None:
+def reindex(graph: Graph) -> ReindexAnswer:
+    """Makes both indexes anew, vectors with the present model. Searches go on, with what is there so far.
+
+    `stats` shows how far it is. Raises Unavailable where indexes are turned off.
+    """
+    with graph.lease() as store:
+        if graph.graphs.indexer is None:
             raise Unavailable("indexes are turned off on this server", retry_after=3600)
-        indexer.reindex(leased)
-        return ReindexAnswer(name=store, sequence=leased.state.sequence)
+        graph.graphs.indexer.reindex(store)
+        return ReindexAnswer(name=graph.name, sequence=store.state.sequence)
 
 
 def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
@@ -143,7 +156,7 @@ def _stats(store: Store, indexes: list[IndexStatus]) -> StoreStats:
     )
 
 
-def _summary(layout: Layout, store: Store | None, indexer: Indexer | None, historian: Historian | None) -> StoreSummary:
+def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummary:
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
         state = store.state if store else closed_state(layout)
@@ -160,7 +173,7 @@ def _summary(layout: Layout, store: Store | None, indexer: Indexer | None, histo
         journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
         engine_bytes=engine_bytes,
         created_at=format_time(layout.created_at()),
-        lag=most_behind(standing_of(store, indexer, historian)) if store else None,
+        lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
     )

@@ -6,40 +6,26 @@ import time
 
 import msgspec
 
-from kgserve.decoding import json_decoder
 from kgserve.model.answers import TraverseAnswer
 from kgserve.model.requests import TraverseRequest
 from kgserve.model.walk import Walk, clamp
 from kgserve.ops import as_of, render
+from kgserve.ops.graph import Encoded, Graph
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.validity import world_moment
 from kgserve.rows.walk import edges_json, nodes_json, walk
-from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
-
-_decode = json_decoder(TraverseAnswer).decode
 
 
-def traverse(
-    pool: StorePool, store: str, request: TraverseRequest, historian: Historian | None = None
-) -> TraverseAnswer:
-    """Nodes within reach, nearest first, and the edges between them; see `traverse_json`."""
-    return _decode(traverse_json(pool, store, request, historian))
+def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
+    """Answers with each node in reach once, at its shortest distance, nearest first.
 
+    With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
+    sequence or an RFC 3339 time: the walk is then what it would have been. `valid_at` is an RFC 3339 time: only what
+    was true in the world then.
 
-def traverse_json(
-    pool: StorePool,
-    store: str,
-    request: TraverseRequest,
-    historian: Historian | None = None,
-    allowed: int | None = None,
-) -> bytes:
-    """A `TraverseAnswer` as JSON. An unknown start reaches nothing.
-
-    Raises NotFound for the store, TooLong when more than ``allowed`` edges are met, InvalidInput for a ``valid_at``
-    that is no time, and with ``as_of`` what `Past.of` raises.
+    Raises NotFound for the store, and Gone for a moment that is no longer known.
     """
     faults = Faults()
     check_label(request.start_id, "start_id", faults)
@@ -53,10 +39,10 @@ def traverse_json(
         request.min_weight,
         request.max_nodes,
     )
-    past = None if request.as_of is None else Past(historian, request.as_of)
-    with pool.lease(store) as leased:
-        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, leased, past))
-        return _now(leased, wanted, allowed) if past is None else _then(leased, past, wanted)
+    past = graph.past(request.as_of)
+    with graph.lease() as store:
+        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
+        return Encoded(_now(store, wanted, graph.most_edges) if past is None else _then(store, past, wanted))
 
 
 def _now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:

@@ -14,6 +14,7 @@ from bench.agreement import disagreements
 from bench.server import Client, Reply, Server
 from kgserve.ops.exporting import export
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import batch, settings, until
 from tests.store.writing import write as submitted
 
@@ -82,5 +83,5 @@ def test_an_export_needs_no_room_beside_the_store(tmp_path: Path) -> None:
             scratch = store.layout.scratch
             scratch.rmdir() if scratch.is_dir() else None
             scratch.write_text("in the way of whatever would be written beside the store")
-        with export(pool, STORE) as stream:
+        with export(graph_of(pool, STORE)) as stream:
             assert b"".join(stream).count(b'"kind":"node"') == 2

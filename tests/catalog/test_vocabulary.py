@@ -17,11 +17,12 @@ from kgserve.catalog.tallies import behind
 from kgserve.model.batch import NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
+from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeExtras, NodeRow
 from kgserve.model.schema import KindFreq, TagFreq
-from kgserve.ops.nodes import NodeList, page_nodes
 from kgserve.ops.schema import example_of
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of, nodes_of
 from tests.store.writing import NAME, write
 from tests.store.writing import settings as in_folder
 
@@ -218,15 +219,15 @@ def test_an_example_that_takes_long_to_read_is_left_out() -> None:
     ],
 )
 def test_an_index_that_is_wrong_is_made_anew(tmp_path: Path, statement: str, values: tuple[str, ...]) -> None:
-    wanted = NodeList(tags=("red",))
+    wanted = NodesQuery(tag=["red"])
     tagged = NodePut(0, "n1", "t", extras=NodeExtrasPut(tags=("red",)))
     with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         write(store, WriteBatch(nodes=[tagged, NodePut(1, "n2", "t")]))
-        assert [node.id for node in page_nodes(pool, NAME, wanted).nodes] == ["n1"]
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
         with sqlite3.connect(store.layout.catalog) as damaging:
             damaging.execute(statement, values)
         damaging.close()
-        assert [node.id for node in page_nodes(pool, NAME, wanted).nodes] == ["n1"]
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
 
 
 @pytest.mark.parametrize(

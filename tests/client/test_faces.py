@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from kgserve import errors
-from kgserve.client import AsyncClient, AsyncStore, Client, Store, backups, operations, past, settings, versions
+from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, streams
 from kgserve.client.failures import PLAIN, refusal
 from kgserve.client.following import Following
-from kgserve.client.operations import Paged
+from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Route, Streamed
 from kgserve.http.problem import KINDS
 from kgserve.model.requests import (
@@ -56,7 +56,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
 
 def shown(kind: type) -> dict[str, Any]:
     """The public methods of a class."""
-    return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+    own = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
+    return {name: each for name, each in own.items() if not name.startswith("_") and callable(each)}
 
 
 def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
@@ -91,7 +92,7 @@ def test_every_documented_operation_has_a_method(client: Client) -> None:
 
 
 def test_every_route_that_is_described_is_used() -> None:
-    modules = (backups, operations, past, settings, versions)
+    modules = (operations, streams)
     routes = {
         (each.method, each.path)
         for each in (each for module in modules for each in vars(module).values())
@@ -119,9 +120,9 @@ def test_the_two_faces_offer_the_same(kind: type, other: type) -> None:
         (operations.inject, InjectRequest),
         (operations.traverse, TraverseRequest),
         (operations.search, SearchRequest),
-        (operations.search_batch, BatchSearchRequest),
+        (streams.search_batch, BatchSearchRequest),
         (operations.context, ContextRequest),
-        (operations.cypher, CypherRequest),
+        (streams.cypher, CypherRequest),
     ],
 )
 def test_parameters_are_the_fields_of_the_request(build: Any, struct: type[msgspec.Struct]) -> None:

@@ -15,7 +15,7 @@ from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
-from kgserve.client.operations import STORE_EVENTS, store_events
+from kgserve.client.streams import STORE_EVENTS, store_events
 from tests.client.scripted import HEALTHY, Say, Scripted, problem
 
 QUICK = Retries(times=3, first=0.01, longest=0.05)

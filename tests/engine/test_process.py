@@ -33,6 +33,7 @@ from kgserve.ops.cypher import run
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.engines import ENGINE
+from tests.graphs import graph_of
 from tests.store.writing import NAME, assert_whole, batch, settings, until, write
 
 SLOW = "MATCH (a:Entity), (b:Entity), (c:Entity), (d:Entity) RETURN sum(a.version + b.version + c.version + d.version)"
@@ -57,12 +58,12 @@ def process(store: Store) -> Process:
 
 def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseException | None:
     """What a statement meets whose process is hit while it runs."""
-    run(pool, NAME, COUNT)
+    run(graph_of(pool, NAME), COUNT)
     met: list[BaseException] = []
 
     def ask() -> None:
         try:
-            run(pool, NAME, query)
+            run(graph_of(pool, NAME), query)
         except KgserveError as error:
             met.append(error)
 
@@ -83,7 +84,7 @@ def test_a_statement_whose_process_ends_is_told_and_the_next_is_answered(pool: S
         error = struck(pool, CypherRequest(query=SLOW), blow)
         assert isinstance(error, Unavailable)
         assert "ended unexpectedly" in str(error)
-        assert run(pool, NAME, COUNT).rows == [[NODES]]
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
     (lost,) = (line for line in lines if line["event"] == "engine_lost")
     assert (lost["store"], lost["statements"]) == (NAME, ["MATCH RETURN"])
     assert [line["process"] for line in lines if line["event"] == "engine_begun"][:1] == [lost["process"]]
@@ -104,15 +105,17 @@ def test_a_process_that_hangs_is_ended(pool: StorePool, monkeypatch: pytest.Monk
     assert isinstance(error, Unavailable)
     assert "hung" in str(error)
     assert time.monotonic() - started < 10
-    assert run(pool, NAME, COUNT).rows == [[NODES]]
+    assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
 
 
 def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: StorePool) -> None:
-    run(pool, NAME, COUNT)
+    run(graph_of(pool, NAME), COUNT)
     answers: list[object] = []
 
     def ask() -> None:
-        answers.append(run(pool, NAME, CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")).rows)
+        answers.append(
+            run(graph_of(pool, NAME), CypherRequest(query="UNWIND range(1, 3000) AS i RETURN count(*)")).rows
+        )
 
     with pool.lease(NAME) as store, store.engine.reading() as culprit:
         before = process(store)
@@ -130,33 +133,36 @@ def test_who_reads_beside_a_statement_that_ends_the_process_is_answered(pool: St
 
 
 def test_a_process_that_ended_while_nobody_asked_costs_nobody_anything(pool: StorePool) -> None:
-    run(pool, NAME, COUNT)
+    run(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         before = process(store)
         os.kill(before.number, signal.SIGKILL)
         until(lambda: before.is_lost)
-        assert run(pool, NAME, COUNT).rows == [[NODES]]
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES]]
         assert store.engine.losses == 1
 
 
 def test_writes_go_on_while_the_process_is_gone(pool: StorePool) -> None:
-    run(pool, NAME, COUNT)
+    run(graph_of(pool, NAME), COUNT)
     with pool.lease(NAME) as store:
         os.kill(process(store).number, signal.SIGKILL)
         write(store, batch("later"))
-        assert run(pool, NAME, COUNT).rows == [[NODES + 1]]
+        assert run(graph_of(pool, NAME), COUNT).rows == [[NODES + 1]]
         assert_whole(store)
 
 
 def test_a_process_that_ends_under_a_statement_that_writes_has_changed_nothing(pool: StorePool) -> None:
-    run(pool, NAME, CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"))
+    run(
+        graph_of(pool, NAME),
+        CypherRequest(query="MATCH (e {id: 'n1'}) SET e.content = 'x' RETURN count(*)", mode="write"),
+    )
     again = CypherRequest(query="MATCH (e:Entity {id: 'n2'}) SET e.content = 'y' RETURN count(*)", mode="write")
     with pool.lease(NAME) as store:
         copy = store.copy._copy
         assert copy is not None
         copy.engine._process.end()
         state = store.state
-        answer = run(pool, NAME, again)
+        answer = run(graph_of(pool, NAME), again)
         assert answer.changes is not None
         assert answer.changes.nodes_updated == 1
         assert store.state.sequence == state.sequence + 1
@@ -175,13 +181,13 @@ def test_memory_is_bounded_and_the_process_outlives_it(tmp_path: Path, query: st
     with StorePool(settings(tmp_path, **options)) as pool:
         with pool.lease(NAME, create=True) as store:
             write(store, batch(*(f"n{number}" for number in range(1500)), content="abcdefghij" * 800))
-        run(pool, NAME, COUNT)
+        run(graph_of(pool, NAME), COUNT)
         with pool.lease(NAME) as store:
             before = process(store)
             with pytest.raises(StorageFull, match="memory"):
-                run(pool, NAME, CypherRequest(query=query))
+                run(graph_of(pool, NAME), CypherRequest(query=query))
             assert process(store) is before
-            assert run(pool, NAME, COUNT).rows == [[1500]]
+            assert run(graph_of(pool, NAME), COUNT).rows == [[1500]]
 
 
 def test_a_statement_that_does_not_hear_its_time_limit_costs_the_process(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from kgserve.errors import Gone, Unavailable
 from kgserve.model.batch import WriteBatch
-from kgserve.ops.moments import Past
-from kgserve.ops.nodes import get_node
 from kgserve.store.pool import StorePool
 from kgserve.views.historian import Historian
+from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, flip, layout, opened, settings, until, write
 
@@ -26,7 +25,7 @@ def history_file(data: Path) -> Path:
 
 
 def content_as_of(of: Kept, node_id: str, as_of: str) -> str | None:
-    return get_node(of.pool, NAME, node_id, Past(of.historian, as_of)).node.content
+    return node_of(graph_of(of.pool, NAME, historian=of.historian), node_id, as_of=as_of).node.content
 
 
 def fill(data: Path) -> None:

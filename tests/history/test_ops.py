@@ -11,22 +11,24 @@ import pytest
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.model.answers import NodeState
 from kgserve.model.batch import WriteBatch
-from kgserve.model.requests import RestoreRequest, RevertRequest, TraverseRequest
+from kgserve.model.queries import ChangesQuery, HistoryRequest, NodesQuery, RevertNode
+from kgserve.model.requests import RestoreRequest, TraverseRequest
 from kgserve.ops.history import changes, node_history, node_version, revert
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.ops.past_export import export_as_of, restore
-from kgserve.ops.traverse import traverse
+from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, PATIENCE, batch, opened, write
 
 
 def history_of(of: Kept, node_id: str, limit: int = 100, before: int | None = None) -> list[NodeState]:
-    return node_history(of.pool, of.historian, NAME, node_id, limit, before).states
+    return node_history(
+        graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
+    ).states
 
 
 def lines(of: Kept, store: str, as_of: str) -> list[bytes]:
-    with export_as_of(of.pool, store, Past(of.historian, as_of)) as stream:
+    with export_as_of(graph_of(of.pool, store), Past(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
 
@@ -74,7 +76,7 @@ def test_deleted_and_made_again(tmp_path: Path) -> None:
         write(of.store, WriteBatch(delete_nodes=["a"]))
         assert history_of(of, "a")[0].deleted
         with pytest.raises(NotFound):
-            get_node(of.pool, NAME, "a")
+            node_of(graph_of(of.pool, NAME), "a")
 
 
 def test_deleted_and_made_again_in_one_write(tmp_path: Path) -> None:
@@ -90,7 +92,9 @@ def paged(of: Kept, node_id: str, limit: int) -> list[NodeState]:
     found: list[NodeState] = []
     before = None
     while True:
-        page = node_history(of.pool, of.historian, NAME, node_id, limit, before)
+        page = node_history(
+            graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
+        )
         assert len(page.states) <= limit
         found += page.states
         if page.next_before is None:
@@ -112,20 +116,17 @@ def test_what_history_refuses(tmp_path: Path) -> None:
         write(of.store, node("a", "1"))
         with pytest.raises(NotFound, match="'never'"):
             history_of(of, "never")
-        for limit in (0, 201):
-            with pytest.raises(InvalidInput, match="limit"):
-                history_of(of, "a", limit)
         with pytest.raises(NotFound, match="version 2"):
-            node_version(of.pool, of.historian, NAME, "a", 2)
+            node_version(graph_of(of.pool, NAME, historian=of.historian), "a", 2)
         with pytest.raises(NotFound, match="version 2"):
-            revert(of.pool, of.historian, NAME, "a", RevertRequest(version=2))
+            revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2))
 
 
 def test_a_version_is_a_state_of_the_node(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, *(node("a", f"{number}") for number in range(3)), WriteBatch(delete_nodes=["a"]))
         for version in (1, 2, 3):
-            found = node_version(of.pool, of.historian, NAME, "a", version)
+            found = node_version(graph_of(of.pool, NAME, historian=of.historian), "a", version)
             assert (found.node.content, found.node.version) == (f"{version - 1}", version)
             assert (found.outgoing, found.incoming) == ([], [])
 
@@ -133,43 +134,50 @@ def test_a_version_is_a_state_of_the_node(tmp_path: Path) -> None:
 def test_revert_writes_a_new_state(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one", "x", '{"n":1}'), node("a", "", "y", "{}"))
-        answer = revert(of.pool, of.historian, NAME, "a", RevertRequest(version=1)).result(PATIENCE)
+        answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=1)).result(
+            PATIENCE
+        )
         assert (answer.nodes_updated, answer.sequence) == (1, 3)
-        found = get_node(of.pool, NAME, "a").node
+        found = node_of(graph_of(of.pool, NAME), "a").node
         assert (found.type, found.content, found.attributes, found.version) == ("x", "one", {"n": 1}, 3)
-        revert(of.pool, of.historian, NAME, "a", RevertRequest(version=2)).result(PATIENCE)
-        found = get_node(of.pool, NAME, "a").node
+        revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2)).result(PATIENCE)
+        found = node_of(graph_of(of.pool, NAME), "a").node
         assert (found.type, found.content, found.attributes, found.version) == ("y", "", {}, 4)
-        again = revert(of.pool, of.historian, NAME, "a", RevertRequest(version=4)).result(PATIENCE)
+        again = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=4)).result(
+            PATIENCE
+        )
         assert (again.nodes_unchanged, again.sequence) == (1, 4)
 
 
 def test_revert_brings_a_deleted_node_back(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "one"), node("a", "two"), WriteBatch(delete_nodes=["a"]))
-        answer = revert(of.pool, of.historian, NAME, "a", RevertRequest(version=2)).result(PATIENCE)
+        answer = revert(graph_of(of.pool, NAME, historian=of.historian), RevertNode(node_id="a", version=2)).result(
+            PATIENCE
+        )
         assert answer.nodes_created == 1
-        assert get_node(of.pool, NAME, "a").node.content == "two"
+        assert node_of(graph_of(of.pool, NAME), "a").node.content == "two"
 
 
 def test_a_moment_that_is_yet_to_come_is_now(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"), node("a", "2"))
         for as_of in ("2", "3", "999999999999999999", "9999-12-31T23:59:59Z"):
-            assert get_node(of.pool, NAME, "a", Past(of.historian, as_of)).node.content == "2"
+            assert node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content == "2"
 
 
 def test_before_the_first_commit_there_was_nothing(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         for as_of in ("0", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z"):
-            past = Past(of.historian, as_of)
-            assert list_nodes(of.pool, NAME, None, 10, None, past).nodes == []
+            assert (
+                nodes_of(graph_of(of.pool, NAME, historian=of.historian), NodesQuery(limit=10, as_of=as_of)).nodes == []
+            )
             assert lines(of, NAME, as_of) == []
             with pytest.raises(NotFound, match="as of"):
-                get_node(of.pool, NAME, "a", past)
-            walked = traverse(of.pool, NAME, TraverseRequest(start_id="a", as_of=as_of), of.historian)
-            assert (walked.nodes, walked.sequence) == ([], 0)
+                node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of)
+            found = walked(graph_of(of.pool, NAME, historian=of.historian), TraverseRequest(start_id="a", as_of=as_of))
+            assert (found.nodes, found.sequence) == ([], 0)
 
 
 @pytest.mark.parametrize("as_of", ["", " 1", "-1", "1.0", "1e3", "²", "yesterday", "2025-07-15", "1" * 19])
@@ -177,24 +185,28 @@ def test_what_is_no_moment(tmp_path: Path, as_of: str) -> None:
     with kept(tmp_path) as of:
         write(of.store, node("a", "1"))
         with pytest.raises(InvalidInput, match="as_of: is neither a sequence nor a time"):
-            get_node(of.pool, NAME, "a", Past(of.historian, as_of))
+            node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of)
 
 
 def test_without_a_history_only_the_present_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path), kept(tmp_path / "other") as of:
         write(of.store, node("a", "1"))
         for ask in (
-            lambda: get_node(of.pool, NAME, "a", Past(None, "1")),
-            lambda: export_as_of(of.pool, NAME, Past(None, "1")),
-            lambda: node_history(of.pool, None, NAME, "a", 10, None),
-            lambda: node_version(of.pool, None, NAME, "a", 1),
-            lambda: revert(of.pool, None, NAME, "a", RevertRequest(version=1)),
-            lambda: restore(of.pool, None, NAME, RestoreRequest(as_of="1", into="other")),
-            lambda: traverse(of.pool, NAME, TraverseRequest(start_id="a", as_of="1"), None),
+            lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
+            lambda: export_as_of(graph_of(of.pool, NAME), Past(None, "1")),
+            lambda: node_history(
+                graph_of(of.pool, NAME, historian=None), HistoryRequest(node_id="a", limit=10, before=None)
+            ),
+            lambda: node_version(graph_of(of.pool, NAME, historian=None), "a", 1),
+            lambda: revert(graph_of(of.pool, NAME, historian=None), RevertNode(node_id="a", version=1)),
+            lambda: restore(graph_of(of.pool, NAME, historian=None), RestoreRequest(as_of="1", into="other")),
+            lambda: walked(graph_of(of.pool, NAME, historian=None), TraverseRequest(start_id="a", as_of="1")),
         ):
             with pytest.raises(Conflict, match="turned off"):
                 ask()
-        assert len(changes(of.pool, NAME, 0, 10).changes) == 1, "the journal has these"
+        assert len(changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes) == 1, (
+            "the journal has these"
+        )
 
 
 def test_changes_page_by_page(tmp_path: Path) -> None:
@@ -204,24 +216,25 @@ def test_changes_page_by_page(tmp_path: Path) -> None:
         since: int | None = 0
         seen: list[int] = []
         while since is not None:
-            page = changes(of.pool, NAME, since, 4)
+            page = changes(graph_of(of.pool, NAME), ChangesQuery(since=since, limit=4))
             assert page.sequence == 9
             seen += [entry.sequence for entry in page.changes]
             since = page.next_since
         assert seen == list(range(1, 10))
-        created, deleted = changes(of.pool, NAME, 7, 10).changes
+        created, deleted = changes(graph_of(of.pool, NAME), ChangesQuery(since=7, limit=10)).changes
         assert ([n.id for n in created.nodes_created], [e.target for e in created.edges_created]) == (["b"], ["b"])
         assert (deleted.nodes_deleted, [e.source for e in deleted.edges_deleted], deleted.rows) == (["b"], ["a"], 2)
-        assert changes(of.pool, NAME, 9, 10).changes == changes(of.pool, NAME, 10_000, 10).changes == []
-        for since, limit in ((-1, 10), (0, 0), (0, 201)):
-            with pytest.raises(InvalidInput):
-                changes(of.pool, NAME, since, limit)
+        assert (
+            changes(graph_of(of.pool, NAME), ChangesQuery(since=9, limit=10)).changes
+            == changes(graph_of(of.pool, NAME), ChangesQuery(since=10_000, limit=10)).changes
+            == []
+        )
 
 
 def test_of_a_large_change_only_the_number_is_told(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number}" for number in range(1001))))
-        (entry,) = changes(of.pool, NAME, 0, 10).changes
+        (entry,) = changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes
         assert (entry.rows, entry.truncated, entry.nodes_created) == (1001, True, [])
 
 
@@ -235,9 +248,9 @@ def test_changes_that_the_journal_no_longer_has(tmp_path: Path) -> None:
         oldest = of.store.journal.oldest
         assert oldest > 2
         with pytest.raises(Gone) as caught:
-            changes(of.pool, NAME, 0, 10)
+            changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10))
         assert caught.value.oldest == oldest
-        assert changes(of.pool, NAME, oldest - 1, 1).changes[0].sequence == oldest
+        assert changes(graph_of(of.pool, NAME), ChangesQuery(since=oldest - 1, limit=1)).changes[0].sequence == oldest
         assert len(history_of(of, "a")) == 12, "the history has them all the same"
 
 
@@ -247,12 +260,12 @@ def test_restore_makes_an_equal_store(tmp_path: Path) -> None:
         write(of.store, batch("b", "ü/\n", edges=[("a", "b", "R"), ("b", "b", "self")]), node("b", "text"))
         as_it_was = lines(of, NAME, "4")
         write(of.store, WriteBatch(delete_nodes=["a"]), node("c", "new"))
-        answer = restore(of.pool, of.historian, NAME, RestoreRequest(as_of="4", into="then"))
+        answer = restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="4", into="then"))
         assert (answer.name, answer.nodes, answer.edges, answer.from_sequence) == ("then", 3, 2, 4)
         assert lines(of, "then", f"{answer.sequence}") == as_it_was
         assert msgspec.json.decode(as_it_was[-1])["version"] >= 1
         with of.pool.lease("then") as then:
-            found = get_node(of.pool, "then", "a").node
+            found = node_of(graph_of(of.pool, "then"), "a").node
             assert (found.version, found.content) == (2, "2")
             assert then.state.sequence == answer.sequence
         assert of.store.state.sequence == 6
@@ -262,7 +275,7 @@ def test_restore_of_a_whole_store_has_the_same_digest_of_contents(tmp_path: Path
     with kept(tmp_path) as of:
         nodes = [f"n{number}" for number in range(6000)]
         write(of.store, batch(*nodes, edges=[(a, b, "R") for a, b in pairwise(nodes)]))
-        answer = restore(of.pool, of.historian, NAME, RestoreRequest(as_of="1", into="then"))
+        answer = restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then"))
         assert (answer.nodes, answer.edges) == (6000, 5999)
         assert lines(of, "then", f"{answer.sequence}") == lines(of, NAME, "1")
 
@@ -273,14 +286,14 @@ def test_restore_never_writes_into_a_store_that_is_there(tmp_path: Path) -> None
         for into in (NAME, "other"):
             of.pool.create(into)
             with pytest.raises(Conflict, match=into):
-                restore(of.pool, of.historian, NAME, RestoreRequest(as_of="1", into=into))
+                restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into=into))
         with pytest.raises(NotFound):
-            restore(of.pool, of.historian, "never-there", RestoreRequest(as_of="1", into="new"))
+            restore(graph_of(of.pool, "never-there", historian=of.historian), RestoreRequest(as_of="1", into="new"))
         for request in (RestoreRequest(as_of="1", into="../x"), RestoreRequest(as_of="then", into="new")):
             with pytest.raises(InvalidInput):
-                restore(of.pool, of.historian, NAME, request)
+                restore(graph_of(of.pool, NAME, historian=of.historian), request)
         with pytest.raises(NotFound):
-            get_node(of.pool, "new", "a")
+            node_of(graph_of(of.pool, "new"), "a")
 
 
 def test_a_restore_that_fails_midway_leaves_no_store(tmp_path: Path) -> None:
@@ -290,6 +303,6 @@ def test_a_restore_that_fails_midway_leaves_no_store(tmp_path: Path) -> None:
         with closing(sqlite3.connect(of.store.layout.root / "history.sqlite")) as other, other:
             other.execute("UPDATE edge SET hash = hash + 1")
         with pytest.raises(Unavailable, match="damaged"):
-            restore(of.pool, of.historian, NAME, RestoreRequest(as_of="1", into="then"))
+            restore(graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then"))
         with pytest.raises(NotFound):
-            get_node(of.pool, "then", "a")
+            node_of(graph_of(of.pool, "then"), "a")

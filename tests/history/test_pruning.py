@@ -20,10 +20,10 @@ from kgserve.model.store_settings import Keeping, PruneAnswer, PruneRequest, Sto
 from kgserve.model.times import format_time
 from kgserve.ops.history import prune_history
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import get_node
 from kgserve.ops.past_export import export_as_of
 from kgserve.store.pool import StorePool
 from kgserve.views.historian import DAY, Historian
+from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, layout, settings, until, write
 
@@ -52,11 +52,11 @@ def make_older(data: Path, days: float) -> None:
 
 
 def prune(of: Kept, before: str | None = None) -> PruneAnswer:
-    return prune_history(of.pool, of.historian, NAME, PruneRequest(before=before))
+    return prune_history(graph_of(of.pool, NAME, historian=of.historian), PruneRequest(before=before))
 
 
 def content(of: Kept, as_of: str) -> str | None:
-    return get_node(of.pool, NAME, "a", Past(of.historian, as_of)).node.content
+    return node_of(graph_of(of.pool, NAME, historian=of.historian), "a", as_of=as_of).node.content
 
 
 def test_days_are_kept_when_the_store_opens(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_export_of_a_moment_that_is_being_pruned_does_not_end_as_if_it_were_w
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number:05}" for number in range(6_000))))
         fill(of)
-        with export_as_of(of.pool, NAME, Past(of.historian, "1")) as stream:
+        with export_as_of(graph_of(of.pool, NAME), Past(of.historian, "1")) as stream:
             blocks = iter(stream)
             next(blocks)
             prune(of, "5")

@@ -14,6 +14,7 @@ import msgspec
 
 from kgserve.app import Server, bind, create_app, uvicorn_config
 from kgserve.http.problem import KINDS
+from kgserve.ops.graph import Graphs
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
@@ -65,7 +66,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         started = threading.Event()
         pool = StorePool(settings)  # the application's lifespan closes it
         pool.companions += [indexer, historian]
-        app = create_app(pool, indexer, historian)
+        app = create_app(Graphs(pool, indexer, historian))
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()

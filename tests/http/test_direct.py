@@ -16,7 +16,7 @@ import pytest
 from litestar import Litestar
 
 from kgserve.errors import InvalidInput
-from kgserve.http.direct import WORK, Directory, Shortcuts
+from kgserve.http.direct import CASE, Directory, Shortcuts
 from kgserve.http.eager import begin, in_task
 from kgserve.http.guard import Guard
 from kgserve.http.routes import HANDLERS
@@ -142,7 +142,7 @@ def test_what_a_path_names() -> None:
     assert (found[0].template, found[1]) == ("/api/memory/{store}/nodes/{id}", {"store": "s", "id": "a%2Fb"})
     for method, path in (("GET", "/"), ("GET", "*"), ("POST", "/health"), ("DELETE", "/api/memory/s/edges/retire")):
         assert directory.find(method, path) is None
-    assert sum(WORK in handler.opt for handler in HANDLERS) >= 8
+    assert sum(CASE in handler.opt for handler in HANDLERS) >= 8
 
 
 def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:

@@ -17,6 +17,7 @@ from litestar import Litestar
 
 from kgserve.access.caller import Caller
 from kgserve.metrics.reading import Scrape
+from kgserve.ops.graph import Graphs
 from kgserve.ops.metrics import Moment
 from kgserve.ops.metrics import metrics as collected
 from kgserve.store.pool import StorePool
@@ -204,7 +205,7 @@ def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: http
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
     seen = Caller("reader", "read", ("mine-*",), "k1")
-    body, _ = collected(pool_of(watched), None, None, seen, Moment(1, 0, 64), "")
+    body, _ = collected(Graphs(pool_of(watched)), seen, Moment(1, 0, 64), "")
     found = Scrape.read(body.decode())
     assert set(found.by("store", "kgserve_store_sequence")) == {"mine-1"}
     assert "theirs" not in body.decode()

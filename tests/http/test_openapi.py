@@ -11,8 +11,9 @@ from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 from kgserve.app import create_app
-from kgserve.http import examples
 from kgserve.model.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
+from kgserve.operations import examples
+from kgserve.ops.graph import Graphs
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from tests.http.serving import accepted
@@ -28,7 +29,7 @@ def document(http: httpx.Client) -> dict[str, Any]:
 @pytest.fixture
 def app(tmp_path: Any) -> Iterator[Litestar]:
     with StorePool(Settings(data_dir=tmp_path)) as pool:
-        yield create_app(pool)
+        yield create_app(Graphs(pool))
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -133,3 +133,11 @@ def test_request_ids_come_back_when_well_formed(http: httpx.Client) -> None:
     assert http.get("/health", headers={"x-request-id": "Abc_-1"}).headers["x-request-id"] == "Abc_-1"
     for bad in ("a b", "x" * 65, ""):
         assert len(http.get("/health", headers={"x-request-id": bad}).headers["x-request-id"]) == 16
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["nodes/a/history?limit=0", "nodes/a/history?limit=201", "changes?since=-1", "changes?limit=0", "tags?limit=101"],
+)
+def test_bounds_of_pages(http: httpx.Client, api: str, asked: str) -> None:
+    refusal(http.get(f"{api}/{asked}"), 400)

@@ -13,8 +13,8 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from kgserve.http.openapi import describe
-from kgserve.http.operation import KEY, Operation
 from kgserve.http.routes import ROUTES
+from kgserve.operations.operation import KEY, Operation
 from tests.access.keys import bearer, given
 from tests.fuzzing import examples
 from tests.http.serving import Served, serving

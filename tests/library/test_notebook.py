@@ -116,4 +116,4 @@ def test_a_configuration_of_structlog_is_left_alone(folder: Path) -> None:
 def test_importing_kgserve_imports_nothing_else() -> None:
     program = "import sys; before = set(sys.modules); import kgserve; print(sorted(set(sys.modules) - before))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert run.stdout == "['__future__', 'kgserve']\n"
+    assert run.stdout == "['__future__', 'kgserve', 'kgserve.version']\n"

@@ -11,6 +11,7 @@ from kgserve.model.requests import CypherRequest, InjectRequest
 from kgserve.ops.cypher import run
 from kgserve.ops.inject import inject
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.ops.bare import EDGE, NODE, Rows, plain
 from tests.store.writing import NAME, PATIENCE
 
@@ -21,11 +22,11 @@ EDGES = [{"from": "a", "to": "b", "relation_type": "R", "weight": 0.5, "attribut
 
 
 def fill(pool: StorePool, nodes: list[dict[str, Any]] = NODES, edges: list[dict[str, Any]] = EDGES) -> None:
-    inject(pool, NAME, msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(PATIENCE)
+    inject(graph_of(pool, NAME), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(PATIENCE)
 
 
 def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:
-    return run(pool, NAME, CypherRequest(query=query, mode="write", **more))
+    return run(graph_of(pool, NAME), CypherRequest(query=query, mode="write", **more))
 
 
 def changed(pool: StorePool, query: str, **more: Any) -> dict[str, int]:
@@ -45,5 +46,5 @@ def rows(pool: StorePool) -> tuple[Rows, Rows]:
 
 
 def one(pool: StorePool, query: str) -> Any:
-    [[value]] = run(pool, NAME, CypherRequest(query=query)).rows
+    [[value]] = run(graph_of(pool, NAME), CypherRequest(query=query)).rows
     return value

@@ -15,6 +15,7 @@ from kgserve.ops.cypher import run
 from kgserve.ops.cypher_read import Interruption
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from tests.graphs import graph_of
 from tests.ops.bare import Bare, Statements
 from tests.ops.stating import changed, fill, one, rows, write
 from tests.store.writing import NAME, PATIENCE, assert_copy_right, assert_whole, settings, until
@@ -61,7 +62,7 @@ def test_one_that_was_interrupted_before_its_turn_is_not_run(pool: StorePool) ->
     request = CypherRequest(query="CREATE (:Entity {id: 'x', type: 't'})", mode="write")
     control.interrupt()
     with pytest.raises(TimedOut):
-        run(pool, NAME, request, control)
+        run(graph_of(pool, NAME), request, control)
     assert one(pool, "MATCH (n) RETURN count(*)") == 3
 
 
@@ -81,7 +82,7 @@ def test_interruptions_stop_nothing_that_comes_later(pool: StorePool) -> None:
         query = CypherRequest(query="MATCH (a), (b), (c) RETURN count(*)")
         for _ in range(200):
             control = Interruption()
-            assert run(pool, NAME, query, control).rows == [[27]]
+            assert run(graph_of(pool, NAME), query, control).rows == [[27]]
             controls.append(control)
     finally:
         stop.set()

@@ -12,6 +12,7 @@ from kgserve.model.requests import CypherRequest
 from kgserve.ops import cypher_stream
 from kgserve.ops.cypher_stream import stream
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import NAME
 
 LONG = "a" * 1_500_000
@@ -25,7 +26,7 @@ def _low(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(pool: StorePool, query: str, form: cypher_stream.Format) -> bytes:
     params = {"t": LONG[:1500]}
-    with closing(stream(pool, NAME, CypherRequest(query=query, params=params), form)) as rows:
+    with closing(stream(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)) as rows:
         return b"".join(rows)
 
 
@@ -51,4 +52,4 @@ def test_rows_that_take_longer_than_the_time_limit(pool: StorePool) -> None:
     """All at once they have to be there in time; a stream of them may be long."""
     request = CypherRequest(query="UNWIND range(1, 5000) AS i RETURN range(1, 40)", timeout_ms=1, max_rows=5000)
     with pytest.raises(TimedOut):
-        stream(pool, NAME, request, "json")
+        stream(graph_of(pool, NAME), request, "json")

@@ -21,6 +21,7 @@ from kgserve.ops.cypher_changes import MAX_CHANGED, batch_of
 from kgserve.ops.search import search
 from kgserve.store.feed import Reader
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.http.serving import accepted
 from tests.ops.bare import Bare
 from tests.ops.stating import changed, fill, one, rows, write
@@ -240,7 +241,7 @@ def test_every_view_hears_of_it(tmp_path: Path) -> None:
         write(pool, "MATCH (n {id: 'x'}) DETACH DELETE n")
         told = [(entry.event.sequence, type(entry.event).__name__) for entry in listener.take(Selection()) or ()]
         assert [sequence for sequence, _ in told] == [1, 1, 1, 2, 3, 3]
-        found = search(pool, indexer, NAME, SearchRequest(query="fox", mode="keyword", at_least=3))
+        found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=3))
         assert [hit.node.id for hit in found.hits] == ["y"]
         assert ids(store) == ["y"]
 

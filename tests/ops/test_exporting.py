@@ -8,6 +8,7 @@ from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.ops.exporting import export
 from kgserve.settings import MEBIBYTE
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import NAME, PATIENCE, settings
 
 
@@ -16,7 +17,7 @@ def test_large_texts_are_sent_a_few_at_a_time(tmp_path: Path) -> None:
         for first in range(0, 60, 20):
             nodes = [NodePut(at, f"n{first + at}", "t", secrets.token_hex(MEBIBYTE // 2)) for at in range(20)]
             store.submit(WriteBatch(nodes=nodes)).result(PATIENCE)
-        with export(pool, NAME) as stream:
+        with export(graph_of(pool, NAME)) as stream:
             blocks = [len(block) for block in stream]
     assert sum(blocks) > 60 * MEBIBYTE
     assert max(blocks) < 2 * BATCH_BYTES

@@ -13,6 +13,7 @@ from kgserve.model.batch import WriteBatch
 from kgserve.ops.importing import MAX_LINE_BYTES
 from kgserve.ops.transfer import Importer, export
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import assert_whole, settings, write
 
 NODE = b'{"kind":"node","id":"%s","type":"t"}'
@@ -25,7 +26,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
-    importer = Importer(pool, store)
+    importer = Importer(graph_of(pool, store))
     try:
         for part in parts:
             if importer.feed(part):
@@ -36,7 +37,7 @@ def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
 
 
 def exported(pool: StorePool, store: str = "s") -> list[bytes]:
-    with export(pool, store) as stream:
+    with export(graph_of(pool, store)) as stream:
         return sorted(b"".join(stream).splitlines())
 
 
@@ -82,7 +83,7 @@ def test_nothing_at_all(pool: StorePool, data: bytes) -> None:
 
 def test_lines_may_come_in_any_pieces(pool: StorePool) -> None:
     data = lines(NODE % b"a", NODE % "ü😀".encode(), b"bad", b'{"kind":"edge","from":"a","to":"x","relation_type":"r"}')
-    importer = Importer(pool, "s")
+    importer = Importer(graph_of(pool, "s"))
     for offset in range(len(data)):
         importer.feed(data[offset : offset + 1])
         importer.flush()
@@ -129,7 +130,7 @@ def test_an_export_is_taken_in_as_an_equal_store_and_a_second_time_writes_nothin
 
 def test_exports_leave_nothing_behind(pool: StorePool) -> None:
     imported(pool, lines(NODE % b"a"))
-    stream = export(pool, "s")
+    stream = export(graph_of(pool, "s"))
     imported(pool, lines(NODE % b"later"))
     assert b"later" not in b"".join(stream)
     stream.close()

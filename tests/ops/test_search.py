@@ -7,10 +7,9 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
-from kgserve.ops.batch_search import batch_search
-from kgserve.ops.context import context
-from kgserve.ops.search import search
+from kgserve.ops.search import context, search, search_batch
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import NAME, batch, settings, write
 from tests.views.indexing import FailingEmbedder, OtherEmbedder, caught_up, followed, indexed
 
@@ -25,9 +24,9 @@ def test_without_indexes_there_is_no_search(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         pool.create(NAME)
         for work in (
-            lambda: search(pool, None, NAME, SearchRequest(query="x")),
-            lambda: batch_search(pool, None, NAME, BatchSearchRequest(queries=[SearchVariant(query="x")])),
-            lambda: context(pool, None, NAME, ContextRequest(query="x")),
+            lambda: search(graph_of(pool, NAME, None), SearchRequest(query="x")),
+            lambda: search_batch(graph_of(pool, NAME, None), BatchSearchRequest(queries=[SearchVariant(query="x")])),
+            lambda: context(graph_of(pool, NAME, None), ContextRequest(query="x")),
         ):
             with pytest.raises(Unavailable, match="turned off"):
                 work()
@@ -38,16 +37,20 @@ def test_vectors_of_another_model_leave_words(tmp_path: Path) -> None:
     with indexed(tmp_path, OtherEmbedder()) as (pool, indexer):
         started = time.monotonic()
         for at_least in (None, 1):
-            found = search(pool, indexer, NAME, SearchRequest(query="fox", mode="keyword", at_least=at_least))
+            found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=at_least))
             assert [hit.node.id for hit in found.hits] == ["a", "b"]
             assert found.index_sequence == 1
             for mode in ("semantic", "hybrid"):
                 with pytest.raises(Conflict, match=f"kgserve reindex {NAME}"):
-                    search(pool, indexer, NAME, SearchRequest(query="fox", mode=mode, at_least=at_least))
+                    search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode=mode, at_least=at_least))
         words = [SearchVariant(query="fox", mode="keyword")]
-        assert batch_search(pool, indexer, NAME, BatchSearchRequest(queries=words, at_least=1)).per_query_hits == [2]
+        assert search_batch(
+            graph_of(pool, NAME, indexer), BatchSearchRequest(queries=words, at_least=1)
+        ).per_query_hits == [2]
         with pytest.raises(Conflict):
-            batch_search(pool, indexer, NAME, BatchSearchRequest(queries=[*words, SearchVariant(query="fox")]))
+            search_batch(
+                graph_of(pool, NAME, indexer), BatchSearchRequest(queries=[*words, SearchVariant(query="fox")])
+            )
         assert time.monotonic() - started < 9, "nobody waits for an index that cannot be opened"
 
 
@@ -56,13 +59,13 @@ def test_words_are_found_while_embedding_fails(tmp_path: Path) -> None:
         write(store, batch("a", content="fox"))
         assert indexes.keyword.wait(1, 30)
     with indexed(tmp_path, FailingEmbedder()) as (pool, indexer):
-        found = search(pool, indexer, NAME, SearchRequest(query="fox", mode="keyword", at_least=1))
+        found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=1))
         assert [hit.node.id for hit in found.hits] == ["a"]
         with pytest.raises(Unavailable, match="does not answer"):
-            search(pool, indexer, NAME, SearchRequest(query="fox", mode="semantic"))
+            search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
 
 
 def test_a_commit_to_come_is_not_waited_for(tmp_path: Path) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pytest.raises(InvalidInput, match="at_least"):
-        search(pool, indexer, NAME, SearchRequest(query="fox", at_least=2))
+        search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))

@@ -8,8 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.client import Client
-from kgserve.client.blocking import Store
+from kgserve.client import Client, Store
 from scripts.pages import DOCS, PAPERS, TOP, anchors
 from scripts.tables import tabled, written
 from tests.cli.running import Running

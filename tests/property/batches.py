@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.queries import NodesQuery
 from kgserve.model.requests import Direction
 from kgserve.model.rows import EdgeKey
 from kgserve.model.times import format_time
 from kgserve.model.walk import Walk
-from kgserve.ops.nodes import NodeList
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]
@@ -99,11 +99,11 @@ class Batches:
         date = self.random.choice((None, None, *DATES))
         return date and min(max(date + self.random.choice((-1, 0, 0, 1)), DATES[0]), DATES[-1])
 
-    def wanted(self, moment: int | None) -> NodeList:
+    def wanted(self, moment: int | None) -> NodesQuery:
         """Nodes to list, of all types and tags or of some."""
         choice = self.random.choice
         types, tags = choice(((), (), _TYPES[:1], _TYPES[1:])), choice(((), (), TAGS[:1], TAGS[2:4]))
-        return NodeList(types=types, tags=tags, valid_at="any" if moment is None else format_time(moment))
+        return NodesQuery(type=list(types), tag=list(tags), valid_at="any" if moment is None else format_time(moment))
 
     def _mixed(self, graph: Graph, size: int, *, touch: bool) -> WriteBatch:
         nodes, edges = self._nodes(size // 3 + 1), self._new_edges(size)

@@ -22,18 +22,19 @@ from kgserve.journal.journal import list_segments
 from kgserve.model.batch import WriteBatch
 from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
+from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.store_settings import StoreSettings
 from kgserve.model.times import format_time, parse_time
 from kgserve.model.walk import Walk
 from kgserve.ops import render
-from kgserve.ops.nodes import NodeList, get_node, page_nodes
 from kgserve.rows.walk import reached, walk
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.engines import ENGINE
+from tests.graphs import graph_of, node_of, nodes_of
 from tests.property.graph import Graph, Outcome, Refused, extras_of
 from tests.store.writing import ask, held, until
 from tests.worker.reading import Contents, contents
@@ -183,11 +184,11 @@ class Driver:
 
     # Looking
 
-    def look(self, request: Walk, wanted: NodeList | None = None) -> None:
+    def look(self, request: Walk, wanted: NodesQuery | None = None) -> None:
         """Walk from a node, get it, and list all in pages of a few; with what was true at one moment alone."""
         self._look_around(request)
         self._look_at(request.start, request.valid_at)
-        self._list(wanted or NodeList(), request.depth + 3)
+        self._list(wanted or NodesQuery(), request.depth + 3)
 
     def _look_around(self, request: Walk) -> None:
         with self.store.reading() as rows:
@@ -204,9 +205,9 @@ class Driver:
         graph, moment = self.graph.true_at(valid_at), None if valid_at is None else format_time(valid_at)
         if node_id not in graph.nodes:
             with contextlib.suppress(NotFound):
-                raise AssertionError(get_node(self.pool, NAME, node_id, valid_at=moment))
+                raise AssertionError(node_of(graph_of(self.pool, NAME), node_id, valid_at=moment))
             return
-        found = get_node(self.pool, NAME, node_id, valid_at=moment)
+        found = node_of(graph_of(self.pool, NAME), node_id, valid_at=moment)
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
@@ -215,13 +216,13 @@ class Driver:
             assert outgoing == {key for key in graph.edges if key[0] == node_id}
             assert incoming == {key for key in graph.edges if key[1] == node_id}
 
-    def _list(self, wanted: NodeList, pages: int) -> None:
+    def _list(self, wanted: NodesQuery, pages: int) -> None:
         rows = listed(self.graph, wanted)
         limit = min(1000, len(rows) // pages + 1)
         cursor: str | None = None
         for start in range(0, pages * limit, limit):
             asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
-            page = page_nodes(self.pool, NAME, asked)
+            page = nodes_of(graph_of(self.pool, NAME), asked)
             assert page.nodes == [render.node(row) for row in rows[start : start + limit]]
             cursor = page.next_cursor
             if cursor is None:
@@ -323,13 +324,13 @@ def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Seq
         raise AssertionError(f"lost {lost}, extra {extra}, other {other}; {len(held)} rows, {len(wanted)} wanted")
 
 
-def listed(graph: Graph, wanted: NodeList) -> list[NodeRow]:
+def listed(graph: Graph, wanted: NodesQuery) -> list[NodeRow]:
     """What a list is to show, on all of its pages together."""
     true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_time(wanted.valid_at))
     return [
         row
         for _, row in sorted(true.nodes.items())
-        if (not wanted.types or row.type in wanted.types) and all(tag in extras_of(row)["tags"] for tag in wanted.tags)
+        if (not wanted.type or row.type in wanted.type) and all(tag in extras_of(row)["tags"] for tag in wanted.tag)
     ]
 
 

@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.model.answers import Edge
+from kgserve.model.answers import Edge, NodePage
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.plan import Report
+from kgserve.model.queries import NodesQuery, RetireNode, RevertNode
 from kgserve.model.requests import RevertRequest, TraverseRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time, parse_time
@@ -25,15 +26,14 @@ from kgserve.ops import history as history_ops
 from kgserve.ops import render
 from kgserve.ops.exporting import export
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import NodeList, get_node, page_nodes
 from kgserve.ops.past_export import export_as_of
 from kgserve.ops.retire import retire_edge, retire_node
-from kgserve.ops.traverse import traverse
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.historian import Historian
 from tests.engines import ENGINE
+from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches
 from tests.property.driver import NAME, PATIENCE, Driver, listed
 from tests.property.graph import Graph, edge_extras_of, extras_of
@@ -59,12 +59,17 @@ class PastDriver(Driver):
         request = RevertRequest(version=version)
         if version not in rows:
             with pytest.raises(NotFound):
-                history_ops.revert(self.pool, self.historian, NAME, node_id, request)
+                history_ops.revert(
+                    graph_of(self.pool, NAME, historian=self.historian),
+                    RevertNode(node_id=node_id, version=request.version),
+                )
             return
         row = rows[version]
         was = {name: value for name, value in extras_of(row).items() if name not in ("created_by", "conflicts")}
         put = NodePut(0, row.id, row.type, row.content, row.attributes, extras=NodeExtrasPut(**was))
-        answer = history_ops.revert(self.pool, self.historian, NAME, node_id, request)
+        answer = history_ops.revert(
+            graph_of(self.pool, NAME, historian=self.historian), RevertNode(node_id=node_id, version=request.version)
+        )
         counts = ("nodes_created", "nodes_updated", "nodes_unchanged", "sequence")
         told = _report(answer, lambda given: Report(**{name: getattr(given, name) for name in counts}))
         self._settle([WriteBatch(nodes=[put])], [told])
@@ -73,7 +78,10 @@ class PastDriver(Driver):
         """End a node, at a date or now."""
         date, author = source.moment(), source.random.choice(("", "eve"))
         request = RetireRequest(valid_to=None if date is None else format_time(date), created_by=author)
-        answer = retire_node(self.pool, NAME, node_id, request)
+        answer = retire_node(
+            graph_of(self.pool, NAME),
+            RetireNode(node_id=node_id, valid_to=request.valid_to, created_by=request.created_by),
+        )
         row = self.graph.nodes.get(node_id)
         if row is None:
             with pytest.raises(NotFound):
@@ -94,7 +102,7 @@ class PastDriver(Driver):
             valid_to=None if date is None else format_time(date),
             created_by=author,
         )
-        answer = retire_edge(self.pool, NAME, request)
+        answer = retire_edge(graph_of(self.pool, NAME), request)
         row = self.graph.edges.get(key)
         if row is None:
             with pytest.raises(NotFound):
@@ -169,7 +177,7 @@ class PastDriver(Driver):
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
         rows = [row for _, row in sorted(true.nodes.items())][:1000]
-        assert page_nodes(self.pool, NAME, NodeList(limit=1000), past).nodes == list(map(render.node, rows))
+        assert self._page(NodesQuery(limit=1000), past).nodes == list(map(render.node, rows))
         self._get_then(past, graph, wanted.start, None)
         self._export_then(past, graph, None)
 
@@ -193,19 +201,27 @@ class PastDriver(Driver):
     def _get_then(self, past: Past | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
         if node_id not in graph.nodes:
             with pytest.raises(NotFound):
-                get_node(self.pool, NAME, node_id, past, valid_at)
+                node_of(
+                    graph_of(self.pool, NAME, historian=self.historian), node_id, as_of=_text(past), valid_at=valid_at
+                )
             return
-        found = get_node(self.pool, NAME, node_id, past, valid_at)
+        found = node_of(
+            graph_of(self.pool, NAME, historian=self.historian), node_id, as_of=_text(past), valid_at=valid_at
+        )
         assert found.node == render.node(graph.nodes[node_id])
         if not found.edges_truncated:
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
 
-    def _list_then(self, past: Past | None, graph: Graph, wanted: NodeList, pages: int) -> None:
+    def _page(self, wanted: NodesQuery, past: Past | None) -> NodePage:
+        asked = msgspec.structs.replace(wanted, as_of=_text(past))
+        return nodes_of(graph_of(self.pool, NAME, historian=self.historian), asked)
+
+    def _list_then(self, past: Past | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
         rows = listed(graph, wanted)
         limit, cursor, found = min(1000, len(rows) // pages + 1), None, []
         while True:
-            page = page_nodes(self.pool, NAME, msgspec.structs.replace(wanted, limit=limit, cursor=cursor), past)
+            page = self._page(msgspec.structs.replace(wanted, limit=limit, cursor=cursor), past)
             found += page.nodes
             cursor = page.next_cursor
             if cursor is None:
@@ -223,14 +239,18 @@ class PastDriver(Driver):
             as_of=past and past.as_of,
             valid_at=valid_at,
         )
-        found = traverse(self.pool, NAME, request, self.historian)
+        found = walked(graph_of(self.pool, NAME, historian=self.historian), request)
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [render.reached(graph.nodes[node_id], depth) for node_id, depth in depths.items()]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
         assert (len(found.edges), found.truncated, found.sequence) == (len(edges), more, graph.sequence)
 
     def _export_then(self, past: Past | None, graph: Graph, valid_at: str | None) -> None:
-        stream = export(self.pool, NAME, valid_at) if past is None else export_as_of(self.pool, NAME, past, valid_at)
+        stream = (
+            export(graph_of(self.pool, NAME), valid_at)
+            if past is None
+            else export_as_of(graph_of(self.pool, NAME), past, valid_at)
+        )
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         nodes = {line["id"]: line for line in lines if line["kind"] == "node"}
@@ -311,3 +331,7 @@ def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
     attributes = {name: value for name, value in edge["attributes"].items() if name != "updated_at"}
     names = ("weight", "version", "ordinal", "created_by", "valid_from", "valid_to")
     return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}
+
+
+def _text(past: Past | None) -> str | None:
+    return None if past is None else str(past.as_of)

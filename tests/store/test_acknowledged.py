@@ -10,10 +10,11 @@ import pytest
 from kgserve.errors import JournalDamaged, KgserveError
 from kgserve.journal import salvage
 from kgserve.model.batch import WriteBatch
-from kgserve.ops.nodes import list_nodes
+from kgserve.model.queries import NodesQuery
 from kgserve.settings import MEBIBYTE
 from kgserve.store import rebuild
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of, nodes_of
 from tests.store.writing import (
     NAME,
     PATIENCE,
@@ -119,11 +120,11 @@ def test_a_catalog_that_cannot_be_read_is_built_anew(tmp_path: Path) -> None:
     catalog.write_bytes(content[:head] + bytes(len(content) - head))
     with StorePool(settings(tmp_path)) as pool:
         with contextlib.suppress(KgserveError):
-            list_nodes(pool, NAME, None, 1000, None)
+            nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000))
         found: list[str] = []
-        page = list_nodes(pool, NAME, None, 1000, None)
+        page = nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000))
         found += [node.id for node in page.nodes]
         while page.next_cursor is not None:
-            page = list_nodes(pool, NAME, None, 1000, page.next_cursor)
+            page = nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000, cursor=page.next_cursor))
             found += [node.id for node in page.nodes]
     assert found == wanted

@@ -14,6 +14,7 @@ from kgserve.errors import Unavailable
 from kgserve.model.requests import CypherRequest
 from kgserve.ops.cypher import run
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of
 from tests.store.writing import batch, settings, until, write
 
 COUNT = CypherRequest(query="MATCH (e:Entity) RETURN count(*)")
@@ -31,7 +32,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def asked(pool: StorePool, name: str) -> None:
-    assert run(pool, name, COUNT).rows == [[5]]
+    assert run(graph_of(pool, name), COUNT).rows == [[5]]
 
 
 def having_one(pool: StorePool) -> set[str]:
@@ -69,7 +70,7 @@ def test_who_is_read_from_keeps_the_place(pool: StorePool) -> None:
             assert having_one(pool) == {"a", "c"}
             second.engine.options = msgspec.structs.replace(second.engine.options, read_timeout=0.1)
             with third.engine.reading(), pytest.raises(Unavailable, match="KGSERVE_ENGINE_PROCESSES"):
-                run(pool, "b", COUNT)
+                run(graph_of(pool, "b"), COUNT)
         asked(pool, "b")
 
 

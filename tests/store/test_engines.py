@@ -15,6 +15,7 @@ from kgserve.settings import EngineName
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.backup.holding import back_up, restored
+from tests.graphs import graph_of
 from tests.store.writing import NAME, assert_whole, batch, layout, settings, until, write
 
 GRAPH = batch(*(f"n{number}" for number in range(50)), edges=[(f"n{n}", f"n{n // 2}", "r") for n in range(50)])
@@ -28,11 +29,11 @@ READS = (
 
 
 def answers(pool: StorePool) -> list[Any]:
-    return [run(pool, NAME, CypherRequest(query=query)).rows for query in READS]
+    return [run(graph_of(pool, NAME), CypherRequest(query=query)).rows for query in READS]
 
 
 def changed(pool: StorePool, query: str) -> Any:
-    return msgspec.to_builtins(run(pool, NAME, CypherRequest(query=query, mode="write")).changes)
+    return msgspec.to_builtins(run(graph_of(pool, NAME), CypherRequest(query=query, mode="write")).changes)
 
 
 def kept_link(data: Path) -> Path:

@@ -11,6 +11,7 @@ from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.events import Event, Position, Selection
 from kgserve.ops.events import EventReader, Wanted
+from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Feed, PageLimits, Reader
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
@@ -260,7 +261,7 @@ def test_closing_the_pool_tells_everything_and_ends_the_threads(tmp_path: Path) 
 def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
-        listener = EventReader(pool, Wanted(None), nothing)
+        listener = EventReader(Graphs(pool), Wanted(None), nothing)
         listener.open()
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
@@ -279,7 +280,9 @@ def test_coming_back_to_all_stores(tmp_path: Path) -> None:
         for name in ("a", "new"):
             with pool.lease(name, create=True) as store:
                 write(store, batch("x"), batch("y"))
-        listener = EventReader(pool, Wanted(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing)
+        listener = EventReader(
+            Graphs(pool), Wanted(None, {"a": Position(2), "gone": Position(9), "*": Position(1)}), nothing
+        )
         listener.open()
         assert sorted(kind for kind, _ in told(listener)) == [
             "node_created", "node_created", "node_created", "store_created", "store_dropped",
@@ -292,7 +295,7 @@ def test_named_stores_end_when_all_are_dropped(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
-        listener = EventReader(pool, Wanted(("a", "b")), nothing)
+        listener = EventReader(Graphs(pool), Wanted(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
         assert told(listener) == [("store_dropped", "b:0")]
@@ -308,7 +311,7 @@ def test_a_position_ahead_of_the_store_is_gone(tmp_path: Path, position: Positio
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
-        listener = EventReader(pool, Wanted(("a",), {"a": position}), nothing)
+        listener = EventReader(Graphs(pool), Wanted(("a",), {"a": position}), nothing)
         with pytest.raises(Gone, match="sequence 1 only") as caught:
             listener.open()
         listener.close()

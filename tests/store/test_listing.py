@@ -9,9 +9,11 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.ops.nodes import list_nodes
+from kgserve.model.queries import NodesQuery
+from kgserve.ops.graph import Graphs
 from kgserve.ops.stores import list_stores
 from kgserve.store.pool import StorePool
+from tests.graphs import graph_of, nodes_of
 from tests.store.writing import NAME, PATIENCE, batch, settings
 
 
@@ -19,7 +21,9 @@ def listed(pool: StorePool, limit: int, type_: str | None = None) -> list[str]:
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page = list_nodes(pool, NAME, type_, limit, cursor)
+        page = nodes_of(
+            graph_of(pool, NAME), NodesQuery(type=[] if type_ is None else [type_], limit=limit, cursor=cursor)
+        )
         assert len(page.nodes) <= limit
         found += [node.id for node in page.nodes]
         cursor = page.next_cursor
@@ -73,13 +77,13 @@ def test_lists_of_one_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cursor", ["!", "ü", "a", "_w", "\ud800"])
 def test_cursors_that_no_page_gave(tmp_path: Path, cursor: str) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
-        list_nodes(pool, NAME, None, 10, cursor)
+        nodes_of(graph_of(pool, NAME), NodesQuery(limit=10, cursor=cursor))
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 def test_limits_of_a_page(tmp_path: Path, limit: int) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
-        list_nodes(pool, NAME, None, limit, None)
+        nodes_of(graph_of(pool, NAME), NodesQuery(limit=limit))
 
 
 def test_a_store_that_cannot_be_described_hides_no_other(tmp_path: Path) -> None:
@@ -90,5 +94,5 @@ def test_a_store_that_cannot_be_described_hides_no_other(tmp_path: Path) -> None
     description.unlink()
     description.mkdir()
     with StorePool(settings(tmp_path)) as pool:
-        assert [store.name for store in list_stores(pool).stores] == ["broken", "whole"]
+        assert [store.name for store in list_stores(Graphs(pool)).stores] == ["broken", "whole"]
         assert pool.create("whole") is False

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import kgserve
-from kgserve.library.face import Store
+from kgserve.library import Store
 from kgserve.model.requests import NodeLine
 from tests.recorded import Recorded, needs_compiler
 

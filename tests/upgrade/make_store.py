@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
 from kgserve.ops import history, stores
 from kgserve.ops.delete import delete_edge, delete_node
@@ -28,13 +29,13 @@ from kgserve.ops.exporting import export
 from kgserve.ops.importing import Importer
 from kgserve.ops.inject import inject
 from kgserve.ops.moments import Past
-from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.ops.past_export import export_as_of
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.embed import load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
+from tests.graphs import graph_of, node_of, nodes_of
 
 STORE = "garden"
 PLANTS = 24
@@ -90,7 +91,7 @@ def _plant(pool: StorePool) -> None:
     leaves = [{"id": f"leaf-{n}", "type": "leaf", "content": f"leaf {n}"} for n in range(LEAVES)]
     _inject(pool, leaves, [_edge(f"leaf-{n}", f"plant-{n % PLANTS}", "grows on", 0.5) for n in range(LEAVES)])
     _inject(pool, [{"id": f"plant-{n}", "content": f"the {_name(n)}, watered"} for n in range(12)], [])
-    delete_node(pool, STORE, "plant-3").result()
+    delete_node(graph_of(pool, STORE), NodeId(node_id="plant-3")).result()
 
 
 def _tend(pool: StorePool) -> None:
@@ -102,16 +103,16 @@ def _tend(pool: StorePool) -> None:
          "attributes": {"created_at": "2000-01-01T00:00:00Z", "since": 2}, "version": 9},
         {"kind": "edge", "from": "sage", "to": "nowhere", "relation_type": "beside"},
     ]  # fmt: skip
-    importer = Importer(pool, STORE)
+    importer = Importer(graph_of(pool, STORE))
     importer.feed(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     importer.finish()
     edge = EdgeKeyRequest(source="plant-1", target="plant-8", relation_type="beside")
-    delete_edge(pool, STORE, edge).result()
+    delete_edge(graph_of(pool, STORE), edge).result()
     _inject(pool, [{"id": "plant-3", "type": "plant", "content": "planted anew"}], [])
     _inject(pool, [{"id": f"leaf-{n}", "content": f"leaf {n}, turned red"} for n in range(0, LEAVES, 2)], [])
     _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
     _inject(pool, [], [_edge("plant-2", "plant-13", "beside", 0.9)])
-    delete_node(pool, STORE, "plant-5").result()
+    delete_node(graph_of(pool, STORE), NodeId(node_id="plant-5")).result()
 
 
 def _add_a_tail(pool: StorePool) -> None:
@@ -121,7 +122,7 @@ def _add_a_tail(pool: StorePool) -> None:
 
 
 def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
-    inject(pool, STORE, msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
+    inject(graph_of(pool, STORE), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
 
 
 def _edge(source: str, target: str, relation_type: str, weight: float) -> dict[str, Any]:
@@ -141,22 +142,28 @@ def _tell(pool: StorePool, historian: Historian, path: Path) -> None:
     """What this version answers."""
     with pool.lease(STORE) as leased:
         state = leased.state
-    ids = [node.id for node in list_nodes(pool, STORE, None, 1000, None).nodes]
+    ids = [node.id for node in nodes_of(graph_of(pool, STORE), NodesQuery(limit=1000)).nodes]
     gone = ["plant-5"]
     told = {
         "sequence": state.sequence,
         "digest": f"{state.digest:032x}",
-        "stats": {"nodes": stores.stats(pool, STORE).nodes, "edges": stores.stats(pool, STORE).edges},
-        "nodes": {node_id: get_node(pool, STORE, node_id) for node_id in ids},
-        "export": _lines(export(pool, STORE)),
+        "stats": {
+            "nodes": stores.stats(graph_of(pool, STORE)).nodes,
+            "edges": stores.stats(graph_of(pool, STORE)).edges,
+        },
+        "nodes": {node_id: node_of(graph_of(pool, STORE), node_id) for node_id in ids},
+        "export": _lines(export(graph_of(pool, STORE))),
         "then": {
-            str(at): _lines(export_as_of(pool, STORE, Past(historian, str(at)))) for at in range(state.sequence + 1)
+            str(at): _lines(export_as_of(graph_of(pool, STORE), Past(historian, str(at))))
+            for at in range(state.sequence + 1)
         },
         "history": {
-            node_id: history.node_history(pool, historian, STORE, node_id, 50, None)
+            node_id: history.node_history(
+                graph_of(pool, STORE, historian=historian), HistoryRequest(node_id=node_id, limit=50, before=None)
+            )
             for node_id in [*(node_id for node_id in ids if not node_id.startswith("leaf")), *gone]
         },
-        "changes": history.changes(pool, STORE, 0, 200),
+        "changes": history.changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
     }
     path.write_bytes(msgspec.json.encode(told))
 

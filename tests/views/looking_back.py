@@ -24,6 +24,7 @@ from kgserve.views.hashing import HashingEmbedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
+from tests.graphs import graph_of
 from tests.store.writing import NAME, PATIENCE, settings, write
 
 WORDS = ("fox", "hen", "owl", "cat", "elk", "bat")
@@ -126,7 +127,7 @@ class Watched:
             assert view.wait(sequence, PATIENCE), view.error
 
     def search(self, request: SearchRequest) -> SearchAnswer:
-        return search(self.pool, self.indexer, NAME, request, self.historian)
+        return search(graph_of(self.pool, NAME, self.indexer, self.historian), request)
 
     def found(self, query: str, as_of: int | str | None = None, **wanted: Any) -> list[str]:
         """The ids of the hits, best first."""

@@ -10,9 +10,9 @@ import pytest
 from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.model.times import format_time
-from kgserve.ops.batch_search import batch_search
-from kgserve.ops.context import context
+from kgserve.ops.search import context, search_batch
 from kgserve.views.text import Text, past_key
+from tests.graphs import graph_of
 from tests.store.writing import NAME, flip, layout, until
 from tests.views.indexing import OtherEmbedder
 from tests.views.looking_back import Known, Watched, some_node, watched
@@ -138,8 +138,8 @@ def test_without_a_history_there_is_no_past(tmp_path: Path) -> None:
         words = [SearchVariant(query="fox")]
         for work in (
             lambda: of.search(asked("fox", 1)),
-            lambda: batch_search(of.pool, of.indexer, NAME, BatchSearchRequest(queries=words, as_of="1")),
-            lambda: context(of.pool, of.indexer, NAME, ContextRequest(query="fox", as_of="1")),
+            lambda: search_batch(graph_of(of.pool, NAME, of.indexer), BatchSearchRequest(queries=words, as_of="1")),
+            lambda: context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
         ):
             of.historian, kept = None, of.historian
             with pytest.raises(Conflict, match="histories are turned off"):
@@ -219,10 +219,12 @@ def test_batches_and_contexts_look_back(tmp_path: Path) -> None:
         of.delete("b")
         variants = [SearchVariant(query=word, mode="keyword") for word in ("fox", "hen")]
         request = BatchSearchRequest(queries=variants, as_of="2")
-        found = batch_search(of.pool, of.indexer, NAME, request, of.historian)
+        found = search_batch(graph_of(of.pool, NAME, of.indexer, of.historian), request)
         assert (sorted(hit.node.id for hit in found.hits), found.index_sequence) == (["a", "b"], 2)
         for at, edge in ((1, False), (2, True), (3, False)):
-            text = context(of.pool, of.indexer, NAME, ContextRequest(query="fox", as_of=str(at)), of.historian).text
+            text = context(
+                graph_of(of.pool, NAME, of.indexer, of.historian), ContextRequest(query="fox", as_of=str(at))
+            ).text
             assert ("EATS" in text, "hen" in text) == (edge, at < 3)
 
 

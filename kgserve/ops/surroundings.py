@@ -1,9 +1,10 @@
-"""The graph that a search looks around in: the present one, or the one as of a commit; all of it, or what was true."""
+"""What a search looks at: the store as it is or as it was, in the world as it is or was, and what is around a node."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import cast
 
@@ -14,17 +15,23 @@ from kgserve.history.history import History
 from kgserve.model.fusion import HUB, Neighbours
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.walk import Walk, by_levels
-from kgserve.ops.validity import MAX_SHOWN
+from kgserve.ops.moments import Past
+from kgserve.ops.validity import MAX_SHOWN, world_moment
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
+from kgserve.store.store import Store
+from kgserve.views.embeddings import QueryVectors
 from kgserve.views.historian import HistoryFollower
+from kgserve.views.indexer import Indexer
+from kgserve.views.indexes import Indexes
+from kgserve.views.lookback import Lookback
 
 EVERY_EDGE = 1 << 62
 # One more than a hub has shows that it is one.
 _ENOUGH = HUB + 1
 
 
-class Graph(ABC):
+class Surroundings(ABC):
     """Nodes and edges that are there; with ``valid_at``, a moment of the world in microseconds, that were true then."""
 
     def __init__(self, valid_at: int | None) -> None:
@@ -85,7 +92,7 @@ class Graph(ABC):
         """Edges that start at a node, at most about 1,000."""
 
 
-class PresentGraph(Graph):
+class PresentSurroundings(Surroundings):
     """The graph as it is."""
 
     def __init__(self, rows: Rows, valid_at: int | None) -> None:
@@ -93,14 +100,14 @@ class PresentGraph(Graph):
         self._present = rows
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
-        """See `Graph.neighbours`."""
+        """See `Surroundings.neighbours`."""
         names = self._present.delta.ids
         found = {node_id: self._ends(node_id) for node_id in ids}
         ends = iter(names([end for each in found.values() for end, _ in each]))
         return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
 
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        """See `Graph.walk`."""
+        """See `Surroundings.walk`."""
         wanted = msgspec.structs.replace(_walk(start, depth, max_nodes), valid_at=self._valid_at)
         return list(self._present.rows_of(walk(self._present, wanted).edges))
 
@@ -145,7 +152,7 @@ class PresentGraph(Graph):
         return list(islice(self._present.outgoing(node_id), MAX_SHOWN + 1))
 
 
-class PastGraph(Graph):
+class PastSurroundings(Surroundings):
     """The graph as of a commit."""
 
     def __init__(self, history: HistoryFollower, at: int, valid_at: int | None) -> None:
@@ -180,3 +187,43 @@ class PastGraph(Graph):
 
 def _walk(start: str, depth: int, max_nodes: int) -> Walk:
     return Walk(start, depth, "both", None, None, max_nodes)
+
+
+class Searched(msgspec.Struct):
+    """A store at a moment: ``at`` is the commit, None for now, ``valid_at`` the time in the world in microseconds."""
+
+    at: int | None
+    valid_at: int | None
+    around: Surroundings
+    indexes: Indexes | Lookback
+    present: Indexes
+    indexer: Indexer
+    words_alone: bool = False
+
+    @property
+    def queries(self) -> QueryVectors:
+        """Texts that are searched for as vectors."""
+        return self.present.queries
+
+    @property
+    def sequence(self) -> int:
+        """The commit that was looked at, or the last one that the indexes have seen."""
+        return self.present.seen(words_alone=self.words_alone) if self.at is None else self.at
+
+    @property
+    def degraded(self) -> bool:
+        """Whether meaning is not understood, for want of a model."""
+        return self.indexer.embedder.degraded
+
+
+@contextmanager
+def at_moment(store: Store, indexer: Indexer, past: Past | None, valid_at: str | None) -> Generator[Searched]:
+    """The store as it was; the indexes may have yet to see the commit. Raises InvalidInput, and what `Past.of` does."""
+    moment, present = world_moment(valid_at, store, past), indexer.of(store)
+    if past is not None:
+        history, at = past.of(store)
+        around = PastSurroundings(history, at, moment)
+        yield Searched(at, moment, around, Lookback(present, history, at), present, indexer)
+        return
+    with store.reading() as rows:
+        yield Searched(None, moment, PresentSurroundings(rows, moment), present, present, indexer)

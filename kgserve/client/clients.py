@@ -1,0 +1,126 @@
+"""The clients themselves: a server, and one store of it, for code that waits and for code that awaits."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from kgserve.client.address import Target
+from kgserve.client.asynchronous import AsyncConnection
+from kgserve.client.blocking import Answering, Connection
+from kgserve.client.connection import TIMEOUT
+from kgserve.client.methods import (
+    AsyncServerMethods,
+    AsyncStoreMethods,
+    ServerMethods,
+    StoreMethods,
+)
+from kgserve.client.retries import Retries
+from kgserve.client.streams import export
+
+
+class Client(ServerMethods):
+    """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
+
+    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
+    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
+    off. May be shared by threads.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        timeout: float | None = TIMEOUT,
+        retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
+    ) -> None:
+        patience = Retries(times=retries) if isinstance(retries, int) else retries
+        self._http = Connection(Target(url, data, key), timeout, patience)
+        self.connection: Answering = self._http
+
+    def store(self, name: str) -> Store:
+        """One store, whether it exists or not: the first inject makes it."""
+        return Store(self.connection, name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self._http.target.address.url!r})"
+
+
+class Store(StoreMethods):
+    """One store, of a server or of a folder that is open in this process."""
+
+    def __init__(self, connection: Answering, name: str) -> None:
+        self.connection = connection
+        self.name = name
+
+    def export_to(self, path: str | os.PathLike[str]) -> int:
+        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        return self.connection.save(export(self.name).call, path)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name!r} {self.connection!r}>"
+
+
+class AsyncClient(AsyncServerMethods):
+    """A server: the one named by ``url``, else the one that serves the folder ``data``, else the configured address.
+
+    ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
+    seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
+    off. It belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        timeout: float | None = TIMEOUT,
+        retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
+    ) -> None:
+        patience = Retries(times=retries) if isinstance(retries, int) else retries
+        self.connection = AsyncConnection(Target(url, data, key), timeout, patience)
+
+    def store(self, name: str) -> AsyncStore:
+        """One store, whether it exists or not: the first inject makes it."""
+        return AsyncStore(self.connection, name)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.connection.target.address.url!r})"
+
+
+class AsyncStore(AsyncStoreMethods):
+    """One store of a server."""
+
+    def __init__(self, connection: AsyncConnection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+
+    async def export_to(self, path: str | os.PathLike[str]) -> int:
+        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        return await self.connection.save(export(self.name).call, path)
+
+    def __repr__(self) -> str:
+        return f"<AsyncStore {self.name!r} at {self.connection.target.address.url}>"

@@ -1,0 +1,141 @@
+"""The methods of the clients, for those who wait and for those who await.
+
+Written by `make docs` from `kgserve.operations.table`: a change here is lost.
+"""
+
+from __future__ import annotations
+
+import kgserve.client.asynchronous as awaited
+import kgserve.client.blocking as waiting
+import kgserve.client.operations as ask
+import kgserve.client.streams as by_hand
+
+
+class StoresMethods:
+    """What is asked of all stores, or before there is one."""
+
+    connection: waiting.Answering
+
+    stores = waiting.asks(ask.stores)
+    create = waiting.asks(by_hand.create)
+    drop = waiting.asks(ask.drop)
+    backup_stores = waiting.asks(ask.backup_stores)
+    restore_backup = waiting.asks(ask.restore_backup)
+    events = waiting.listens(by_hand.events)
+
+
+class ServerMethods(StoresMethods):
+    """What is asked of a server."""
+
+    health = waiting.asks(ask.health)
+    ready = waiting.asks(ask.ready)
+    openapi = waiting.asks(by_hand.openapi)
+
+
+class StoreMethods:
+    """What is asked of one store."""
+
+    connection: waiting.Answering
+
+    name: str
+
+    inject = waiting.store_asks(ask.inject)
+    delete_node = waiting.store_asks(ask.delete_node)
+    delete_edge = waiting.store_asks(ask.delete_edge)
+    traverse = waiting.store_asks(ask.traverse)
+    settings = waiting.store_asks(ask.settings)
+    update_settings = waiting.store_asks(by_hand.update_settings)
+    stats = waiting.store_asks(ask.stats)
+    nodes = waiting.store_pages(by_hand.nodes)
+    node = waiting.store_asks(ask.node)
+    describe_schema = waiting.store_asks(ask.describe_schema)
+    list_tags = waiting.store_asks(ask.list_tags)
+    outgoing = waiting.store_asks(ask.outgoing)
+    incoming = waiting.store_asks(ask.incoming)
+    put_node = waiting.store_asks(by_hand.put_node)
+    put_subgraph = waiting.store_asks(ask.put_subgraph)
+    retire = waiting.store_asks(ask.retire)
+    retire_edge = waiting.store_asks(ask.retire_edge)
+    edge = waiting.store_asks(ask.edge)
+    delete_edge_by_id = waiting.store_asks(ask.delete_edge_by_id)
+    history = waiting.store_asks(ask.history)
+    revert = waiting.store_asks(ask.revert)
+    changes = waiting.store_asks(ask.changes)
+    restore = waiting.store_asks(ask.restore)
+    prune_history = waiting.store_asks(ask.prune_history)
+    backup = waiting.store_asks(ask.backup)
+    reindex = waiting.store_asks(ask.reindex)
+    search = waiting.store_asks(ask.search)
+    search_batch = waiting.store_asks(by_hand.search_batch)
+    context = waiting.store_asks(ask.context)
+    entity_history = waiting.store_asks(by_hand.entity_history)
+    cypher = waiting.store_asks(by_hand.cypher)
+    cypher_rows = waiting.store_streams(by_hand.cypher_rows)
+    import_ = waiting.store_asks(by_hand.import_)
+    export = waiting.store_streams(by_hand.export)
+    events = waiting.store_listens(by_hand.store_events)
+
+
+class AsyncStoresMethods:
+    """What is asked of all stores, or before there is one."""
+
+    connection: awaited.AsyncConnection
+
+    stores = awaited.asks(ask.stores)
+    create = awaited.asks(by_hand.create)
+    drop = awaited.asks(ask.drop)
+    backup_stores = awaited.asks(ask.backup_stores)
+    restore_backup = awaited.asks(ask.restore_backup)
+    events = awaited.listens(by_hand.events)
+
+
+class AsyncServerMethods(AsyncStoresMethods):
+    """What is asked of a server."""
+
+    health = awaited.asks(ask.health)
+    ready = awaited.asks(ask.ready)
+    openapi = awaited.asks(by_hand.openapi)
+
+
+class AsyncStoreMethods:
+    """What is asked of one store."""
+
+    connection: awaited.AsyncConnection
+
+    name: str
+
+    inject = awaited.store_asks(ask.inject)
+    delete_node = awaited.store_asks(ask.delete_node)
+    delete_edge = awaited.store_asks(ask.delete_edge)
+    traverse = awaited.store_asks(ask.traverse)
+    settings = awaited.store_asks(ask.settings)
+    update_settings = awaited.store_asks(by_hand.update_settings)
+    stats = awaited.store_asks(ask.stats)
+    nodes = awaited.store_pages(by_hand.nodes)
+    node = awaited.store_asks(ask.node)
+    describe_schema = awaited.store_asks(ask.describe_schema)
+    list_tags = awaited.store_asks(ask.list_tags)
+    outgoing = awaited.store_asks(ask.outgoing)
+    incoming = awaited.store_asks(ask.incoming)
+    put_node = awaited.store_asks(by_hand.put_node)
+    put_subgraph = awaited.store_asks(ask.put_subgraph)
+    retire = awaited.store_asks(ask.retire)
+    retire_edge = awaited.store_asks(ask.retire_edge)
+    edge = awaited.store_asks(ask.edge)
+    delete_edge_by_id = awaited.store_asks(ask.delete_edge_by_id)
+    history = awaited.store_asks(ask.history)
+    revert = awaited.store_asks(ask.revert)
+    changes = awaited.store_asks(ask.changes)
+    restore = awaited.store_asks(ask.restore)
+    prune_history = awaited.store_asks(ask.prune_history)
+    backup = awaited.store_asks(ask.backup)
+    reindex = awaited.store_asks(ask.reindex)
+    search = awaited.store_asks(ask.search)
+    search_batch = awaited.store_asks(by_hand.search_batch)
+    context = awaited.store_asks(ask.context)
+    entity_history = awaited.store_asks(by_hand.entity_history)
+    cypher = awaited.store_asks(by_hand.cypher)
+    cypher_rows = awaited.store_streams(by_hand.cypher_rows)
+    import_ = awaited.store_asks(by_hand.import_)
+    export = awaited.store_streams(by_hand.export)
+    events = awaited.store_listens(by_hand.store_events)

@@ -1,0 +1,249 @@
+"""The operations that are more than a request and its answer: that stream, come in pages, or are sent in several forms.
+
+A function makes the request and knows how its answer is read; the rest of them, in `kgserve.client.operations`, are
+made from the table of operations. Parameters, their defaults and descriptions here are those of the clients' methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from kgserve.client.answers import CypherResult
+from kgserve.client.following import PATIENCE, Following
+from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder
+from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
+from kgserve.model.answers import BatchSearchAnswer, ImportAnswer, NodePage
+from kgserve.model.entities import EntityVersion
+from kgserve.model.queries import EntityHistoryRequest, NodesQuery
+from kgserve.model.requests import CypherRequest, SearchVariant
+from kgserve.model.store_answers import StoreAnswer
+from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettingsAnswer
+from kgserve.model.versioned import PutNodeAnswer, PutNodeRequest
+
+MARGIN = 30.0
+"""Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""
+
+_STORE = "/api/memory/{store}"
+OPENAPI = Route("openapi", "GET", "/openapi.json", dict[str, Any])
+EVENTS = Route("events", "GET", "/api/events", bytes)
+CREATE = Route("create", "PUT", _STORE, StoreAnswer, in_body=True)
+UPDATE_SETTINGS = Route("update_settings", "PATCH", _STORE, StoreSettingsAnswer, in_body=True)
+NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage)
+PUT_NODE = Route("put_node", "POST", f"{_STORE}/nodes", PutNodeAnswer, in_body=True)
+SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchSearchAnswer, in_body=True)
+CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True)
+IMPORT = Route("import_", "POST", f"{_STORE}/import", ImportAnswer)
+EXPORT = Route("export", "GET", f"{_STORE}/export", bytes)
+STORE_EVENTS = Route("store_events", "GET", f"{_STORE}/events", bytes)
+ENTITY_HISTORY = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion])
+
+
+class Paged(msgspec.Struct, frozen=True):
+    """A list of nodes that comes in pages."""
+
+    store: str
+    wanted: NodesQuery
+
+    def page(self, cursor: str | None = None) -> Call[NodePage]:
+        """The first page, or the one that the ``next_cursor`` of another names."""
+        return NODES.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor))
+
+
+def openapi() -> Call[dict[str, Any]]:
+    """The server's description of its interface, OpenAPI 3.1."""
+    return OPENAPI.call({})
+
+
+def create(
+    name: str,
+    *,
+    display_name: str | None = None,
+    conflict_policy: ConflictPolicy | None = None,
+    kind_whitelist: Iterable[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    history: Keeping | None = None,
+) -> Call[StoreAnswer]:
+    """Create an empty store with settings; one that exists stays as it is. The first inject creates a store as well.
+
+    ``display_name`` is the ``name`` among its settings.
+    """
+    body = _chosen(
+        name=display_name,
+        conflict_policy=conflict_policy,
+        kind_whitelist=kind_whitelist,
+        metadata=metadata,
+        history=history,
+    )
+    return CREATE.ask(name, body or None)
+
+
+def update_settings(
+    store: str,
+    *,
+    name: str | None = None,
+    conflict_policy: ConflictPolicy | None = None,
+    kind_whitelist: Iterable[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    history: Keeping | None = None,
+) -> Call[StoreSettingsAnswer]:
+    """Change the store's settings: what is None stays, what is empty is cleared.
+
+    ``history`` is what is kept of former states: "all", "none", or those that ended in so many last days. Raises
+    InvalidInput, whose ``errors`` name every place, and NotFound.
+    """
+    body = _chosen(
+        name=name, conflict_policy=conflict_policy, kind_whitelist=kind_whitelist, metadata=metadata, history=history
+    )
+    return UPDATE_SETTINGS.ask(store, body)
+
+
+def _chosen(*, kind_whitelist: Iterable[str] | None = None, **others: object) -> dict[str, object]:
+    """The settings that are not None, as they are sent."""
+    kinds = None if kind_whitelist is None else list(kind_whitelist)
+    return {name: value for name, value in (others | {"kind_whitelist": kinds}).items() if value is not None}
+
+
+def nodes(
+    store: str,
+    *,
+    type: str | None = None,  # noqa: A002 - the field's name
+    page_size: int = 1000,
+    as_of: int | str | None = None,
+    tags: Iterable[str] = (),
+    valid_at: str | None = None,
+) -> Paged:
+    """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000).
+
+    With ``tags`` only those that have all of them.
+    """
+    types = [] if type is None else [type]
+    moment = None if as_of is None else str(as_of)
+    return Paged(store, NodesQuery(type=types, tag=list(tags), limit=page_size, as_of=moment, valid_at=valid_at))
+
+
+def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> Call[PutNodeAnswer]:
+    """Write a version of a node, whole: what is left out is empty. Without an id a new node is made; never repeated.
+
+    Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed.
+    """
+    return PUT_NODE.ask(store, node, idempotent=False)
+
+
+def entity_history(
+    store: str, entity_id: str, *, limit: int = 1000, after_sequence: int | None = None
+) -> Call[list[EntityVersion]]:
+    """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
+    asked = EntityHistoryRequest(entity_id=entity_id, store=store, limit=limit, after_sequence=after_sequence or 0)
+    return ENTITY_HISTORY.ask(None, asked)
+
+
+def search_batch(
+    store: str,
+    queries: Sequence[str | Mapping[str, Any] | SearchVariant],
+    *,
+    limit: int = 20,
+    at_least: int | None = None,
+    as_of: int | str | None = None,
+    valid_at: str | None = None,
+) -> Call[BatchSearchAnswer]:
+    """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
+    variants = [{"query": each} if isinstance(each, str) else each for each in queries]
+    asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}
+    return SEARCH_BATCH.ask(store, asked)
+
+
+def cypher(
+    store: str,
+    query: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    mode: Literal["read", "write"] = "read",
+    timeout_ms: int | None = None,
+    max_rows: int | None = None,
+) -> Call[CypherResult]:
+    """Run one Cypher statement; ``params`` are the values of its $names. Writes are not repeated by themselves.
+
+    Raises InvalidInput, which says where in the query, Forbidden for what is not allowed, and TimedOut.
+    """
+    return _cypher(store, CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows), params, JSON)
+
+
+def cypher_rows(
+    store: str,
+    query: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    mode: Literal["read", "write"] = "read",
+    timeout_ms: int | None = None,
+    max_rows: int | None = None,
+) -> Streamed[list[Any]]:
+    """The rows of a Cypher statement, one list after another as they come.
+
+    ``about`` of the stream holds columns and types with the first row, and row_count, truncated and took_ms at the end.
+    """
+    wanted = CypherRequest(query=query, mode=mode, timeout_ms=timeout_ms, max_rows=max_rows)
+    return Streamed(_cypher(store, wanted, params, NDJSON), RowDecoder)
+
+
+def import_(store: str, source: Source) -> Call[ImportAnswer]:
+    """Send a file (by its path), lines (mappings with ``kind``, Structs) or pieces of text (bytes), as they come.
+
+    Memory stays flat however long it is. Wrong lines are left out and listed in the answer. When the connection breaks,
+    batches that were committed stay; it is never repeated by itself, and sending the same again completes it.
+
+    A server refuses a body that brings nothing for 20 s (its `--body-timeout`): cut a source that is silent for longer,
+    such as a queue, into several imports.
+    """
+    return IMPORT.call({"store": store}, body=Upload(source), store=store, wait=None)
+
+
+def export(store: str, *, as_of: int | str | None = None, valid_at: str | None = None) -> Streamed[ExportLine]:
+    """All nodes and then all edges as they are at one moment, line by line. Raises Interrupted when it breaks off."""
+    asked = {"as_of": as_of, "valid_at": valid_at}
+    return Streamed(EXPORT.ask(store, asked, headers={"Accept": NDJSON}, wait=None), export_decoder)
+
+
+def store_events(
+    store: str,
+    *,
+    since: int | None = None,
+    last_event_id: str | None = None,
+    kinds: Iterable[str] = (),
+    types: Iterable[str] = (),
+    give_up_after: float | None = PATIENCE,
+) -> Following:
+    """What changes in the store, as it changes: from now on, or after a sequence or an event's id.
+
+    A connection that is lost is made again where it was, for ``give_up_after`` seconds (None: for ever); then comes
+    Unreachable. Ends when the store is dropped. Raises NotFound, and Gone when the journal no longer reaches back.
+    """
+    query = {"kinds": _joined(kinds), "types": _joined(types)}
+    return Following(STORE_EVENTS, store, query, (since, last_event_id), give_up_after)
+
+
+def events(
+    stores: Iterable[str] = (),
+    *,
+    since: int | None = None,
+    last_event_id: str | None = None,
+    kinds: Iterable[str] = (),
+    types: Iterable[str] = (),
+    give_up_after: float | None = PATIENCE,
+) -> Following:
+    """As the events of one store, of several, or of all that there are and will be."""
+    query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
+    return Following(EVENTS, None, query, (since, last_event_id), give_up_after)
+
+
+def _cypher(store: str, wanted: CypherRequest, params: Mapping[str, Any] | None, accept: str) -> Call[CypherResult]:
+    wait = msgspec.UNSET if wanted.timeout_ms is None else wanted.timeout_ms / 1000 + MARGIN
+    wanted.params = dict(params or {})
+    reading = wanted.mode == "read"
+    return CYPHER.ask(store, wanted, headers={"Accept": accept}, wait=wait, idempotent=reading)
+
+
+def _joined(names: Iterable[str]) -> str | None:
+    return (names if isinstance(names, str) else ",".join(names)) or None

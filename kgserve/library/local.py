@@ -1,0 +1,178 @@
+"""What answers the client's calls within one process: the use cases, called where they are.
+
+A call says which operation it is of, of which store, and what is asked; so nothing goes over a wire. A request is read
+as the server would read it, so that the same is refused with the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from kgserve.client.blocking import Stream
+from kgserve.client.files import complete
+from kgserve.client.following import Event, Following
+from kgserve.client.lines import Upload, json_body
+from kgserve.client.retries import Attempts, Retries
+from kgserve.client.wire import Call, Streamed
+from kgserve.decoding import decode_json
+from kgserve.errors import InvalidInput, KgserveError, Opening
+from kgserve.library.folder import Handle
+from kgserve.library.listening import listen
+from kgserve.model import answers
+from kgserve.model.faults import place_of
+from kgserve.model.queries import EntityHistoryRequest
+from kgserve.model.requests import CypherRequest
+from kgserve.operations.table import USE_CASES
+from kgserve.ops import cypher, entities, opening, past_export, transfer
+from kgserve.ops.cypher_stream import RowStream, stream
+from kgserve.ops.graph import Graph, Graphs
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+_RETRIES = Retries()
+_CASES = {case.name: case for case in USE_CASES}
+
+
+class LocalConnection:
+    """The way to the stores of a folder that is open in this process."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"of kgserve.open({str(self._handle.path)!r})"
+
+    def answer(self, call: Call[T]) -> T:
+        """The whole answer. Raises what the use case raises."""
+        found = _patiently(self._handle, call, lambda graphs: _settled(_done(graphs, call)))
+        return _as_answer(found, call.route.answer)
+
+    def stream(self, streamed: Streamed[T]) -> Stream[T]:
+        """The parts of an answer as they come."""
+        decoder = streamed.decoder()
+
+        def items() -> Generator[T]:
+            with self.begun(streamed.call) as (_, blocks):
+                for block in blocks:
+                    yield from decoder.feed(block)
+                yield from decoder.finish()
+
+        return Stream(items(), decoder.about)
+
+    def events(self, listener: Following) -> Stream[Event]:
+        """What happens, as it happens."""
+        return Stream(listen(self._handle, listener), {})
+
+    def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        with self.begun(call) as (sequence, blocks), complete(path) as file:
+            file.writelines(blocks)
+            return sequence
+
+    @contextmanager
+    def begun(self, call: Call[Any]) -> Generator[tuple[int, Iterator[bytes]]]:
+        """The sequence that an export shows, or 0, and the blocks of a stream; between them the library may close."""
+        with closing(_patiently(self._handle, call, lambda graphs: _begun(graphs, call))) as blocks:
+            yield getattr(blocks, "sequence", 0), _each(self._handle, blocks)
+
+
+def _patiently(handle: Handle, call: Call[Any], do: Callable[[Graphs], T]) -> T:
+    """What ``do`` answers, repeated as the client repeats what a server refuses for the moment."""
+    attempts = Attempts(_RETRIES)
+    while True:
+        try:
+            return _once_open(handle, do)
+        except KgserveError as error:
+            if call.spent:
+                raise
+            time.sleep(attempts.pause_after(error, idempotent=call.idempotent))
+
+
+def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Block after block; between them nothing keeps the library from closing."""
+    rest = iter(blocks)
+    while True:
+        with handle.use():
+            block = next(rest, b"")
+        if not block:
+            return
+        yield block
+
+
+def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
+    """Waits for a store that somebody else is opening, as a server does."""
+    deadline = time.monotonic() + opening.PATIENCE_SECONDS
+    pause = opening.FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            with handle.use() as graphs:
+                return do(graphs)
+        except Opening:
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, opening.LONGEST_PAUSE_SECONDS)
+
+
+def _done(graphs: Graphs, call: Call[Any]) -> Any:
+    """What the operation of a call answers: a Struct, JSON, or a Future."""
+    name = call.route.name
+    if isinstance(call.body, Upload):
+        return _imported(graphs.graph(call.store or ""), call.body)
+    if name == "cypher":
+        return cypher.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
+    if name == "entity_history":
+        return entities.entity_history(graphs, _read(call.asked, EntityHistoryRequest)).versions
+    case = _CASES[name]
+    target = graphs if call.store is None else graphs.graph(call.store)
+    return case.ask(target, None if case.request is None else _read(call.asked, case.request))
+
+
+def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | past_export.Exported:
+    graph = graphs.graph(call.store or "")
+    if call.route.name == "export":
+        return past_export.exported(graph, call.asked["as_of"], call.asked["valid_at"])
+    return stream(graph, _read(call.asked, CypherRequest), "ndjson")
+
+
+def _imported(graph: Graph, upload: Upload) -> answers.ImportAnswer:
+    importer = transfer.Importer(graph)
+    try:
+        for block in upload.blocks():
+            if importer.feed(block):
+                importer.flush()
+        return importer.finish()
+    finally:
+        importer.abort()
+
+
+def _read(asked: Any, kind: type[R]) -> R:
+    """A request as the server would read it."""
+    try:
+        return decode_json(json_body({} if asked is None else asked), kind)
+    except msgspec.ValidationError as error:
+        fault = place_of(error)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"this cannot be read as JSON again: {error}") from None
+
+
+def _settled(answer: Any) -> Any:
+    return answer.result() if isinstance(answer, Future) else answer
+
+
+def _as_answer(found: Any, kind: type[T]) -> T:
+    """An answer as the client gives it: some of the client's can do more than the use case's."""
+    if isinstance(found, bytes):
+        return decode_json(found, kind)
+    if isinstance(found, msgspec.Struct) and not isinstance(found, kind):
+        return kind(**msgspec.structs.asdict(found))
+    return cast("T", found)

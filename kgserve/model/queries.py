@@ -1,0 +1,154 @@
+"""What callers ask for in a path and its query, as Structs; what they send in a body is in `kgserve.model.requests`.
+
+Of a request that has both, the base is what the query or the body holds, and the Struct derived from it adds the path.
+Names in Python are those of the client's parameters; on the wire they are what ``name`` says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, VALID_AT, AsOfText, RevertRequest
+from kgserve.model.schema import MAX_TAGS_LISTED
+from kgserve.model.versioned import RetireRequest
+
+MAX_PAGE = 1_000
+MAX_OFFSET = 10_000
+MAX_EDGES_OFFSET = 1_000_000
+MAX_STATES = 200
+MAX_CHANGES = 200
+MAX_VERSIONS = 1_000
+
+_Label = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)]
+_Sequence = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_ValidAt = Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)]
+_KeptAt = Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)]
+
+
+class NodeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Names one node."""
+
+    node_id: str = msgspec.field(name="id")
+
+
+class EdgeId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Names one edge by its id."""
+
+    edge_id: str = msgspec.field(name="id")
+
+
+class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a node list."""
+
+    type: Annotated[
+        list[_Label], msgspec.Meta(max_length=100, description="Only nodes of this type; repeated: of any of these")
+    ] = []
+    kind: Annotated[list[_Label], msgspec.Meta(max_length=100, description="The same as `type`")] = []
+    tag: Annotated[
+        list[_Label], msgspec.Meta(max_length=100, description="Only nodes with this tag; repeated: with all of these")
+    ] = []
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="Most nodes on the page")] = 100
+    cursor: Annotated[str, msgspec.Meta(description="`next_cursor` of the page before")] | None = None
+    offset: Annotated[
+        int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="Nodes to pass over; with the first page only")
+    ] = 0
+    compact: Annotated[bool, msgspec.Meta(description="Nodes without content, attributes and who wrote what")] = False
+    as_of: AsOfText | None = None
+    valid_at: _ValidAt | None = None
+
+
+class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of one node; ``version`` goes with none of the others."""
+
+    as_of: AsOfText | None = None
+    valid_at: _KeptAt | None = None
+    version: (
+        Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")] | None
+    ) = None
+
+
+class NodeRequest(NodeQuery, kw_only=True):
+    """One node."""
+
+    node_id: str = msgspec.field(name="id")
+
+
+class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a node's edges."""
+
+    kinds: Annotated[
+        list[_Label], msgspec.Meta(max_length=100, description="Only this relation type; repeated: any of these")
+    ] = msgspec.field(name="kind", default_factory=list)
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="Most edges on the page")] = 100
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_EDGES_OFFSET, description="Edges to pass over")] = 0
+    as_of: AsOfText | None = None
+    valid_at: _KeptAt | None = None
+
+
+class EdgesRequest(EdgesQuery, kw_only=True):
+    """Edges of one node."""
+
+    node_id: str = msgspec.field(name="id")
+
+
+class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a list of tags."""
+
+    prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_TAGS_LISTED, description="Most tags")] = MAX_TAGS_LISTED
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a node's history."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_STATES, description="Most states on the page")] = 50
+    before: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="`next_before` of the page before")] | None = None
+
+
+class HistoryRequest(HistoryQuery, kw_only=True):
+    """The history of one node."""
+
+    node_id: str = msgspec.field(name="id")
+
+
+class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a store's changes."""
+
+    since: Annotated[_Sequence, msgspec.Meta(description="Only writes after this sequence")] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANGES, description="Most writes on the page")] = 50
+
+
+class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of an entity's history."""
+
+    store: Annotated[str, msgspec.Meta(description="Name of the store")]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSIONS, description="Most versions on the page")] = MAX_VERSIONS
+    after_sequence: Annotated[
+        _Sequence, msgspec.Meta(description="`sequence` of the last version of the page before")
+    ] = 0
+
+
+class EntityHistoryRequest(EntityHistoryQuery, kw_only=True):
+    """The versions of one entity."""
+
+    entity_id: str = msgspec.field(name="id")
+
+
+class DropQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of a drop."""
+
+    confirm: Annotated[str, msgspec.Meta(description="The store's name once more")] | None = None
+
+
+class RetireNode(RetireRequest, kw_only=True):
+    """A node, and until when it was true."""
+
+    node_id: str = msgspec.field(name="id")
+
+
+class RevertNode(RevertRequest, kw_only=True):
+    """A node, and the version to go back to."""
+
+    node_id: str = msgspec.field(name="id")

@@ -1,0 +1,242 @@
+"""The operations, one row each: from here come routes, roles, the API description, and the faces of the clients.
+
+What streams, or answers in several forms, has handlers of its own: Cypher, imports and exports, events, metrics, the
+history of an entity. They describe themselves beside those.
+"""
+
+from __future__ import annotations
+
+from kgserve.model.requests import InjectRequest
+from kgserve.model.schema import ListedPage
+from kgserve.operations import examples
+from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
+from kgserve.ops import (
+    backup,
+    delete,
+    edges,
+    health,
+    history,
+    inject,
+    nodes,
+    past_export,
+    put_node,
+    put_subgraph,
+    retire,
+    schema,
+    search,
+    stores,
+    traverse,
+)
+
+_NODE = f"{STORE}/nodes/{{id}}"
+_KNOWN = (*WRITE, "not_found")
+_SEARCH = (*READ, "too_large", "unsupported", "conflict")
+
+
+def _nothing(_request: object) -> int:
+    return 0
+
+
+def _one(_request: object) -> int:
+    return 1
+
+
+def _rows(request: InjectRequest) -> int:
+    return len(request.nodes or ()) + len(request.edges or ())
+
+
+# fmt: off
+# One row, one paragraph.
+USE_CASES = (
+    UseCase(
+        *("health", "GET", "/health", health.health),
+        id="health", tag="service", role="read", summary="The process answers",
+        example=examples.HEALTHY, errors=ALWAYS, short=_nothing,
+    ),
+    UseCase(
+        *("ready", "GET", "/ready", health.ready),
+        id="ready", tag="service", role="read", summary="Stores can be opened and written",
+        example=examples.READY, errors=(*ALWAYS, "storage_full"),
+    ),
+    UseCase(
+        *("inject", "POST", f"{STORE}/inject", inject.inject),
+        id="inject", tag="graph", role="write", summary="Upsert nodes and edges in one atomic batch",
+        sent=examples.INJECT, example=examples.INJECTED, errors=WRITE, threads="writes", short=_rows,
+        positional=("nodes", "edges"),
+    ),
+    UseCase(
+        *("delete_node", "DELETE", _NODE, delete.delete_node),
+        id="deleteNode", tag="graph", role="write", summary="Delete one node and its edges",
+        example=examples.NODE_DELETED, errors=_KNOWN, threads="writes", short=_one,
+    ),
+    UseCase(
+        *("delete_edge", "DELETE", f"{STORE}/edges", delete.delete_edge),
+        id="deleteEdge", tag="graph", role="write", summary="Delete one edge",
+        sent=examples.EDGE_KEY, example=examples.EDGE_DELETED, errors=_KNOWN, threads="writes", short=_one,
+    ),
+    UseCase(
+        *("traverse", "POST", f"{STORE}/traverse", traverse.traverse),
+        id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
+        sent=examples.TRAVERSE, example=examples.TRAVERSED, short=_nothing,
+        errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
+    ),
+    UseCase(
+        *("stores", "GET", "/api/memory", stores.list_stores),
+        id="listStores", tag="stores", role="read", summary="All stores, with counts and sizes",
+        example=examples.STORES, errors=ALWAYS,
+    ),
+    UseCase(
+        *("create", "PUT", STORE, stores.create_store),
+        id="createStore", tag="stores", role="write", summary="Create a store",
+        sent=examples.SETTINGS, optional=True, example=examples.STORE, errors=WRITE,
+        statuses=(200, 201), status=lambda made: 201 if made.created else 200,
+    ),
+    UseCase(
+        *("settings", "GET", STORE, stores.store_settings),
+        id="storeSettings", tag="stores", role="read", summary="The settings of a store",
+        example=examples.SETTINGS_SET, errors=(*ALWAYS, "not_found"),
+    ),
+    UseCase(
+        *("update_settings", "PATCH", STORE, stores.update_store),
+        id="updateStore", tag="stores", role="admin", summary="Change the settings of a store",
+        sent=examples.SETTINGS, example=examples.SETTINGS_SET, errors=_KNOWN,
+    ),
+    UseCase(
+        *("drop", "DELETE", STORE, stores.drop_store),
+        id="dropStore", tag="stores", role="admin", summary="Delete a store and everything in it",
+        example=examples.DROPPED, errors=(*ALWAYS, "not_found", "conflict"), repeatable=False,
+    ),
+    UseCase(
+        *("stats", "GET", f"{STORE}/stats", stores.stats),
+        id="storeStats", tag="stores", role="read", summary="What one store holds and how it is doing",
+        example=examples.STATS,
+    ),
+    UseCase(
+        *("nodes", "GET", f"{STORE}/nodes", nodes.list_nodes),
+        id="listNodes", tag="nodes", role="read", summary="List nodes, page by page",
+        example=examples.PAGE, answer=ListedPage, errors=(*READ, "conflict", "gone"),
+    ),
+    UseCase(
+        *("node", "GET", _NODE, nodes.get_node),
+        id="getNode", tag="nodes", role="read", summary="One node with its edges",
+        example=examples.NODE, errors=(*READ, "conflict", "gone"), short=_nothing,
+    ),
+    UseCase(
+        *("describe_schema", "GET", f"{STORE}/schema", schema.describe_schema),
+        id="describeSchema", tag="nodes", role="read", summary="The types and tags that a store uses",
+        example=examples.SCHEMA,
+    ),
+    UseCase(
+        *("list_tags", "GET", f"{STORE}/tags", schema.list_tags),
+        id="listTags", tag="nodes", role="read", summary="The most frequent tags",
+        example=examples.TAGS, positional=("prefix",),
+    ),
+    UseCase(
+        *("outgoing", "GET", f"{_NODE}/outgoing", edges.outgoing),
+        id="outgoing", tag="nodes", role="read", summary="The edges that start at a node, in order",
+        example=examples.EDGES, errors=(*READ, "conflict", "gone"),
+    ),
+    UseCase(
+        *("incoming", "GET", f"{_NODE}/incoming", edges.incoming),
+        id="incoming", tag="nodes", role="read", summary="The edges that end at a node, in order",
+        example=examples.EDGES, errors=(*READ, "conflict", "gone"),
+    ),
+    UseCase(
+        *("put_node", "POST", f"{STORE}/nodes", put_node.put_node),
+        id="putNode", tag="versions", role="write",
+        summary="Write a version of a node, based on the one that was seen",
+        sent=examples.PUT_NODE, example=examples.NODE_PUT, errors=(*WRITE, "conflict_manual"),
+        threads="writes", short=_one, repeatable=False,
+    ),
+    UseCase(
+        *("put_subgraph", "POST", f"{STORE}/subgraph", put_subgraph.put_subgraph),
+        id="putSubgraph", tag="versions", role="write", summary="Write nodes and edges, each by itself",
+        sent=examples.PUT_SUBGRAPH, example=examples.SUBGRAPH_PUT, errors=WRITE, threads="writes", repeatable=False,
+        positional=("nodes", "edges"),
+    ),
+    UseCase(
+        *("retire", "POST", f"{_NODE}/retire", retire.retire_node),
+        id="retireNode", tag="versions", role="write", summary="Say until when a node was true",
+        sent=examples.RETIRE, optional=True, example=examples.RETIRED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("retire_edge", "POST", f"{STORE}/edges/retire", retire.retire_edge),
+        id="retireEdge", tag="versions", role="write", summary="Say until when an edge was true",
+        sent=examples.RETIRE_EDGE, example=examples.RETIRED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("edge", "GET", f"{STORE}/edges/{{id}}", edges.get_edge),
+        id="getEdge", tag="graph", role="read", summary="One edge by its id", example=examples.ONE_EDGE,
+    ),
+    UseCase(
+        *("delete_edge_by_id", "DELETE", f"{STORE}/edges/{{id}}", delete.delete_edge_by_id),
+        id="deleteEdgeById", tag="graph", role="write", summary="Delete one edge by its id",
+        example=examples.EDGE_DELETED, errors=_KNOWN, threads="writes", short=_one,
+    ),
+    UseCase(
+        *("history", "GET", f"{_NODE}/history", history.node_history),
+        id="nodeHistory", tag="history", role="read", summary="The states that a node has had",
+        example=examples.HISTORY, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("revert", "POST", f"{_NODE}/revert", history.revert),
+        id="revertNode", tag="history", role="write", summary="Write a node as it was in an earlier version",
+        sent=examples.REVERT, example=examples.INJECTED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("changes", "GET", f"{STORE}/changes", history.changes),
+        id="changes", tag="history", role="read", summary="The writes after a sequence",
+        example=examples.CHANGES, errors=(*READ, "gone"),
+    ),
+    UseCase(
+        *("restore", "POST", f"{STORE}/restore", past_export.restore),
+        id="restoreStore", tag="history", role="admin", summary="Make a new store of what a store was",
+        sent=examples.RESTORE, example=examples.RESTORED, errors=(*_KNOWN, "gone"), threads="transfers",
+        repeatable=False, long=True,
+    ),
+    UseCase(
+        *("prune_history", "POST", f"{STORE}/history/prune", history.prune_history),
+        id="pruneHistory", tag="history", role="admin", summary="Forget former states for good",
+        sent=examples.PRUNE, optional=True, example=examples.PRUNED, errors=_KNOWN, threads="transfers", long=True,
+        positional=("before",),
+    ),
+    UseCase(
+        *("backup", "POST", f"{STORE}/backup", backup.backup_store),
+        id="backupStore", tag="backup", role="admin", summary="Back one store up",
+        sent=examples.BACKUP, optional=True, example=examples.STORE_BACKED_UP, errors=_KNOWN, threads="transfers",
+        long=True, positional=("to",),
+    ),
+    UseCase(
+        *("backup_stores", "POST", "/api/backup", backup.backup_stores),
+        id="backup", tag="backup", role="admin", summary="Back stores up",
+        sent=examples.BACKUP_SOME, optional=True, example=examples.BACKED_UP, errors=_KNOWN, threads="transfers",
+        long=True, positional=("to",),
+    ),
+    UseCase(
+        *("restore_backup", "POST", "/api/restore", backup.restore_backup),
+        id="restoreBackup", tag="backup", role="admin", summary="Make stores out of a backup",
+        sent=examples.RESTORE_BACKUP, example=examples.BACKUP_RESTORED, errors=_KNOWN, threads="transfers",
+        repeatable=False, long=True, positional=("source",),
+    ),
+    UseCase(
+        *("reindex", "POST", f"{STORE}/reindex", stores.reindex),
+        id="reindex", tag="search", role="admin", summary="Make the indexes of a store anew",
+        example=examples.REINDEXING, statuses=(202,), status=lambda _: 202,
+    ),
+    UseCase(
+        *("search", "POST", f"{STORE}/search", search.search),
+        id="search", tag="search", role="read",
+        summary="Find nodes by words, by meaning, and by what they are related to",
+        sent=examples.SEARCH, example=examples.FOUND, errors=_SEARCH,
+    ),
+    UseCase(
+        *("search_batch", "POST", f"{STORE}/search/batch", search.search_batch),
+        id="searchBatch", tag="search", role="read", summary="Ask the same in several ways and join the answers",
+        sent=examples.BATCH_SEARCH, example=examples.BATCH_FOUND, errors=_SEARCH,
+    ),
+    UseCase(
+        *("context", "POST", f"{STORE}/context", search.context),
+        id="context", tag="search", role="read", summary="Get text about a question that fits a budget of tokens",
+        sent=examples.CONTEXT, example=examples.CONTEXT_FOUND, errors=_SEARCH,
+    ),
+)

@@ -1,0 +1,142 @@
+"""What every mouth holds: the stores of a data folder, and one of them, as one caller sees them.
+
+A use case is a function of a `Graph`, or of `Graphs`, and a request. REST, MCP, the command line and `kgserve.open`
+find the graph, read the request, and say the answer in their own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from kgserve.access.caller import LOCAL, Caller
+from kgserve.decoding import json_decoder
+from kgserve.model.batch import WriteBatch
+from kgserve.model.plan import Report
+from kgserve.ops.moments import Past
+from kgserve.store.pool import NotOpen, StorePool
+from kgserve.store.scoped import OpenStores, seen_by
+from kgserve.store.store import Store
+
+if TYPE_CHECKING:
+    from kgserve.settings import Settings
+    from kgserve.views.historian import Historian
+    from kgserve.views.indexer import Indexer
+
+A = TypeVar("A")
+
+SHORT_EDGES = 2_000
+"""Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
+
+
+class Encoded(bytes, Generic[A]):
+    """An answer that is JSON already, because its rows are."""
+
+    __slots__ = ()
+
+
+class Graphs:
+    """The stores that a caller sees. Without ``indexer`` there is no search, without ``historian`` no past.
+
+    ``confined``: folders that a request names lie below those of the server, for it is not the caller's machine.
+    """
+
+    def __init__(
+        self,
+        pool: StorePool,
+        indexer: Indexer | None = None,
+        historian: Historian | None = None,
+        caller: Caller = LOCAL,
+        *,
+        confined: bool = True,
+    ) -> None:
+        self.pool = seen_by(pool, caller)
+        self.indexer = indexer
+        self.historian = historian
+        self.caller = caller
+        self.confined = confined
+        self._whole = pool
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the server, or of whoever opened the folder."""
+        return self.pool.settings
+
+    def seen_by(self, caller: Caller) -> Graphs:
+        """The same, with the caller's stores alone."""
+        if caller is self.caller:
+            return self
+        return Graphs(self._whole, self.indexer, self.historian, caller, confined=self.confined)
+
+    def at_once(self) -> Graphs:
+        """The same: what is asked of all stores alone never waits."""
+        return self
+
+    def graph(self, name: str) -> Graph:
+        """The store of a name, there or not; the first use that needs it raises NotFound."""
+        return Graph(self, name)
+
+
+class Graph:
+    """One store as one caller asks for it. Its methods raise NotFound for one that is not there, or not to be seen."""
+
+    __slots__ = ("graphs", "most_edges", "name", "pool")
+
+    def __init__(self, graphs: Graphs, name: str) -> None:
+        self.graphs = graphs
+        self.name = name
+        self.pool = graphs.pool
+        self.most_edges: int | None = None
+
+    def at_once(self) -> Graph:
+        """The same where nothing may wait: what would have to raises NotOpen, and TooLong what meets many edges."""
+        short = Graph(self.graphs, self.name)
+        short.pool = OpenStores(self.pool)
+        short.most_edges = SHORT_EDGES
+        return short
+
+    def lease(self, *, create: bool = False) -> AbstractContextManager[Store]:
+        """The open store until the end of a block; with ``create`` it is made if need be. May block."""
+        return self.pool.lease(self.name, create=create)
+
+    def past(self, as_of: int | str | None) -> Past | None:
+        """The moment that is named, if one is."""
+        if as_of is None:
+            return None
+        if self.most_edges is not None:
+            raise NotOpen
+        return Past(self.graphs.historian, as_of)
+
+    def submit(self, batch: WriteBatch, answer: Callable[[Report], A], *, create: bool = False) -> Future[A]:
+        """Queue a batch; the answer is made of its report."""
+        return self.write(lambda store: store.submit(batch), answer, create=create)
+
+    def write(
+        self, begin: Callable[[Store], Future[Report]], answer: Callable[[Report], A], *, create: bool = False
+    ) -> Future[A]:
+        """Begin a write; the store stays leased until its report is there."""
+        store = self.pool.acquire(self.name, create=create)
+        result: Future[A] = Future()
+
+        def settle(report: Future[Report]) -> None:
+            self.pool.release(store)
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                result.set_result(answer(report.result()))
+            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+                result.set_exception(error)
+
+        try:
+            begin(store).add_done_callback(settle)
+        except BaseException:
+            self.pool.release(store)
+            raise
+        return result
+
+
+def as_struct(answer: Any, kind: type[A]) -> A:
+    """An answer as its Struct, whether it is one or JSON."""
+    return json_decoder(kind).decode(answer) if isinstance(answer, bytes) else answer

@@ -1,0 +1,33 @@
+"""Use cases asked as a mouth asks them, for tests that hold a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kgserve.model.answers import NodeAnswer, NodePage, TraverseAnswer
+from kgserve.model.queries import NodeRequest, NodesQuery
+from kgserve.model.requests import TraverseRequest
+from kgserve.ops.graph import Graph, Graphs, as_struct
+from kgserve.ops.nodes import get_node, list_nodes
+from kgserve.ops.traverse import traverse
+from kgserve.store.pool import StorePool
+from kgserve.views.historian import Historian
+from kgserve.views.indexer import Indexer
+
+
+def graph_of(pool: StorePool, store: str, indexer: Indexer | None = None, historian: Historian | None = None) -> Graph:
+    return Graphs(pool, indexer, historian).graph(store)
+
+
+def node_of(of: Graph, node_id: str, **wanted: Any) -> NodeAnswer:
+    return as_struct(get_node(of, NodeRequest(node_id=node_id, **wanted)), NodeAnswer)
+
+
+def nodes_of(of: Graph, wanted: NodesQuery) -> NodePage:
+    found = list_nodes(of, wanted)
+    assert isinstance(found, NodePage)
+    return found
+
+
+def walked(of: Graph, request: TraverseRequest) -> TraverseAnswer:
+    return as_struct(traverse(of, request), TraverseAnswer)
