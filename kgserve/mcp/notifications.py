@@ -42,6 +42,8 @@ class Notifications:
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
         self._sessions: dict[str, tuple[ServerSession, Visit]] = {}
         self._listeners: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._some_changed = asyncio.Event()
 
     async def listen(
         self, context: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
@@ -63,13 +65,13 @@ class Notifications:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
         """Notifies until the end of the block, which also ends the streams of listeners."""
-        loop, changed = asyncio.get_running_loop(), _Changed()
+        loop = asyncio.get_running_loop()
 
         def wake(store: str) -> None:
-            loop.call_soon_threadsafe(changed.add, store)
+            loop.call_soon_threadsafe(self._add, store)
 
         unlisten = self._feeds.listen_by_name(wake)
-        task = asyncio.create_task(self._notify_all(changed))
+        task = asyncio.create_task(self._notify_all())
         try:
             yield
         finally:
@@ -96,32 +98,19 @@ class Notifications:
         """End the streams of those who listen."""
         self._handler.close()
 
-    async def _notify_all(self, changed: _Changed) -> None:
+    def _add(self, store: str) -> None:
+        self._changed.add(store)
+        self._some_changed.set()
+
+    async def _notify_all(self) -> None:
         while True:
-            stores = await changed.next()
+            await self._some_changed.wait()
+            self._some_changed.clear()
+            stores, self._changed = self._changed, set()
             self._bus.concerned = stores
             await self._bus.publish(ResourcesListChanged())
             concerned = [session for session, visit in self._sessions.values() if _concerns(visit, stores)]
             await asyncio.gather(*map(_notify, concerned))
-
-
-class _Changed:
-    """The names of the stores that something happened to."""
-
-    def __init__(self) -> None:
-        self._stores: set[str] = set()
-        self._some = asyncio.Event()
-
-    def add(self, store: str) -> None:
-        self._stores.add(store)
-        self._some.set()
-
-    async def next(self) -> set[str]:
-        """Those since the last time, once there are any."""
-        await self._some.wait()
-        self._some.clear()
-        stores, self._stores = self._stores, set()
-        return stores
 
 
 class _Bus(InMemorySubscriptionBus):

@@ -29,6 +29,7 @@ from kgserve.model.answers import (
     NodeAnswer,
     NodeHistory,
     NodeState,
+    ReachedNode,
     SearchAnswer,
     SearchHit,
     Skipped,
@@ -475,13 +476,12 @@ def _beginning(items: Iterable[T], room: int, size: Callable[[T], int]) -> list[
     return kept
 
 
-@singledispatch
-def brief(item: Any) -> Any:
+def brief(item: T) -> T:
     """An item of a list with what is long in it shortened or left out."""
-    return item
+    shorten = _BRIEF.get(type(item))
+    return item if shorten is None else shorten(item)
 
 
-@brief.register
 def _brief_node(node: Node | ListedNode) -> Node | ListedNode:
     return replace(
         node,
@@ -492,17 +492,14 @@ def _brief_node(node: Node | ListedNode) -> Node | ListedNode:
     )
 
 
-@brief.register
 def _brief_edge(edge: Edge) -> Edge:
     return replace(edge, attributes=_brief_attributes(edge.attributes, _ATTRIBUTES))
 
 
-@brief.register
 def _brief_hit(hit: SearchHit | BatchHit) -> SearchHit | BatchHit:
     return replace(hit, node=brief(hit.node))
 
 
-@brief.register
 def _brief_state(state: NodeState) -> NodeState:
     changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
     kept = first_fitting(changes, _CHANGES)
@@ -511,14 +508,22 @@ def _brief_state(state: NodeState) -> NodeState:
     return replace(state, node=brief(state.node), diff=kept)
 
 
-@brief.register
 def _brief_node_result(result: NodeResult) -> NodeResult:
     return replace(result, ref=None, error=result.error and shortened(result.error, _ERROR))
 
 
-@brief.register
 def _brief_edge_result(result: EdgeResult) -> EdgeResult:
     return EdgeResult(error=result.error and shortened(result.error, _ERROR))
+
+
+_BRIEF: dict[type[Any], Callable[[Any], Any]] = {
+    **dict.fromkeys((Node, ReachedNode, ListedNode), _brief_node),
+    **dict.fromkeys((SearchHit, BatchHit), _brief_hit),
+    Edge: _brief_edge,
+    NodeState: _brief_state,
+    NodeResult: _brief_node_result,
+    EdgeResult: _brief_edge_result,
+}
 
 
 def _brief_value(value: Any) -> Any:

@@ -6,8 +6,6 @@ percent-encoded. A store that is called ``stores`` is ``kgserve://%73tores``: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -21,6 +19,7 @@ from kgserve.errors import Internal, InvalidInput, KgserveError, NotFound
 from kgserve.mcp.calls import Threads, internal_error, visit_of
 from kgserve.mcp.present import first_fitting
 from kgserve.mcp.tools import Work, describe
+from kgserve.model.answers import NodeAnswer
 from kgserve.ops import nodes, stores
 
 log = structlog.get_logger()
@@ -79,7 +78,8 @@ class Resources:
         """One resource as JSON. Raises MCPError."""
         visit = visit_of(context)
         try:
-            text = await self._threads.read(partial(_encoded, _reader(self._work.seen_by(visit.caller), params.uri)))
+            work = self._work.seen_by(visit.caller)
+            text = await self._threads.read(lambda: msgspec.json.encode(_found(work, params.uri)).decode())
         except (NotFound, InvalidInput) as error:
             if isinstance(error, Hidden):
                 visit.denied("404", act="resources/read", store=error.store)
@@ -98,18 +98,16 @@ class Resources:
         )
 
 
-def _reader(work: Work, uri: str) -> Callable[[], Any]:
+def _found(work: Work, uri: str) -> msgspec.Struct:
     if uri == STORES:
-        return partial(stores.list_stores, work.pool)
+        return stores.list_stores(work.pool)
     if not uri.startswith(SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
     name, slash, node = uri.removeprefix(SCHEME).partition("/")
-    if not slash:
-        return partial(describe, work, unquote(name))
-    return partial(_node, work, unquote(name), unquote(node))
+    return _node(work, unquote(name), unquote(node)) if slash else describe(work, unquote(name))
 
 
-def _node(work: Work, store: str, node: str) -> Any:
+def _node(work: Work, store: str, node: str) -> NodeAnswer:
     found = nodes.get_node(work.pool, store, node)
     outgoing, incoming = (first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
     cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
@@ -131,10 +129,6 @@ def uri_of(store: str) -> str:
 def _store(name: str) -> types.Resource:
     description = f"What the store {name} holds"
     return types.Resource(name=name, uri=uri_of(name), description=description, mime_type=JSON)
-
-
-def _encoded(work: Callable[[], Any]) -> str:
-    return msgspec.json.encode(work()).decode()
 
 
 INSTRUCTIONS = """\

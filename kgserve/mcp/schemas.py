@@ -104,15 +104,15 @@ def _same(each: msgspec.structs.FieldInfo) -> tuple[str, Any, Any]:
 
 def as_request(request: type[S], given: msgspec.Struct) -> S:
     """The request that arguments make, out of fields of the same names."""
-    unset = _optional(type(given))
-    said = {name: getattr(given, name) for name in request.__struct_fields__ if name in unset}
-    return request(**{name: value for name, value in said.items() if value or not unset[name]})
+    values = ((name, getattr(given, name), optional) for name, optional in _shared(request, type(given)))
+    return request(**{name: value for name, value, optional in values if value or not optional})
 
 
 @cache
-def _optional(arguments: type[msgspec.Struct]) -> dict[str, bool]:
-    """Of each field, whether it may be left out."""
-    return {each.name: each.default is UNSET for each in msgspec.structs.fields(arguments)}
+def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> list[tuple[str, bool]]:
+    """The fields that both have, and whether the arguments may leave each out."""
+    fields = [each for each in msgspec.structs.fields(arguments) if each.name in request.__struct_fields__]
+    return [(each.name, each.default is UNSET) for each in fields]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
