@@ -4,41 +4,73 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import math
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
+import anyio.to_thread
 import msgspec
 import structlog
+from anyio import CapacityLimiter
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
 from kgserve.access.caller import Hidden
 from kgserve.access.visit import Visit
-from kgserve.errors import ConflictManual, Forbidden, Internal, InvalidInput, KgserveError
-from kgserve.mcp.arguments import read_arguments
-from kgserve.mcp.schemas import input_schema, schema
-from kgserve.mcp.tool import Tool
-from kgserve.mcp.tools import TOOLS
-from kgserve.mcp.version_tools import kept_beside
-from kgserve.mcp.work import Pending, Reply, Work, settled
+from kgserve.decoding import convert
+from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError
+from kgserve.idempotent import IDEMPOTENT
+from kgserve.mcp.present import Reply, conflict, present
+from kgserve.mcp.schemas import Arguments, input_schema, schema
+from kgserve.mcp.tools import TOOLS, Tool
+from kgserve.model.faults import place_of
+from kgserve.ops.graph import Graphs
+from kgserve.ops.opening import patiently
+from kgserve.ops.shares import Shares
 
 log = structlog.get_logger()
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
+READ_THREADS = 16
+WRITE_THREADS = 16
 STORE_HEADER = "kgserve-store"
 STORE_PARAMETER = "store"
 PROGRESS_SECONDS = 1.0
 
 
+class Threads:
+    """The threads in which tools may block on the stores."""
+
+    def __init__(self) -> None:
+        self._reads = CapacityLimiter(READ_THREADS)
+        self._writes = CapacityLimiter(WRITE_THREADS)
+        self._statements = Shares()
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, run in one of the threads for reads."""
+        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=self._reads))
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, run in one of the threads for writes."""
+        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=self._writes))
+
+    async def statement(self, caller: str, work: Callable[[], T]) -> T:
+        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
+        return await self._statements.run(caller, work)
+
+
 class Call(NamedTuple):
     """One call of a tool, not checked yet, and who makes it."""
 
-    tool: Tool
+    tool: Tool[Any]
     arguments: Mapping[str, Any] | None
     default_store: str | None
     visit: Visit
@@ -54,10 +86,10 @@ class Call(NamedTuple):
 class Calls:
     """The tools over some stores."""
 
-    def __init__(self, work: Work, tools: Mapping[str, Tool] = TOOLS) -> None:
-        self._work = work
-        self._tools = tools
-        self._listed = types.ListToolsResult(tools=[_described(tool) for tool in tools.values()])
+    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+        self._graphs = graphs
+        self._threads = threads
+        self._listed = types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
 
     async def list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """All of them, on one page."""
@@ -65,7 +97,7 @@ class Calls:
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
         """The schema of a tool's arguments."""
-        tool = self._tools.get(name)
+        tool = TOOLS.get(name)
         return None if tool is None else input_schema(tool.arguments)
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
@@ -73,9 +105,9 @@ class Calls:
 
         Raises MCPError for a tool that there is not.
         """
-        tool = self._tools.get(params.name)
+        tool = TOOLS.get(params.name)
         if tool is None:
-            names = ", ".join(self._tools)
+            names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
         call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context))
         answering = self._observed(call)
@@ -84,7 +116,7 @@ class Calls:
         return await _reporting(context, tool, answering)
 
     async def _observed(self, call: Call) -> dict[str, Any]:
-        observation, started, tool = self._work.graphs.pool.observation, time.perf_counter(), call.tool
+        observation, started, tool = self._graphs.pool.observation, time.perf_counter(), call.tool
         outcome = "broken_off"
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
@@ -109,34 +141,87 @@ class Calls:
 
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
-        tool, work = call.tool, self._work.seen_by(call.visit.caller)
         try:
-            if tool.effect == "reads":
-                run = partial(work.statement, call.asker) if tool.states else work.read
-                return await run(_run_to_the_end, work, call)
-            begun = await work.write(_run, work, call)
-            return _result(begun if isinstance(begun, Reply) else await settled(begun))
+            return await self._run(call, self._graphs.seen_by(call.visit.caller))
         except Internal:
-            log.exception("internal_error", tool=tool.name)
+            log.exception("internal_error", tool=call.tool.name)
         except Hidden as error:
-            call.visit.denied("404", act=f"tool {tool.name}", store=error.store)
+            call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
             return _failure(explained(error))
         except ConflictManual as error:
-            return _result(kept_beside(error)) | {"isError": True}
+            return _result(conflict(error)) | {"isError": True}
         except KgserveError as error:
             return _failure(explained(error))
         except Exception:
-            log.exception("internal_error", tool=tool.name)
+            log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error())
 
+    async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+        if call.tool.runs_statement:
+            return await self._threads.statement(call.asker, partial(_read, graphs, call))
+        if call.tool.effect == "reads":
+            return await self._threads.read(partial(_read, graphs, call))
+        answer, given, store = await self._threads.write(partial(_begin, graphs, call))
+        if isinstance(answer, Future):
+            # Shielded: who is cut off must not cancel what the store has taken.
+            answer = await asyncio.shield(asyncio.wrap_future(answer))
+        return _result(present(answer, given, store))
 
-def _run(work: Work, call: Call) -> Reply | Pending[Any]:
-    return call.tool.run(work, call.default_store, read_arguments(call.arguments, call.tool.arguments))
+
+def _begin(graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
+    """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
+    given = read_arguments(call.arguments, call.tool.arguments)
+    store = store_of(given.index, call.default_store) if isinstance(given, Arguments) else ""
+    return call.tool.run(graphs.graph(store), given), given, store
 
 
-def _run_to_the_end(work: Work, call: Call) -> dict[str, Any]:
-    done = _run(work, call)
-    return _result(done if isinstance(done, Reply) else done.reply(done.future.result()))
+def _read(graphs: Graphs, call: Call) -> dict[str, Any]:
+    return _result(present(*_begin(graphs, call)))
+
+
+def store_of(index: str | msgspec.UnsetType, default: str | None) -> str:
+    """The store that a call means. Raises InvalidInput when it says none and there is no default."""
+    store = index or default
+    if not store:
+        message = "say which store is meant: there is no default store on this connection; list_stores names them"
+        raise InvalidInput(f"index: {message}", (FieldError("index", message),))
+    return store
+
+
+def read_arguments(values: Mapping[str, Any] | None, into: type[S]) -> S:
+    """``values`` as ``into``. Raises InvalidInput naming the place; JSON knows neither NaN nor half characters."""
+    given = {name: value for name, value in (values or {}).items() if value is not None}
+    if type(sequence := given.get("as_of")) is int:
+        # Answers give sequences as numbers, and so models send them.
+        given["as_of"] = str(sequence)
+    try:
+        json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("the arguments hold a surrogate without its other half") from None
+    except ValueError:
+        path = _not_finite(given, "") or ""
+        raise InvalidInput(f"{path}: is not a finite number", (FieldError(path, "is not a finite number"),)) from None
+    except RecursionError:
+        raise InvalidInput("the arguments are nested too deeply") from None
+    try:
+        return convert(given, into)
+    except msgspec.ValidationError as error:
+        fault = place_of(error)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+    except RecursionError:
+        raise InvalidInput("the arguments are nested too deeply") from None
+
+
+def _not_finite(value: object, path: str) -> str | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+    if isinstance(value, dict):
+        places = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+    elif isinstance(value, list):
+        places = ((f"{path}[{number}]", item) for number, item in enumerate(value))
+    else:
+        return None
+    return next((found for place, item in places if (found := _not_finite(item, place))), None)
 
 
 def visit_of(context: Context) -> Visit:
@@ -172,7 +257,7 @@ def internal_error() -> str:
     return f"internal error; the server's log holds the details under request id {request_id}"
 
 
-async def _reporting(context: Context, tool: Tool, answering: Awaitable[T]) -> T:
+async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
     """Wait for an answer; say at once what is being done, and every second that it still is."""
     started = time.monotonic()
 
@@ -191,7 +276,7 @@ async def _reporting(context: Context, tool: Tool, answering: Awaitable[T]) -> T
         await asyncio.wait({reports})
 
 
-def _described(tool: Tool) -> types.Tool:
+def _described(tool: Tool[Any]) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
@@ -202,16 +287,17 @@ def _described(tool: Tool) -> types.Tool:
             title=tool.title,
             read_only_hint=tool.effect == "reads",
             destructive_hint=tool.effect == "deletes",
-            idempotent_hint=tool.idempotent,
+            idempotent_hint=tool.name in IDEMPOTENT,
             open_world_hint=False,
         ),
     )
 
 
 def _result(reply: Reply) -> dict[str, Any]:
+    values = msgspec.to_builtins(reply.values)
     return {
         "content": [{"type": "text", "text": reply.text}],
-        "structuredContent": msgspec.to_builtins(reply.values),
+        "structuredContent": values | {"more": reply.more} if reply.more else values,
         "isError": False,
         "resultType": "complete",
     }

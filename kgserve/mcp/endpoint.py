@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import structlog
 
+from kgserve.decoding import decode_json
 from kgserve.errors import Unavailable
-from kgserve.mcp.refusals import InWords
-from kgserve.mcp.work import Work
 
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_BAD_REQUEST = 400
+_FROM_PARSER = "Validation error: "
+_NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
+
 
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
     def __init__(self, graphs: Graphs) -> None:
-        self._work = Work(graphs)
+        self._load = partial(_load, graphs)
         self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -42,7 +47,7 @@ class McpEndpoint:
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["caller"])
         with self._counted(waits=scope["method"] == "GET"):
-            await served.manager.handle_request(scope, receive, InWords(send))
+            await served.manager.handle_request(scope, receive, PlainRefusals(send))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -60,7 +65,7 @@ class McpEndpoint:
         self._stopping.set()
         self._wanted.set()
         if self._served is not None and self._served.done() and not self._served.exception():
-            self._served.result().news.close()
+            self._served.result().notifications.close()
 
     async def _run(self, ready: asyncio.Future[Served]) -> None:
         await self._wanted.wait()
@@ -69,7 +74,7 @@ class McpEndpoint:
             ready.exception()
             return
         try:
-            served = await asyncio.to_thread(_load, self._work)
+            served = await asyncio.to_thread(self._load)
             async with served.running():
                 ready.set_result(served)
                 await self._stopping.wait()
@@ -93,5 +98,46 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(work: Work) -> Served:
-    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(work)
+def _load(graphs: Graphs) -> Served:
+    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs)
+
+
+class PlainRefusals:
+    """Wraps ASGI's ``send`` for the SDK, whose refusals of what is no request show the classes it failed to make of it.
+
+    A refusal's body is held back until it is whole, and then says it in our words.
+    """
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self._start: Any = None
+        self._body = b""
+
+    async def __call__(self, message: Any) -> None:
+        """As ASGI's."""
+        if message["type"] == "http.response.start" and int(message["status"]) == _BAD_REQUEST:
+            self._start = message
+        elif message["type"] == "http.response.body" and self._start is not None:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._refuse(message)
+        else:
+            await self._send(message)
+
+    async def _refuse(self, message: Any) -> None:
+        body = _plain(self._body)
+        headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({**self._start, "headers": headers})
+        await self._send({**message, "body": body})
+
+
+def _plain(body: bytes) -> bytes:
+    try:
+        answer = decode_json(body, dict[str, Any])
+        if not answer["error"]["message"].startswith(_FROM_PARSER):
+            return body
+        answer["error"]["message"] = _NO_MESSAGE
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+        return body
+    return msgspec.json.encode(answer)

@@ -1,11 +1,397 @@
-"""JSON Schemas of Structs as the protocol wants them: an object at the root, definitions below."""
+"""What the tools take and answer, as Structs, and the JSON Schemas made of them.
+
+A field that may be left out is unset and not null, although null is taken: clients look for one plain type per field
+in a schema, and some send text for what has two. Such a field is left out when it is empty, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from kgserve.model.answers import Node, NodeAnswer
+from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
+from kgserve.model.requests import (
+    MAX_CYPHER_ROWS,
+    MAX_DEPTH,
+    MAX_ID_BYTES,
+    MAX_TAGS,
+    MAX_TRAVERSED_NODES,
+    AsOfText,
+    BatchSearchRequest,
+    ContextRequest,
+    CypherRequest,
+    Direction,
+    EdgeInput,
+    InjectRequest,
+    NodeInput,
+    RevertRequest,
+    SearchRequest,
+    SearchVariant,
+    TraverseRequest,
+)
+from kgserve.model.schema import MAX_TAGS_LISTED
+from kgserve.model.versioned import (
+    MAX_SUBGRAPH_EDGES,
+    MAX_SUBGRAPH_NODES,
+    EdgeSpec,
+    NodeSpec,
+    PutNodeRequest,
+    PutSubgraphRequest,
+    RetireEdgeRequest,
+    RetireRequest,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+MAX_CONTEXT_TOKENS = 25_000
+
+_Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="Id of a node")]
+_Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Name = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
+_Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
+_Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+_Offset = Annotated[int, Meta(ge=0, le=10_000)]
+_RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only relations of these types")] | UnsetType
+_Types = Annotated[list[str], Meta(max_length=100, description="Only nodes of these types")] | UnsetType
+_Tags = Annotated[list[str], Meta(max_length=100, description="Only nodes with all of these tags")] | UnsetType
+_AtLeast = (
+    Annotated[
+        int, Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
+    ]
+    | UnsetType
+)
+_AsOf = (
+    Annotated[AsOfText, Meta(description="As the store was at this sequence or RFC 3339 time, not as it is")]
+    | UnsetType
+)
+_ValidAt = (
+    Annotated[str, Meta(max_length=64, description="What was true in the world at this RFC 3339 time, now or any")]
+    | UnsetType
+)
+_Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
+_Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
+_End = Annotated[str, Meta(max_length=64, description="Until when it was true, RFC 3339; left out: now")] | UnsetType
+
+_COMMON: dict[str, Any] = {"types": _Types, "at_least": _AtLeast, "as_of": _AsOf, "valid_at": _ValidAt}
+"""The fields of requests that tools describe in words of their own, the same in each."""
+
+
+def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S]], type[S]]:
+    """Adds to a class of arguments the fields of ``request`` that it has not, ``but`` some, behind its own."""
+
+    def extended(own: type[S]) -> type[S]:
+        left = [each for each in msgspec.structs.fields(request) if each.name not in {*own.__struct_fields__, *but}]
+        fields = [(each.name, _COMMON[each.name], UNSET) if each.name in _COMMON else _same(each) for each in left]
+        return _made(own.__name__, own, own.__doc__ or "", fields) if fields else own
+
+    return extended
+
+
+def _made(name: str, base: type[S], doc: str, fields: Sequence[tuple[str, Any, Any]]) -> type[S]:
+    made = msgspec.defstruct(name, fields, bases=(base,), namespace={"__doc__": doc}, kw_only=True)
+    return cast("type[S]", made)
+
+
+def _same(each: msgspec.structs.FieldInfo) -> tuple[str, Any, Any]:
+    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory, "name": each.encode_name}
+    return each.name, each.type, field(**said)
+
+
+def as_request(request: type[S], given: msgspec.Struct) -> S:
+    """The request that arguments make, out of fields that have the same names on the wire."""
+    values = ((field, getattr(given, name), optional) for field, name, optional in _shared(request, type(given)))
+    return request(**{field: value for field, value, optional in values if value or not optional})
+
+
+@cache
+def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> list[tuple[str, str, bool]]:
+    """The fields that both have, by their names in each, and whether the arguments may leave each out."""
+    names = dict(zip(request.__struct_encode_fields__, request.__struct_fields__, strict=True))
+    fields = [each for each in msgspec.structs.fields(arguments) if each.encode_name in names]
+    return [(names[each.encode_name], each.name, each.default is UNSET) for each in fields]
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Arguments of a tool that works on one store."""
+
+    index: (
+        Annotated[str, Meta(description="Name of the store; may be left out when there is a default store")] | UnsetType
+    ) = UNSET
+
+
+@with_fields_of(InjectRequest, "touch")
+class Inject(Arguments, kw_only=True):
+    """Nodes and edges to create or update, in one atomic batch."""
+
+    nodes: list[NodeInput] = []
+    edges: Annotated[list[EdgeInput], Meta(description="Both ends must exist or be in nodes")] = []
+
+
+class DeleteEntity(Arguments, kw_only=True):
+    """The node to delete."""
+
+    id: _Id
+
+
+class DeleteRelation(Arguments, kw_only=True):
+    """The edge to delete."""
+
+    source: _Id = field(name="from")
+    target: _Id = field(name="to")
+    relation_type: _Label
+
+
+@with_fields_of(TraverseRequest, "min_weight")
+class Traverse(Arguments, kw_only=True):
+    """Where to start, how far to go, and along which edges."""
+
+    start_id: _Id
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops")] = 2
+    relation_types: _RelationTypes = UNSET
+    direction: Annotated[Direction, Meta(description="Which way to follow relations")] = "outgoing"
+    max_nodes: Annotated[int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
+        MAX_TRAVERSED_NODES
+    )
+    as_of: _AsOf = UNSET
+    valid_at: _ValidAt = UNSET
+
+
+@with_fields_of(SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "fresh_only")
+class Search(Arguments, kw_only=True):
+    """What to look for, how, and among what."""
+
+    query: _Query
+    mode: Annotated[
+        Literal["hybrid", "keyword", "semantic", "graph"],
+        Meta(description="Words and meaning and relations; words; meaning; what is related to the best hits"),
+    ] = "hybrid"
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 10
+    offset: Annotated[_Offset, Meta(description="Hits to pass over")] = 0
+    types: _Types = UNSET
+    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
+    start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
+    tags: _Tags = UNSET
+
+
+@with_fields_of(BatchSearchRequest)
+class SearchBatch(Arguments, kw_only=True):
+    """Several ways to ask the same."""
+
+    queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits in all")] = 10
+
+
+@with_fields_of(ContextRequest, "format", "limit")
+class Context(Arguments, kw_only=True):
+    """A question, and how much text may answer it."""
+
+    query: _Query
+    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 2000
+
+
+class GetEntity(Arguments, kw_only=True):
+    """The node to read."""
+
+    id: _Id
+    content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to pass over")] = 0
+    version: Annotated[_Version, Meta(description="This version of it, without relations")] | UnsetType = UNSET
+    as_of: _AsOf = UNSET
+    valid_at: _ValidAt = UNSET
+
+
+class ListEntities(Arguments, kw_only=True):
+    """Which entities to list, and from where."""
+
+    types: _Types = UNSET
+    tags: _Tags = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
+    cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
+    compact: Annotated[bool, Meta(description="Without contents and attributes")] = True
+    as_of: _AsOf = UNSET
+    valid_at: _ValidAt = UNSET
+
+
+class ListRelations(Arguments, kw_only=True):
+    """The relations of one entity, in one direction."""
+
+    id: _Id
+    direction: Annotated[
+        Literal["outgoing", "incoming"], Meta(description="Those that start, or that end, at the entity")
+    ] = "outgoing"
+    relation_types: _RelationTypes = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
+    offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    as_of: _AsOf = UNSET
+    valid_at: _ValidAt = UNSET
+
+
+@with_fields_of(PutNodeRequest, "id", "type", "attributes")
+class PutNode(Arguments, kw_only=True):
+    """A version of a node, whole: what is left out is empty."""
+
+    lineage_id: Annotated[_Name, Meta(description="Id of the node; left out: a new node with a new id")] | UnsetType = (
+        UNSET
+    )
+    kind: Annotated[_Label, Meta(description="Type of the node")]
+    content: str = ""
+    summary: Annotated[str, Meta(description="Short form of the content")] | UnsetType = UNSET
+    tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
+    metadata: Annotated[dict[str, Any], Meta(description="Attributes")] | UnsetType = UNSET
+    freshness_at: Annotated[str, Meta(max_length=64, description="RFC 3339; stale from then on")] | UnsetType = UNSET
+    created_by: _Author = UNSET
+    valid_from: _Moment = UNSET
+    valid_to: _Moment = UNSET
+    # Not unset: 0 is not as good as left out here.
+    based_on_version: (
+        Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
+    ) = None
+
+
+@with_fields_of(PutSubgraphRequest)
+class PutSubgraph(Arguments, kw_only=True):
+    """Nodes, then edges, each written by itself."""
+
+    nodes: Annotated[list[NodeSpec], Meta(description=f"Whole versions, at most {MAX_SUBGRAPH_NODES}")] = field(
+        default_factory=list[NodeSpec]
+    )
+    edges: Annotated[
+        list[EdgeSpec],
+        Meta(
+            description=f"At most {MAX_SUBGRAPH_EDGES}; each end is from_ref/to_ref, a ref of this call, or "
+            "from_lineage/to_lineage, an id that exists"
+        ),
+    ] = field(default_factory=list[EdgeSpec])
+
+
+@with_fields_of(RetireRequest)
+class RetireEntity(Arguments, kw_only=True):
+    """The node, and until when it was true."""
+
+    id: _Id
+    valid_to: _End = UNSET
+    created_by: _Author = UNSET
+
+
+@with_fields_of(RetireEdgeRequest)
+class RetireRelation(DeleteRelation, kw_only=True):
+    """The edge, and until when it was true."""
+
+    valid_to: _End = UNSET
+    created_by: _Author = UNSET
+
+
+class EntityHistory(Arguments, kw_only=True):
+    """The entity whose states are asked for, and a page of them."""
+
+    id: _Id
+    limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
+    before: Annotated[_Version, Meta(description="The next_before of the page before")] | UnsetType = UNSET
+
+
+@with_fields_of(RevertRequest)
+class RevertEntity(Arguments, kw_only=True):
+    """The entity, and the version that it shall be like again."""
+
+    id: _Id
+    version: Annotated[_Version, Meta(description="One of those in entity_history")]
+
+
+class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A page of the stores, by name."""
+
+    offset: Annotated[_Offset, Meta(description="Stores to pass over")] = 0
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class DescribeStore(Arguments, kw_only=True):
+    """The store to describe."""
+
+
+class DescribeSchema(Arguments, kw_only=True):
+    """The store whose types and tags are asked for."""
+
+
+class ListTags(Arguments, kw_only=True):
+    """Which tags to list."""
+
+    prefix: Annotated[_Name, Meta(description="Only tags that start so")] = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_TAGS_LISTED, description="Most tags")] = MAX_TAGS_LISTED
+
+
+@with_fields_of(CypherRequest, "mode")
+class QueryCypher(Arguments, kw_only=True):
+    """One Cypher statement that reads."""
+
+    query: Annotated[str, Meta(min_length=1, description="(:Entity)-[:RELATES_TO]->(:Entity); one statement")]
+    params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
+    timeout_ms: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    max_rows: Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS)] = 100
+
+
+class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The store to drop for good; no default counts here."""
+
+    index: Annotated[str, Meta(description="Name of the store")]
+    confirm: Annotated[str, Meta(description="The name of the store again")] = ""
+
+
+_More = Annotated[str | UnsetType, Meta(description="What was left out or shortened, and how to get it")]
+
+
+def with_more(answer: type[S], name: str, doc: str) -> type[S]:
+    """An answer of the REST interface with a word on what was left out for its size, under a name and words for it."""
+    return _made(name, answer, doc, [("more", _More, UNSET)])
+
+
+class Entity(NodeAnswer, kw_only=True):
+    """One node with its edges."""
+
+    content_length: Annotated[int, Meta(description="Of the whole content, in characters")]
+    more: _More = UNSET
+
+
+class Put(msgspec.Struct, kw_only=True):
+    """The node as it is now. ``ok`` is false where it was kept beside other versions: see its ``conflicts``."""
+
+    ok: bool
+    node: Node
+    created: bool
+    sequence: int
+    more: _More = UNSET
+
+
+class Example(msgspec.Struct, kw_only=True):
+    """A node to learn from how ids and contents look here."""
+
+    id: str
+    content: str
+
+
+class TypeDescription(msgspec.Struct, kw_only=True):
+    """A type of node."""
+
+    type: str
+    count: int
+    examples: list[Example]
+
+
+class Description(msgspec.Struct, kw_only=True):
+    """What a store holds."""
+
+    name: str
+    nodes: int
+    edges: int
+    sequence: Annotated[int, Meta(description="The number of its last commit")]
+    types: Annotated[list[TypeDescription], Meta(description="The most frequent first, at most 100")]
+    relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
+    indexes_behind: Annotated[int, Meta(description="Commits that search has not seen yet")]
 
 
 @cache

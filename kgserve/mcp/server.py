@@ -18,11 +18,10 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
 from kgserve.access.caller import Caller
-from kgserve.mcp.calls import Calls
-from kgserve.mcp.news import News
-from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
-from kgserve.mcp.resources import Resources
-from kgserve.mcp.work import Work
+from kgserve.mcp.calls import Calls, Threads
+from kgserve.mcp.notifications import Notifications
+from kgserve.mcp.resources import INSTRUCTIONS, Resources, get_prompt, list_prompts
+from kgserve.ops.graph import Graphs
 from kgserve.settings import MEBIBYTE
 
 MAX_SESSIONS = 256
@@ -77,13 +76,13 @@ class Sessions(StreamableHTTPSessionManager):
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
-    def __init__(self, work: Work) -> None:
-        self.news = News(work.graphs.pool.feeds)
+    def __init__(self, graphs: Graphs) -> None:
+        self.notifications = Notifications(graphs.pool.feeds)
         self.manager = Sessions(
-            make_server(work, self.news),
+            make_server(graphs, self.notifications),
             max_sessions=MAX_SESSIONS,
             session_idle_timeout=IDLE_SECONDS,
-            max_request_body_size=min(work.graphs.pool.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
+            max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
     @staticmethod
@@ -96,13 +95,14 @@ class Served:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Serves until the end of the block; then every session ends."""
-        async with self.manager.run(), self.news.following():
+        async with self.manager.run(), self.notifications.following():
             yield
 
 
-def make_server(work: Work, news: News) -> Server[Any]:
+def make_server(graphs: Graphs, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
-    calls, resources = Calls(work), Resources(work)
+    threads = Threads()
+    calls, resources = Calls(graphs, threads), Resources(graphs, threads)
     server = Announcing(
         "kgserve",
         version=__version__,
@@ -115,11 +115,11 @@ def make_server(work: Work, news: News) -> Server[Any]:
         on_list_resources=resources.list,
         on_list_resource_templates=resources.templates,
         on_read_resource=resources.read,
-        on_subscriptions_listen=news.listen,
+        on_subscriptions_listen=notifications.listen,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
     # The SDK's tracing costs time in every request and ends nowhere here.
     server.middleware.clear()
-    server.add_notification_handler("notifications/initialized", types.NotificationParams, news.remember)
+    server.add_notification_handler("notifications/initialized", types.NotificationParams, notifications.session_began)
     return server

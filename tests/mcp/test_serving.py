@@ -76,7 +76,7 @@ def test_a_session_that_ends_is_forgotten(served: Served) -> None:
         session = Session(client)
         session.begin()
         assert not session.call("list_stores", {})["isError"]
-        kept = app.state["mcp"]._served.result().news._sessions
+        kept = app.state["mcp"]._served.result().notifications._sessions
         assert session.headers["mcp-session-id"] in kept
         session.end()
         deadline = time.monotonic() + PATIENCE

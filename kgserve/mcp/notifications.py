@@ -28,7 +28,7 @@ _listening: ContextVar[Visit] = ContextVar("listening")
 """The request whose stream is about to begin: the SDK's handler hands it to no bus."""
 
 
-class News:
+class Notifications:
     """Follows the feeds of a pool while `following` runs.
 
     In the stateless era clients listen with `subscriptions/listen`; in the handshake era those that opened the stream
@@ -42,6 +42,8 @@ class News:
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
         self._sessions: dict[str, tuple[ServerSession, Visit]] = {}
         self._listeners: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._some_changed = asyncio.Event()
 
     async def listen(
         self, context: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
@@ -49,11 +51,11 @@ class News:
         """Serve one stream of the stateless era. Raises MCPError for one more than a key may have."""
         visit = visit_of(context)
         _listening.set(visit)  # for the time of the request: each is a task of its own
-        with self._place(visit.caller.key_id):
+        with self._counted(visit.caller.key_id):
             return await self._handler(context, params)
 
-    async def remember(self, context: ServerRequestContext[Any, Any], _: types.NotificationParams) -> None:
-        """A session of the handshake era has begun."""
+    async def session_began(self, context: ServerRequestContext[Any, Any], _: types.NotificationParams) -> None:
+        """Remember a session of the handshake era, until it ends."""
         key = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
         if key is not None:
             self._sessions[key] = context.session, visit_of(context)
@@ -62,14 +64,14 @@ class News:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
-        """Passes news on until the end of the block, which also ends the streams of listeners."""
-        loop, changed = asyncio.get_running_loop(), _Changed()
+        """Notifies until the end of the block, which also ends the streams of listeners."""
+        loop = asyncio.get_running_loop()
 
         def wake(store: str) -> None:
-            loop.call_soon_threadsafe(changed.add, store)
+            loop.call_soon_threadsafe(self._add, store)
 
         unlisten = self._feeds.listen_by_name(wake)
-        task = asyncio.create_task(self._pass_on(changed))
+        task = asyncio.create_task(self._notify_all())
         try:
             yield
         finally:
@@ -78,7 +80,7 @@ class News:
             await asyncio.wait({task})
 
     @contextlib.contextmanager
-    def _place(self, key: str | None) -> Generator[None]:
+    def _counted(self, key: str | None) -> Generator[None]:
         if key is None:
             yield
             return
@@ -96,32 +98,19 @@ class News:
         """End the streams of those who listen."""
         self._handler.close()
 
-    async def _pass_on(self, changed: _Changed) -> None:
+    def _add(self, store: str) -> None:
+        self._changed.add(store)
+        self._some_changed.set()
+
+    async def _notify_all(self) -> None:
         while True:
-            stores = await changed.next()
+            await self._some_changed.wait()
+            self._some_changed.clear()
+            stores, self._changed = self._changed, set()
             self._bus.concerned = stores
             await self._bus.publish(ResourcesListChanged())
-            told = [session for session, visit in self._sessions.values() if _concerns(visit, stores)]
-            await asyncio.gather(*map(_tell, told))
-
-
-class _Changed:
-    """The names of the stores that there is news of."""
-
-    def __init__(self) -> None:
-        self._stores: set[str] = set()
-        self._some = asyncio.Event()
-
-    def add(self, store: str) -> None:
-        self._stores.add(store)
-        self._some.set()
-
-    async def next(self) -> set[str]:
-        """Those since the last time, once there are any."""
-        await self._some.wait()
-        self._some.clear()
-        stores, self._stores = self._stores, set()
-        return stores
+            concerned = [session for session, visit in self._sessions.values() if _concerns(visit, stores)]
+            await asyncio.gather(*map(_notify, concerned))
 
 
 class _Bus(InMemorySubscriptionBus):
@@ -146,6 +135,6 @@ def _concerns(visit: Visit, stores: set[str]) -> bool:
     return visit.stands and any(map(visit.caller.sees, stores))
 
 
-async def _tell(session: ServerSession) -> None:
+async def _notify(session: ServerSession) -> None:
     with anyio.move_on_after(_SECONDS):
         await session.send_resource_list_changed()

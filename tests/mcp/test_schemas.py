@@ -1,0 +1,49 @@
+"""What tools take, made of what requests take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from kgserve.errors import InvalidInput
+from kgserve.mcp.calls import read_arguments
+from kgserve.mcp.schemas import Arguments, as_request, input_schema, with_fields_of
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A request."""
+
+    id: str
+    as_of: int | None = None
+    weight: Annotated[float, msgspec.Meta(ge=0, description="How much")] | None = None
+    source: str = msgspec.field(default="", name="from")
+    names: list[str] = []
+    hidden: bool = True
+
+
+@with_fields_of(Request, "hidden")
+class Taken(Arguments, kw_only=True):
+    """Arguments."""
+
+    id: Annotated[str, msgspec.Meta(description="In words for agents")]
+    limit: int = 5
+
+
+def test_what_a_tool_does_not_say_is_as_in_the_request() -> None:
+    made = input_schema(Taken)
+    assert (made["title"], made["description"], made["required"]) == ("Taken", "Arguments.", ["id"])
+    assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
+    assert made["properties"]["id"]["description"] == "In words for agents"
+    assert made["properties"]["as_of"]["type"] == "string"
+    assert made["properties"]["weight"] == {"type": "number", "minimum": 0, "description": "How much"}
+    assert made["properties"]["from"] == {"type": "string", "default": ""}
+    assert made["additionalProperties"] is False
+
+
+def test_the_request_is_made_of_the_arguments() -> None:
+    given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken)
+    assert as_request(Request, given) == Request(id="a", weight=0, source="b")
+    with pytest.raises(InvalidInput, match="hidden: Object contains unknown field"):
+        read_arguments({"id": "a", "hidden": False}, Taken)
