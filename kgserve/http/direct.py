@@ -18,17 +18,16 @@ import msgspec
 from litestar import Request, Response
 
 from kgserve.http.body import json_of
-from kgserve.http.eager import in_task
+from kgserve.http.connection import in_task
 from kgserve.http.operation import KEY, Operation
 from kgserve.http.parameters import decoded, query_of
-from kgserve.http.roles import check_may
 from kgserve.http.service import Answer, answer, service_of
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
     from litestar.types import HTTPScope, Receive
 
-    from kgserve.access.visit import Visit
+    from kgserve.access.authentication import RequestContext
     from kgserve.http.service import Service
 
 B = TypeVar("B")
@@ -114,9 +113,9 @@ class Shortcuts(NamedTuple):
 
     async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
         """The JSON of the answer, if the caller may have it."""
-        visit = cast("Visit", scope["state"]["visit"])
-        check_may(visit, found.operation, scope["path_params"].get("store"))
-        caller = visit.caller
+        context = cast("RequestContext", scope["state"]["request_context"])
+        context.authorize(scope["path_params"].get("store"), found.operation.id, found.operation.role)
+        caller = context.caller
         return await found.answered(scope, receive, self.service if caller.sees_all else self.service.seen_by(caller))
 
 

@@ -14,7 +14,7 @@ from kgserve.http.service import Service, caller_of, service_of
 from kgserve.ops import metrics as ops
 
 if TYPE_CHECKING:
-    from kgserve.http.limits import Connections
+    from kgserve.http.connection import Connections
 
 _PROMETHEUS = "text/plain"
 _OPENMETRICS = "application/openmetrics-text"

@@ -8,7 +8,6 @@ from litestar.handlers import HTTPRouteHandler
 from kgserve.http import (
     backup,
     cypher,
-    docs,
     edges,
     entities,
     events,
@@ -17,6 +16,7 @@ from kgserve.http import (
     inject,
     metrics,
     nodes,
+    openapi,
     schema,
     search,
     stores,
@@ -69,10 +69,10 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     health.health,
     health.ready,
     metrics.metrics,
-    docs.openapi,
-    docs.docs,
-    docs.docs_style,
-    docs.docs_script,
+    openapi.openapi,
+    openapi.docs,
+    openapi.docs_style,
+    openapi.docs_script,
 )
 
 

@@ -14,8 +14,7 @@ import msgspec
 from anyio import CapacityLimiter
 from litestar import Request, Response
 
-from kgserve.access.caller import Caller
-from kgserve.http.eager import in_task
+from kgserve.http.connection import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.moments import Past
 from kgserve.ops.opening import patiently
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from kgserve.access.authentication import RequestContext
+    from kgserve.access.caller import Caller
     from kgserve.store.pool import StorePool
     from kgserve.views.historian import Historian
     from kgserve.views.indexer import Indexer
@@ -153,7 +154,7 @@ def service_of(request: Request[Any, Any, Any]) -> Service:
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
     """Who asks; the edge has found out before routing."""
-    return cast("Caller", request.scope["state"]["caller"])
+    return cast("RequestContext", request.scope["state"]["request_context"]).caller
 
 
 def answer(body: bytes, status: int = 200) -> Response[bytes]:

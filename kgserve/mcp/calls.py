@@ -15,8 +15,8 @@ import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
+from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.access.visit import Visit
 from kgserve.errors import ConflictManual, Forbidden, Internal, InvalidInput, KgserveError
 from kgserve.mcp.arguments import read_arguments
 from kgserve.mcp.schemas import input_schema, schema
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     tool: Tool
     arguments: Mapping[str, Any] | None
     default_store: str | None
-    visit: Visit
+    visit: RequestContext
     asker: str
 
     @property
@@ -139,11 +139,11 @@ def _run_to_the_end(work: Work, call: Call) -> dict[str, Any]:
     return _result(done if isinstance(done, Reply) else done.reply(done.future.result()))
 
 
-def visit_of(context: Context) -> Visit:
+def visit_of(context: Context) -> RequestContext:
     """The request as access sees it. Raises MCPError for one that has not come through the door."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
-    return context.request.scope["state"]["visit"]
+    return context.request.scope["state"]["request_context"]
 
 
 def _asker(context: Context) -> str:

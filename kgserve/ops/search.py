@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput, Unavailable
-from kgserve.metrics.origin import part
+from kgserve.metrics.observation import part
 from kgserve.model import fusion
 from kgserve.model.answers import SearchAnswer, SearchHit
 from kgserve.model.fusion import Match, Ranked

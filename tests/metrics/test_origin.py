@@ -10,9 +10,7 @@ from structlog.testing import capture_logs
 
 from kgserve.cypher.guard import examine
 from kgserve.errors import StorageFull
-from kgserve.metrics.observation import Observation
-from kgserve.metrics.origin import Origin, add_part, begin, current_origin, end, part
-from kgserve.metrics.slow import SlowLog
+from kgserve.metrics.observation import Observation, Origin, SlowLog, add_part, begin, current_origin, end, part
 from kgserve.model.batch import WriteBatch
 from kgserve.settings import Settings
 from kgserve.store.writer import Write, Writer
