@@ -77,7 +77,7 @@ def create_app(
             async with endpoint.running():
                 yield
         finally:
-            await edge.settled(pool.settings.shutdown_grace / 4)
+            await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             log.flush()
             for follower in (indexer, historian):
                 if follower is not None:
@@ -144,7 +144,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
     """Serve; whether a thread is still at work in the end."""
-    certificate = Certificate.of(settings)
+    certificate = Certificate.from_settings(settings)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -195,7 +195,7 @@ def _let_files_be_many() -> None:
 
 def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
     """Connections get half of the grace time to finish; the other half is for closing the stores."""
-    connections = Connections(Limits.of(settings), Proxies.parse(settings.trusted_proxies).include)
+    connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
     app.state["connections"] = connections
     return uvicorn.Config(
         app,

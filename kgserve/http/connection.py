@@ -101,7 +101,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout: float
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def from_settings(cls, settings: Settings) -> Limits:
         """Those that were set."""
         return cls(
             connections=settings.max_connections,
@@ -172,7 +172,7 @@ class Connections:
 
     @property
     def overrun(self) -> bool:
-        """Whether so many are being refused that there is no time left for words."""
+        """Whether more are being refused than are told why: those beyond are closed without an answer."""
         return len(self._refused) > MAX_LINGERING
 
     def remove(self, connection: HttpConnection) -> None:

@@ -32,7 +32,7 @@ from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, jso
 from kgserve.http.operation import KEY, Operation
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
 from kgserve.log import request as request_line
-from kgserve.metrics.observation import UNMATCHED, Origin, begin, end
+from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.model.hosts import is_loopback, network_of
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class Edge:
             if not self.running:
                 self._idle.set()
 
-    async def settled(self, patience: float) -> None:
-        """Waits until no request is being worked on, at most ``patience`` seconds; those cut off close their things."""
+    async def wait_until_idle(self, patience: float) -> None:
+        """Wait until no request is being worked on, at most ``patience`` seconds; those cut off close their things."""
         self._idle.clear()
         if self.running:
             with suppress(TimeoutError):
@@ -164,7 +164,7 @@ class Edge:
         try:
             self._guard.check(scope["headers"])
             if preflight := self._origins.preflight(scope["method"], scope["headers"]):
-                await exchange.nod(preflight)
+                await exchange.no_content(preflight)
                 return
             self._let_in(scope, context)
             _check_path(scope["path"])
@@ -313,8 +313,8 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 200, "headers": fields})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def nod(self, headers: Iterable[Header]) -> None:
-        """Answer without a body."""
+    async def no_content(self, headers: Iterable[Header]) -> None:
+        """Answer 204, without a body."""
         await self.send({"type": "http.response.start", "status": 204, "headers": list(headers)})
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -358,7 +358,7 @@ class _Observed:
 
     def __enter__(self) -> None:
         """Begin."""
-        self._token = begin(self._origin)
+        self._token = begin_request(self._origin)
         tracing = self._observation.tracing
         if tracing is not None:
             self._traced = tracing.request(self._origin.request_id, self._scope["method"], self._scope["headers"])
@@ -374,7 +374,7 @@ class _Observed:
         finally:
             if self._traced is not None:
                 self._traced.__exit__(kind, error, trace)
-            end(self._token)
+            end_request(self._token)
 
     def _count(self) -> None:
         exchange, method = self._exchange, self._scope["method"]
@@ -450,16 +450,16 @@ class _AskedHost(NamedTuple):
     plain: bool
 
     @classmethod
-    def of(cls, header: bytes) -> _AskedHost:
+    def parse(cls, header: bytes) -> _AskedHost:
         parts = _authority(f"//{header.decode('latin-1')}")
         return cls(parts, parts.hostname if parts else None, _HOST.fullmatch(header) is not None)
 
 
-_usual = lru_cache(maxsize=256)(_AskedHost.of)
+_parsed_host = lru_cache(maxsize=256)(_AskedHost.parse)
 
 
 def _asked(header: bytes) -> _AskedHost:
-    return _usual(header) if len(header) <= _HOST_LENGTH else _AskedHost.of(header)
+    return _parsed_host(header) if len(header) <= _HOST_LENGTH else _AskedHost.parse(header)
 
 
 def _authority(text: str) -> SplitResult | None:

@@ -75,7 +75,7 @@ class OpenStream:
                 return
 
     def clear(self) -> None:
-        """What comes from here on is news."""
+        """Forget what has woken it: `wait` waits for what comes from here on."""
         self._woken = False
         self._news.clear()
 

@@ -145,12 +145,12 @@ def current_origin() -> Origin | None:
     return _origin.get()
 
 
-def begin(origin: Origin) -> Token[Origin | None]:
-    """From here on all work is this request's, in threads that take the context over as well; what `end` takes."""
+def begin_request(origin: Origin) -> Token[Origin | None]:
+    """From here on work is this request's, also in threads that take the context over; what `end_request` takes."""
     return _origin.set(origin)
 
 
-def end(token: Token[Origin | None]) -> None:
+def end_request(token: Token[Origin | None]) -> None:
     """Work is whose it was before."""
     _origin.reset(token)
 
@@ -275,7 +275,7 @@ class Embedding:
 
     @contextmanager
     def of(self, count: int) -> Generator[None]:
-        """Around the embedding of some texts."""
+        """While inside, ``count`` texts are being embedded."""
         self._begun.add(count=count)
         started = time.perf_counter()
         done = False

@@ -43,7 +43,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.abuse(13, 14)
 def test_the_times_that_are_promised() -> None:
     """ABUSE 13, 14: within 10 and 30 seconds, the time between two looks included."""
-    limits = Limits.of(Settings())
+    limits = Limits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
     assert limits.body_timeout + 2 * limits.tick <= 30
 
