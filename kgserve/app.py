@@ -24,24 +24,17 @@ from threadpoolctl import threadpool_limits
 from uvicorn.config import STARTUP_FAILURE
 
 from kgserve import __version__, log
-from kgserve.access.audit import Audit
-from kgserve.access.door import Admission, Door, check_may_start, way_in
-from kgserve.access.keyring import Keyring
+from kgserve.access.authentication import Audit, Authenticator, Keyring, check_may_start, exposure
 from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
+from kgserve.http.connection import Connections, HttpConnection, Limits
 from kgserve.http.direct import Directory, Shortcuts
-from kgserve.http.edge import Edge
-from kgserve.http.guard import Guard
-from kgserve.http.limits import Connections, Limits
+from kgserve.http.edge import Edge, Proxies, check_role
 from kgserve.http.openapi import describe
 from kgserve.http.problem import handle
-from kgserve.http.protocol import Protocol
-from kgserve.http.proxies import Proxies
-from kgserve.http.roles import check_role
 from kgserve.http.routes import HANDLERS, ROUTES
 from kgserve.http.service import Service
 from kgserve.http.tls import Certificate
-from kgserve.http.traffic import Traffic
 from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.ops.graph import Graphs
 from kgserve.store.lock import DataFolderLock
@@ -65,8 +58,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     Who shows ``token`` may do anything, as local clients that read server.json do.
     """
     pool = graphs.pool
-    admission = Admission(Door(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir))
-    traffic = Traffic.of(pool.settings)
+    authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
     endpoint = McpEndpoint(graphs)
 
     @asgi("/mcp", copy_scope=True)
@@ -79,13 +71,13 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
             async with endpoint.running():
                 yield
         finally:
-            await edge.settled(pool.settings.shutdown_grace / 4)
+            await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             log.flush()
             for follower in (graphs.indexer, graphs.historian):
                 if follower is not None:
                     follower.halt()
             await asyncio.to_thread(pool.close)
-            admission.audit.close()
+            audit.close()
 
     app = Litestar(
         route_handlers=[*ROUTES, mcp],
@@ -98,9 +90,8 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         request_max_body_size=None,
     )
     app.state["openapi"] = describe(app)
-    guard = Guard(pool.settings.host, traffic.origins, pool.settings.allowed_hosts)
     shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
-    edge = Edge(app.asgi_handler, guard, pool.observation, traffic, admission, shortcuts)
+    edge = Edge(app.asgi_handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
@@ -147,7 +138,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> bool:
     """Serve; whether a thread is still at work in the end."""
-    certificate = Certificate.of(settings)
+    certificate = Certificate.from_settings(settings)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -198,11 +189,11 @@ def _let_files_be_many() -> None:
 
 def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate | None = None) -> uvicorn.Config:
     """Connections get half of the grace time to finish; the other half is for closing the stores."""
-    connections = Connections(Limits.of(settings), Proxies.parse(settings.trusted_proxies).include)
+    connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
     app.state["connections"] = connections
     return uvicorn.Config(
         app,
-        http=cast("type[Protocol]", partial(Protocol, open_connections=connections)),
+        http=cast("type[HttpConnection]", partial(HttpConnection, open_connections=connections)),
         ws="none",
         timeout_keep_alive=cast("int", settings.keep_alive),
         lifespan="on",
@@ -216,7 +207,7 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate |
 
 
 def _warn_if_open_to_others(settings: Settings) -> None:
-    way = way_in(settings)
+    way = exposure(settings)
     if way is None or not Keyring(settings.data_dir).empty:
         return
     logger.warning("open_to_the_network", host=settings.host, reason="whoever reaches this address may do anything")
@@ -252,7 +243,7 @@ class Server(uvicorn.Server):
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:
         config = self.config
-        made = cast("partial[Protocol]", config.http_protocol_class)
+        made = cast("partial[HttpConnection]", config.http_protocol_class)
         patience = made.keywords["open_connections"].limits.head_timeout
         protocol = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
         return await asyncio.get_running_loop().create_server(

@@ -72,7 +72,7 @@ class _Watch:
     def look(self) -> None:
         """Take the numbers in. Raises Unreachable and Refused."""
         from kgserve.cli.top_numbers import Reading, overview
-        from kgserve.metrics.reading import Scrape
+        from kgserve.metrics.exposition import Scrape
 
         with connect(self.address) as client:
             response = client.get("/metrics", timeout=_ANSWER_SECONDS)

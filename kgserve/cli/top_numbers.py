@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.metrics.reading import Scrape, quantile
+from kgserve.metrics.exposition import Scrape, quantile
 
 Order = Literal["name", "nodes", "writes", "queue", "lag", "journal", "engine"]
 ORDERS: tuple[Order, ...] = ("writes", "lag", "queue", "engine", "nodes", "journal", "name")

@@ -32,8 +32,7 @@ from kgserve.engine.protocol import (
     State,
 )
 from kgserve.engine.turns import Turns, asker
-from kgserve.metrics.origin import add_part
-from kgserve.metrics.slow import SlowLog
+from kgserve.metrics.observation import SlowLog, add_part
 from kgserve.model.change import NetChange, StoreState
 from kgserve.settings import MEBIBYTE, EngineName, Settings
 

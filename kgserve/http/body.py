@@ -10,7 +10,6 @@ from litestar import Request
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, TooLarge, Unsupported
-from kgserve.http.headers import header
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
 from kgserve.model.faults import place_of
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 
     from litestar.types import Receive
 
-    from kgserve.http.headers import Header
     from kgserve.http.service import Service
 
-    Headers = Iterable[Header]
+    Headers = Iterable[tuple[bytes, bytes]]
 
 T = TypeVar("T", bound=msgspec.Struct)
 AnyRequest = Request[Any, Any, Any]
@@ -83,10 +81,10 @@ def decode(body: bytes, into: type[T]) -> T:
 
 
 def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
-    encoding = header(headers, b"content-encoding").strip().lower()
+    encoding = _header(headers, b"content-encoding").strip().lower()
     if encoding not in {"", "identity"}:
         raise Unsupported(f"content-encoding {encoding[:40]} is not taken; send the body as it is")
-    media = header(headers, b"content-type").partition(";")[0].strip().lower()
+    media = _header(headers, b"content-type").partition(";")[0].strip().lower()
     if media and not fits(media) and not (media == FORM and not _from_browser(headers)):
         raise Unsupported(f"content-type {media[:80]} is not taken here")
 
@@ -100,9 +98,14 @@ def _from_browser(headers: Headers) -> bool:
     return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
 
 
+def _header(headers: Headers, wanted: bytes) -> str:
+    """The value of the first header of this name; nothing when there is none."""
+    return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
+
+
 async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
     limit = service.settings.max_body_mb * MEBIBYTE
-    announced = header(headers, b"content-length")
+    announced = _header(headers, b"content-length")
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)
     parts: list[bytes] = []

@@ -57,7 +57,7 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     asked = await read_json(request, CypherRequest)
     if asked.mode == "write":
         caller_of(request).require("write")
-    service, control, asker = service_of(request), Interruption(), request.scope["state"]["visit"].asker
+    service, control, asker = service_of(request), Interruption(), request.scope["state"]["request_context"].asker
     graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
     if asked.mode == "write" and media is None:
         written = service.writing_statement(asker, run, graph, asked, control)

@@ -15,16 +15,15 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.http.body import json_of
-from kgserve.http.eager import in_task
+from kgserve.http.connection import in_task
 from kgserve.http.parameters import NONE, decoded, query_of
-from kgserve.http.roles import check_may
 from kgserve.http.service import answer, service_of
 from kgserve.operations.operation import Operation, UseCase, described
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive
 
-    from kgserve.access.visit import Visit
+    from kgserve.access.authentication import RequestContext
     from kgserve.http.service import Service
 
 CASE = "use_case"
@@ -137,9 +136,9 @@ class Shortcuts(NamedTuple):
 
     async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
         """The JSON of the answer, if the caller may have it."""
-        visit = cast("Visit", scope["state"]["visit"])
-        check_may(visit, found.operation, scope["path_params"].get("store"))
-        return await found.answered(scope, receive, self.service.seen_by(visit.caller))
+        context = cast("RequestContext", scope["state"]["request_context"])
+        context.authorize(scope["path_params"].get("store"), found.operation.id, found.operation.role)
+        return await found.answered(scope, receive, self.service.seen_by(context.caller))
 
 
 class Directory:

@@ -23,8 +23,7 @@ from kgserve.ops.events import EventReader, Page, Wanted
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
-    from kgserve.access.caller import Caller
-    from kgserve.access.visit import Visit
+    from kgserve.access.authentication import RequestContext
 
 log = structlog.get_logger()
 
@@ -123,24 +122,19 @@ class EventAnswer(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams
-        with streams.place(_owner(scope)) as place:
-            reader = EventReader(self._service.graphs, self._wanted, place.wake)
+        context = cast("RequestContext", scope["state"]["request_context"])
+        with streams.open(context.asker) as stream:
+            reader = EventReader(self._service.graphs, self._wanted, stream.wake)
             try:
                 await streams.call(reader.open)
                 await self.start_response(send)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(_watch, receive, place.scope)
-                    with place.scope:
-                        await _Pump(self._service, place, reader, send, scope["state"]["visit"]).run()
+                    group.start_soon(_watch, receive, stream.scope)
+                    with stream.scope:
+                        await _Pump(self._service, stream, reader, send, context).run()
                     group.cancel_scope.cancel()
             finally:
                 reader.close()
-
-
-def _owner(scope: Scope) -> str:
-    """Whose stream it is: a key, or an address that gives none."""
-    caller = cast("Caller", scope["state"]["caller"])
-    return f"key {caller.key_id}" if caller.key_id is not None else cast("str", scope["state"]["address"])
 
 
 async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
@@ -152,14 +146,16 @@ async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
 class _Pump:
     """One stream at work: takes pages from the reader and writes them, as fast as the client reads."""
 
-    def __init__(self, service: Service, place: sse.Place, reader: EventReader, send: Send, visit: Visit) -> None:
+    def __init__(
+        self, service: Service, stream: sse.OpenStream, reader: EventReader, send: Send, context: RequestContext
+    ) -> None:
         self._streams = service.streams
         self._dropped = service.graphs.pool.observation.streams_dropped
         self._settings = service.settings
-        self._place = place
+        self._stream = stream
         self._reader = reader
         self._send = send
-        self._visit = visit
+        self._context = context
         self._slow = False
         self._written_at = 0.0
 
@@ -167,7 +163,7 @@ class _Pump:
         """Until there is nothing left to follow, the server stops, or the client is too slow."""
         try:
             await self._write(sse.greeting(self._reader.place))
-            while not self._place.stopped and await self._step():
+            while not self._stream.stopped and await self._step():
                 pass
             await self._write(b"", more=False)
         except TimeoutError:
@@ -176,8 +172,8 @@ class _Pump:
 
     async def _step(self) -> bool:
         """Write the next page, or wait; whether to go on."""
-        self._place.look()
-        if not self._visit.stands:
+        self._stream.clear()
+        if not self._context.still_valid:
             await self._drop("the key is not valid any more")
             return False
         try:
@@ -205,18 +201,18 @@ class _Pump:
     async def _rest(self) -> None:
         """Wait for news, with a sign of life when the time has come."""
         silent = anyio.current_time() - self._written_at
-        if not await self._place.wait(self._settings.event_heartbeat - silent):
+        if not await self._stream.wait(self._settings.event_heartbeat - silent):
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:
         """Hand a block to the connection once the one before is on its way. Raises TimeoutError."""
         begun = anyio.current_time()
-        self._place.sending = True
+        self._stream.sending = True
         try:
             with anyio.fail_after(STALL_SECONDS):
                 await self._send({"type": "http.response.body", "body": block, "more_body": more})
         finally:
-            self._place.sending = False
+            self._stream.sending = False
         self._written_at = anyio.current_time()
         waited = self._written_at - begun
         self._slow = self._slow or (waited > SLOW_SECONDS and self._reader.behind > self._settings.event_queue)

@@ -14,7 +14,7 @@ from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.ops import metrics as ops
 
 if TYPE_CHECKING:
-    from kgserve.http.limits import Connections
+    from kgserve.http.connection import Connections
 
 _PROMETHEUS = "text/plain"
 _OPENMETRICS = "application/openmetrics-text"

@@ -25,13 +25,14 @@ from kgserve.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kgserve.http.observed import REFUSED
 from kgserve.model.service import Problem
 
 log = structlog.get_logger()
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
+REFUSED = "refused"
+"""The key of the scope's state under which an error's code is left for the count of refusals."""
 
 
 class Kind(NamedTuple):
@@ -139,10 +140,11 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     """Litestar's exception handler for everything."""
     if isinstance(error, ClientLeft):
         return Response(b"", status_code=CLIENT_LEFT)
-    request.scope["state"][REFUSED] = code_of(error)
+    state = request.scope["state"]
+    state[REFUSED] = code_of(error)
     if isinstance(error, Hidden):
-        request.scope["state"]["visit"].hidden = error.store
-    status, headers, body = render(error, request.scope["state"]["request_id"])
+        state["request_context"].hidden = error.store
+    status, headers, body = render(error, state["request_context"].request_id)
     return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import cypher, docs, entities, events, metrics, transfer
+from kgserve.http import cypher, entities, events, metrics, openapi, transfer
 from kgserve.http.direct import routes
 from kgserve.operations.table import USE_CASES
 
@@ -18,10 +18,10 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     events.store_events,
     events.events,
     metrics.metrics,
-    docs.openapi,
-    docs.docs,
-    docs.docs_style,
-    docs.docs_script,
+    openapi.openapi,
+    openapi.docs,
+    openapi.docs_style,
+    openapi.docs_script,
 )
 
 

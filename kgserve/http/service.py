@@ -15,8 +15,7 @@ import msgspec
 from anyio import CapacityLimiter
 from litestar import Request, Response
 
-from kgserve.access.caller import Caller
-from kgserve.http.eager import in_task
+from kgserve.http.connection import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.opening import patiently
@@ -27,6 +26,8 @@ from kgserve.store.pool import NotOpen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kgserve.access.authentication import RequestContext
+    from kgserve.access.caller import Caller
     from kgserve.operations.operation import UseCase
 
 P = ParamSpec("P")
@@ -128,7 +129,7 @@ def service_of(request: Request[Any, Any, Any]) -> Service:
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
     """Who asks; the edge has found out before routing."""
-    return cast("Caller", request.scope["state"]["caller"])
+    return cast("RequestContext", request.scope["state"]["request_context"]).caller
 
 
 def answer(body: bytes, status: int = 200) -> Response[bytes]:

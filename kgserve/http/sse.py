@@ -29,32 +29,32 @@ _THREADS = 4
 _RETRY_AFTER = 5
 
 
-def event(kind: str, data: bytes, place: str | None) -> bytes:
+def event(kind: str, data: bytes, position: str | None) -> bytes:
     """One event; ``data`` must be one line."""
-    name = f"id: {place}\nevent: {kind}\ndata: " if place is not None else f"event: {kind}\ndata: "
+    name = f"id: {position}\nevent: {kind}\ndata: " if position is not None else f"event: {kind}\ndata: "
     return name.encode() + data + b"\n\n"
 
 
-def greeting(place: str) -> bytes:
+def greeting(position: str) -> bytes:
     """The first thing on a stream: how long to wait before coming back, and from where on."""
-    return f"retry: {RETRY_MILLISECONDS}\n{_id(place)}\n".encode()
+    return f"retry: {RETRY_MILLISECONDS}\n{_id(position)}\n".encode()
 
 
-def heartbeat(place: str) -> bytes:
+def heartbeat(position: str) -> bytes:
     """A sign of life."""
-    return f": heartbeat\n{_id(place)}\n".encode()
+    return f": heartbeat\n{_id(position)}\n".encode()
 
 
-def dropped(place: str, reason: str) -> bytes:
+def dropped(position: str, reason: str) -> bytes:
     """The last event of a stream that could not go on: why, and from which id to resume."""
-    return event("dropped", msgspec.json.encode({"reason": reason, "resume": place}), place or None)
+    return event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
 
 
-def _id(place: str) -> str:
-    return f"id: {place}\n" if place else ""
+def _id(position: str) -> str:
+    return f"id: {position}\n" if position else ""
 
 
-class Place:
+class OpenStream:
     """What one open stream waits on: news, or the end."""
 
     def __init__(self) -> None:
@@ -63,20 +63,20 @@ class Place:
         self.stopped = False
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._called = False
+        self._woken = False
 
     def wake(self) -> None:
         """There is news; from any thread. Calls that come before it is looked at cost nothing."""
-        if not self._called:
-            self._called = True
+        if not self._woken:
+            self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._news.set)
             except RuntimeError:  # the loop has ended, and the stream with it
                 return
 
-    def look(self) -> None:
-        """What comes from here on is news."""
-        self._called = False
+    def clear(self) -> None:
+        """Forget what has woken it: `wait` waits for what comes from here on."""
+        self._woken = False
         self._news.clear()
 
     async def wait(self, seconds: float) -> bool:
@@ -100,7 +100,7 @@ class Streams:
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
         self._most_of_one = most_of_one
-        self._places: set[Place] = set()
+        self._open: set[OpenStream] = set()
         self._owners: Counter[str] = Counter()
         self._threads = CapacityLimiter(_THREADS)
         self._stopped = False
@@ -108,7 +108,7 @@ class Streams:
     @property
     def count(self) -> int:
         """Streams that are open."""
-        return len(self._places)
+        return len(self._open)
 
     @property
     def most(self) -> int:
@@ -116,21 +116,21 @@ class Streams:
         return self._most
 
     @contextmanager
-    def place(self, owner: str) -> Generator[Place]:
-        """A place for one stream of a key or an address. Raises Limited when none is left, Unavailable at a stop."""
+    def open(self, owner: str) -> Generator[OpenStream]:
+        """One more stream of a key or an address. Raises Limited when there are too many, Unavailable at a stop."""
         if self._stopped:
             raise Unavailable("the server is stopping")
-        if len(self._places) >= self._most:
+        if len(self._open) >= self._most:
             raise Limited(f"{self._most} event streams are open already; close one first", _RETRY_AFTER)
         if self._owners[owner] >= self._most_of_one:
             raise Limited(f"{self._most_of_one} event streams of yours are open already; close one first", _RETRY_AFTER)
-        place = Place()
-        self._places.add(place)
+        stream = OpenStream()
+        self._open.add(stream)
         self._owners[owner] += 1
         try:
-            yield place
+            yield stream
         finally:
-            self._places.discard(place)
+            self._open.discard(stream)
             self._owners[owner] -= 1
             if not self._owners[owner]:
                 del self._owners[owner]
@@ -142,5 +142,5 @@ class Streams:
     def stop(self) -> None:
         """End all streams, and take no more."""
         self._stopped = True
-        for place in tuple(self._places):
-            place.stop()
+        for stream in tuple(self._open):
+            stream.stop()

@@ -41,7 +41,7 @@ class Certificate:
         self.reload()
 
     @classmethod
-    def of(cls, settings: Settings) -> Certificate | None:
+    def from_settings(cls, settings: Settings) -> Certificate | None:
         """The one that was set, if any. Raises InvalidInput."""
         match settings.tls_cert, settings.tls_key:
             case None, None:

@@ -20,8 +20,8 @@ from anyio import CapacityLimiter
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
+from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.access.visit import Visit
 from kgserve.decoding import convert
 from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError
 from kgserve.idempotent import IDEMPOTENT
@@ -73,7 +73,7 @@ class Call(NamedTuple):
     tool: Tool[Any]
     arguments: Mapping[str, Any] | None
     default_store: str | None
-    visit: Visit
+    visit: RequestContext
     asker: str
 
     @property
@@ -224,11 +224,11 @@ def _not_finite(value: object, path: str) -> str | None:
     return next((found for place, item in places if (found := _not_finite(item, place))), None)
 
 
-def visit_of(context: Context) -> Visit:
+def visit_of(context: Context) -> RequestContext:
     """The request as access sees it. Raises MCPError for one that has not come through the door."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
-    return context.request.scope["state"]["visit"]
+    return context.request.scope["state"]["request_context"]
 
 
 def _asker(context: Context) -> str:

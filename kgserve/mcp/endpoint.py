@@ -45,7 +45,7 @@ class McpEndpoint:
         served = await asyncio.shield(self._served)
         # Blanks around a value are no part of it, and uvicorn's parser leaves those at the end; the SDK compares.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-        scope["user"] = served.user_of(scope["state"]["caller"])
+        scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         with self._counted(waits=scope["method"] == "GET"):
             await served.manager.handle_request(scope, receive, PlainRefusals(send))
 

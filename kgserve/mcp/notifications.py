@@ -15,7 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourcesListChanged, ServerEvent
 
-from kgserve.access.visit import Visit
+from kgserve.access.authentication import RequestContext
 from kgserve.mcp.calls import visit_of
 from kgserve.store.feeds import Feeds
 
@@ -24,7 +24,7 @@ MAX_LISTENERS_OF_A_KEY = 64
 _SECONDS = 1.0
 _SESSION_HEADER = "mcp-session-id"
 
-_listening: ContextVar[Visit] = ContextVar("listening")
+_listening: ContextVar[RequestContext] = ContextVar("listening")
 """The request whose stream is about to begin: the SDK's handler hands it to no bus."""
 
 
@@ -40,7 +40,7 @@ class Notifications:
         self._feeds = feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
-        self._sessions: dict[str, tuple[ServerSession, Visit]] = {}
+        self._sessions: dict[str, tuple[ServerSession, RequestContext]] = {}
         self._listeners: Counter[str] = Counter()
         self._changed: set[str] = set()
         self._some_changed = asyncio.Event()
@@ -131,8 +131,8 @@ class _Bus(InMemorySubscriptionBus):
         return super().subscribe(choose)
 
 
-def _concerns(visit: Visit, stores: set[str]) -> bool:
-    return visit.stands and any(map(visit.caller.sees, stores))
+def _concerns(visit: RequestContext, stores: set[str]) -> bool:
+    return visit.still_valid and any(map(visit.caller.sees, stores))
 
 
 async def _notify(session: ServerSession) -> None:

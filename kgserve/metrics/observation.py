@@ -1,28 +1,218 @@
-"""All that is counted and timed of one application. Its parts are told of events; `ops.metrics` reads them."""
+"""All that is counted and timed of one application, and what is known of the request that work is done for.
+
+Counters and histograms are plain objects: an event costs about half a microsecond, the rest is left to a scrape, which
+`ops.metrics` carries out. `SlowLog` writes one line for whatever took long, with what its time went to, and nothing of
+its content.
+
+Context variables follow a request into the threads that work for it, but not through a store's queue. So each write
+carries its `Origin` with it, and the writing thread speaks of the requests whose writes it carries out.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator, Sequence
+from bisect import bisect_left
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from kgserve.metrics.instruments import SIZES, Histogram, Histograms, Tally
-from kgserve.metrics.origin import Laps, Origin, current_origin
-from kgserve.metrics.slow import SlowLog
-from kgserve.metrics.tracing import Attributes, Tracing, tracing_to
+import msgspec
+import structlog
+
+from kgserve.metrics.tracing import Attributes, Phase, Tracing, tracing_to
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kgserve.settings import Settings
 
+log = structlog.get_logger("kgserve.metrics.slow")
+
+Labels = tuple[str, ...]
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of durations: from a read out of memory to a large import."""
+SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+"""Upper bounds of group sizes, which the write queue bounds."""
+
+
+class Tally:
+    """Counts by labels. Whoever counts says only what there is a bounded number of."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Labels, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, *labels: str, count: float = 1) -> None:
+        """Count something that has happened."""
+        with self._lock:
+            self._counts[labels] = self._counts.get(labels, 0) + count
+
+    def counts(self) -> dict[Labels, float]:
+        """All of them now."""
+        with self._lock:
+            return dict(self._counts)
+
+    def total(self) -> float:
+        """Their sum."""
+        return sum(self.counts().values())
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A histogram at one moment: ``counts`` by bucket, one more than there are bounds, and the sum of all values."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    sum: float
+
+
+class Histogram:
+    """How often values fell between bounds."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        """Take a value in."""
+        at = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._sum += value
+
+    def measured(self) -> Measured:
+        """How it stands."""
+        with self._lock:
+            return Measured(self._bounds, tuple(self._counts), self._sum)
+
+
+class Histograms:
+    """Histograms by labels."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self._bounds = bounds
+        self._histograms: dict[Labels, Histogram] = {}
+
+    def observe(self, *labels: str, value: float) -> None:
+        """Take a value in."""
+        found = self._histograms.get(labels)
+        if found is None:
+            found = self._histograms.setdefault(labels, Histogram(self._bounds))
+        found.observe(value)
+
+    def measured(self) -> dict[Labels, Measured]:
+        """How they stand."""
+        return {labels: histogram.measured() for labels, histogram in list(self._histograms.items())}
+
+
+class SlowLog:
+    """Warns of operations that took at least ``milliseconds``, once of each; 0 turns it off."""
+
+    def __init__(self, milliseconds: int) -> None:
+        self.seconds = milliseconds / 1000 if milliseconds else float("inf")
+        self.counted = Tally()
+
+    def note(self, kind: str, seconds: float, parts: Mapping[str, float], **fields: Any) -> None:
+        """Say so if it was slow."""
+        if seconds < self.seconds:
+            return
+        self.counted.add(kind)
+        shown = {name: round(each * 1000, 1) for name, each in dict(parts).items()}  # the writing thread may add one
+        log.warning("slow_operation", kind=kind, ms=round(seconds * 1000, 1), parts_ms=shown, **fields)
+
+
+class Origin(msgspec.Struct, eq=False):
+    """A request: its id, the seconds of its parts so far, and the context of its trace, if it is traced."""
+
+    request_id: str
+    parts: dict[str, float] = {}
+    trace: Any = None
+
+    def add(self, part: str, seconds: float) -> None:
+        """Lay seconds to a part's account."""
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+
+_origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
+
+
+def current_origin() -> Origin | None:
+    """The request that this thread or task works for."""
+    return _origin.get()
+
+
+def begin_request(origin: Origin) -> Token[Origin | None]:
+    """From here on work is this request's, also in threads that take the context over; what `end_request` takes."""
+    return _origin.set(origin)
+
+
+def end_request(token: Token[Origin | None]) -> None:
+    """Work is whose it was before."""
+    _origin.reset(token)
+
+
+def add_part(part: str, seconds: float) -> None:
+    """Lay seconds to the account of the request that is being worked for, if any is."""
+    origin = _origin.get()
+    if origin is not None:
+        origin.add(part, seconds)
+
+
+@contextmanager
+def part(name: str) -> Generator[None]:
+    """Account for the time that is spent inside."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        add_part(name, time.perf_counter() - started)
+
+
+@contextmanager
+def speaking_of(origins: Iterable[Origin | None]) -> Generator[None]:
+    """While inside, log lines bear the ids of these requests: one as ``request_id``, several as ``request_ids``."""
+    ids = list(dict.fromkeys(origin.request_id for origin in origins if origin is not None))
+    if not ids:
+        yield
+        return
+    bound: dict[str, Any] = {"request_id": ids[0]} if len(ids) == 1 else {"request_ids": ids}
+    with structlog.contextvars.bound_contextvars(**bound):
+        yield
+
+
+class Laps:
+    """The phases of a piece of work, one after the other. ``started`` and ``laps`` are on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.started = self._at = time.perf_counter()
+        self.laps: list[Phase] = []
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap is called so."""
+        now = time.perf_counter()
+        self.laps.append((name, self._at, now))
+        self._at = now
+
+    @property
+    def seconds(self) -> float:
+        """From the start to the last lap."""
+        return self._at - self.started
+
+    def parts(self) -> dict[str, float]:
+        """The seconds of each phase."""
+        return {name: until - since for name, since, until in self.laps}
+
+
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 UNMATCHED = "unmatched"
 """The route of all paths that are none, so that their number is bounded."""
 
 
-class Route:
+class RouteCount:
     """The requests of one method of one route. Only the event loop's thread counts, so there is no lock."""
 
     def __init__(self) -> None:
@@ -36,7 +226,7 @@ class Requests:
     """Requests that were answered, by route template and method; never by path."""
 
     def __init__(self) -> None:
-        self.routes: dict[tuple[str, str], Route] = {}
+        self.routes: dict[tuple[str, str], RouteCount] = {}
         self.refused = Tally()
 
     def done(self, method: str, route: str, status: int, sizes: tuple[int, int], seconds: float | None) -> None:
@@ -47,7 +237,7 @@ class Requests:
         place = (route, method if method in _METHODS else "other")
         found = self.routes.get(place)
         if found is None:
-            found = self.routes[place] = Route()
+            found = self.routes[place] = RouteCount()
         found.statuses[status] = found.statuses.get(status, 0) + 1
         found.received += sizes[0]
         found.sent += sizes[1]
@@ -85,7 +275,7 @@ class Embedding:
 
     @contextmanager
     def of(self, count: int) -> Generator[None]:
-        """Around the embedding of some texts."""
+        """While inside, ``count`` texts are being embedded."""
         self._begun.add(count=count)
         started = time.perf_counter()
         done = False
@@ -142,13 +332,13 @@ class Observation:
         commits.seconds.observe(laps.seconds)
         for phase, seconds in parts.items():
             commits.phases.add(phase, count=seconds)
-        for origin in origins:
-            if origin is not None:
-                for phase, seconds in parts.items():
+            for origin in origins:
+                if origin is not None:
                     origin.add(phase, seconds)
         self.slow.note("commit", laps.seconds, parts, store=store, writes=len(origins), rows=rows)
         if self.tracing is not None:
-            self.tracing.commit(store, origins, laps, {"kgserve.writes": len(origins), "kgserve.rows": rows})
+            traced = [origin.trace for origin in origins if origin is not None and origin.trace is not None]
+            self.tracing.commit(store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.rows": rows})
 
     def waited(self, origin: Origin | None, seconds: float) -> None:
         """A write has waited in the queue."""

@@ -15,13 +15,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kgserve.errors import InvalidInput
-from kgserve.metrics.origin import Laps, Origin
 
 _PATH = "/v1/traces"
 _SERVER_ERROR = 500
 _LAST_SECONDS = 2.0
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+Phase = tuple[str, float, float]
+"""A name, and the beginning and end on the monotonic clock, in seconds."""
 
 
 class Tracing:
@@ -54,22 +55,25 @@ class Tracing:
             sending.join(_LAST_SECONDS)
 
     @contextmanager
-    def request(self, origin: Origin, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
+    def request(self, request_id: str, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
         """A span around a request; its parent is the ``traceparent`` that came with it, if one did."""
         carried = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers if k in {b"traceparent", b"tracestate"}}
         span = self._tracer.start_span(
             method,
             context=self._propagator.extract(carried),
             kind=self._api.SpanKind.SERVER,
-            attributes={"http.request.method": method, "kgserve.request_id": origin.request_id},
+            attributes={"http.request.method": method, "kgserve.request_id": request_id},
         )
-        origin.trace = self._api.set_span_in_context(span)
-        token = self._context.attach(origin.trace)
+        token = self._context.attach(self.context_of(span))
         try:
             yield span
         finally:
             self._context.detach(token)
             span.end()
+
+    def context_of(self, span: Any) -> Any:
+        """What work in another thread needs to have its spans below this one."""
+        return self._api.set_span_in_context(span)
 
     def answered(self, span: Any, method: str, route: str, status: int) -> None:
         """Give a request's span the name and status that are known only now."""
@@ -88,23 +92,25 @@ class Tracing:
         """Mark a span's work as one that did not succeed."""
         span.set_status(self._api.StatusCode.ERROR)
 
-    def commit(self, store: str, origins: Iterable[Origin | None], laps: Laps, attributes: Attributes) -> None:
-        """Spans of a commit that is over: below the first request of its group, and linked to the others."""
-        traces = [origin.trace for origin in origins if origin is not None and origin.trace is not None]
-        links = [self._api.Link(self._api.get_current_span(each).get_span_context()) for each in traces[1:]]
+    def commit(self, store: str, requests: Sequence[Any], phases: Sequence[Phase], attributes: Attributes) -> None:
+        """Spans of a commit that is over: below the first of its ``requests``, and linked to the others.
+
+        Those are given by `context_of` their spans; there is at least one phase.
+        """
+        links = [self._api.Link(self._api.get_current_span(each).get_span_context()) for each in requests[1:]]
         shift = time.time_ns() - time.perf_counter_ns()
         span = self._tracer.start_span(
             "commit",
-            context=traces[0] if traces else self._context.Context(),
+            context=requests[0] if requests else self._context.Context(),
             links=links,
             attributes={"kgserve.store": store, **attributes},
-            start_time=_wall(laps.started, shift),
+            start_time=_wall(phases[0][1], shift),
         )
-        inside = self._api.set_span_in_context(span)
-        for name, since, until in laps.laps:
+        inside = self.context_of(span)
+        for name, since, until in phases:
             child = self._tracer.start_span(f"commit {name}", context=inside, start_time=_wall(since, shift))
             child.end(_wall(until, shift))
-        span.end(_wall(laps.started + laps.seconds, shift))
+        span.end(_wall(phases[-1][2], shift))
 
 
 def tracing_to(endpoint: str) -> Tracing | None:

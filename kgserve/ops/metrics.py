@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kgserve.access.caller import Caller
-from kgserve.metrics.exposition import exposed, process_threads
-from kgserve.metrics.families import Family, counter, gauge, histogram, single
-from kgserve.metrics.instruments import Labels
-from kgserve.metrics.observation import Observation
+from kgserve.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
+from kgserve.metrics.observation import Labels, Observation
 from kgserve.ops.graph import Graphs
 from kgserve.ops.store_metrics import Standing, of_stores, standings
 from kgserve.version import __version__

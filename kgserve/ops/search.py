@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput, Unavailable
-from kgserve.metrics.origin import part
+from kgserve.metrics.observation import part
 from kgserve.model import context as texts
 from kgserve.model import fusion
 from kgserve.model.answers import (

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kgserve.access.caller import Caller
 from kgserve.errors import KgserveError
-from kgserve.metrics.families import Family, counter, gauge
-from kgserve.metrics.instruments import Labels
+from kgserve.metrics.exposition import Family, counter, gauge
+from kgserve.metrics.observation import Labels
 from kgserve.ops.graph import Graphs
 from kgserve.store.store import Store
 from kgserve.views.follower import View

@@ -23,7 +23,7 @@ from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
-from kgserve.metrics.slow import SlowLog
+from kgserve.metrics.observation import SlowLog
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
 from kgserve.settings import Settings

@@ -18,8 +18,7 @@ from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
-from kgserve.metrics.observation import Observation, StoreCount
-from kgserve.metrics.origin import Laps
+from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure

@@ -13,8 +13,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.metrics.observation import StoreCount
-from kgserve.metrics.origin import Origin, current_origin, speaking_of
+from kgserve.metrics.observation import Origin, StoreCount, current_origin, speaking_of
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.plan import Report

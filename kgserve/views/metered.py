@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.metrics.observation import Embedding
-from kgserve.metrics.origin import part
+from kgserve.metrics.observation import Embedding, part
 from kgserve.views.embed import Embedder
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.access.audit import AUDIT_FILE
+from kgserve.access.authentication import AUDIT_FILE
 from kgserve.access.caller import Role
-from kgserve.access.key import mint
-from kgserve.access.key_file import add_key
+from kgserve.access.keys import add_key, mint
 
 DAY = 86_400_000_000
 

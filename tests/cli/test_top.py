@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.cli.top_numbers import Reading, StoreLine, ordered, overview
-from kgserve.metrics.reading import Scrape
+from kgserve.metrics.exposition import Scrape
 from tests.cli.running import Running, kgserve, serving
 from tests.cli.screen import Screen
 

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from kgserve.http.limits import MAX_PIPELINED
+from kgserve.http.connection import MAX_PIPELINED
 from tests.http.serving import Served, problem
 from tests.http.sockets import HEALTH, connected, get, only_reply, post, replies, send
 

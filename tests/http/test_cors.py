@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.http.cors import Origins
+from kgserve.http.edge import AllowedOrigins
 from tests.http.serving import PATIENCE, Reply, Served, accepted, exchange, refusal, serving
 
 APP = "https://app.example"
@@ -121,14 +121,14 @@ def test_options_without_a_preflight_tells_the_methods(page: httpx.Client) -> No
 )  # fmt: skip
 def test_what_is_no_origin_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(InvalidInput, match="--cors-origins"):
-        Origins.parse(f"https://fine.example, {text}")
+        AllowedOrigins.parse(f"https://fine.example, {text}")
 
 
 def test_origins() -> None:
-    origins = Origins.parse(" https://a.example ,http://[::1]:3000,, ")
+    origins = AllowedOrigins.parse(" https://a.example ,http://[::1]:3000,, ")
     assert "https://a.example" in origins
     assert "http://[::1]:3000" in origins
-    assert not Origins.parse("")
+    assert not AllowedOrigins.parse("")
 
 
 def check_headers(reply: Reply | httpx.Response) -> None:

@@ -16,9 +16,9 @@ import pytest
 from litestar import Litestar
 
 from kgserve.errors import InvalidInput
+from kgserve.http.connection import in_task, start_eagerly
 from kgserve.http.direct import CASE, Directory, Shortcuts
-from kgserve.http.eager import begin, in_task
-from kgserve.http.guard import Guard
+from kgserve.http.edge import BrowserGuard
 from kgserve.http.routes import HANDLERS
 from tests.http.serving import Served, accepted, read_reply, refusal
 
@@ -146,7 +146,7 @@ def test_what_a_path_names() -> None:
 
 
 def test_a_host_that_is_no_name_is_refused_where_all_names_are_taken() -> None:
-    guard = Guard("0.0.0.0")  # noqa: S104
+    guard = BrowserGuard("0.0.0.0")  # noqa: S104
     guard.check([(b"host", b"anything.example:80")])
     with pytest.raises(InvalidInput):
         guard.check([(b"host", b"any\xe9thing.example")])
@@ -178,7 +178,7 @@ async def _begun_and_cancelled() -> None:
     begun: list[asyncio.Task[None] | None] = []
     loop = asyncio.get_running_loop()
     for wait in (False, True):
-        loop.call_soon(lambda wait=wait: begun.append(begin(work(wait=wait), loop)))
+        loop.call_soon(lambda wait=wait: begun.append(start_eagerly(work(wait=wait), loop)))
     await waiting.wait()
     [none, task] = begun
     assert none is None

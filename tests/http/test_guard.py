@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.errors import Forbidden, KgserveError
-from kgserve.http.cors import Origins
-from kgserve.http.guard import Guard
+from kgserve.http.edge import AllowedOrigins, BrowserGuard
 from kgserve.http.problem import Misdirected
 from kgserve.model.hosts import is_loopback
 
@@ -14,7 +13,7 @@ def check(bound: str, host: str, origin: str | None = None) -> type[KgserveError
     if origin is not None:
         headers.append((b"origin", origin.encode()))
     try:
-        Guard(bound).check(headers)
+        BrowserGuard(bound).check(headers)
     except KgserveError as error:
         return type(error)
     return None
@@ -72,7 +71,7 @@ def test_other_origins(origin: str) -> None:
 
 def test_listed_hosts_and_sites_are_welcome() -> None:
     names = "graph.example, [2001:db8::1]"
-    guard = Guard("127.0.0.1", Origins.parse("https://app.example"), names)
+    guard = BrowserGuard("127.0.0.1", AllowedOrigins.parse("https://app.example"), names)
     for host in (b"graph.example", b"GRAPH.example:443", b"[2001:db8::1]:8080", b"localhost:1"):
         guard.check([(b"host", host)])
         guard.check([(b"host", host), (b"origin", b"https://app.example")])
@@ -81,4 +80,4 @@ def test_listed_hosts_and_sites_are_welcome() -> None:
     with pytest.raises(Misdirected):
         guard.check([(b"host", b"app.example")])
     with pytest.raises(Misdirected):
-        Guard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104
+        BrowserGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104

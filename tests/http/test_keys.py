@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.access.key_file import KEY_FILE, revoke_key
+from kgserve.access.keys import KEY_FILE, revoke_key
 from tests.access.keys import audited, bearer, client, given, now
 from tests.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving
 

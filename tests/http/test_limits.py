@@ -15,8 +15,7 @@ from typing import cast
 import httpx
 import pytest
 
-from kgserve.http.limits import LEAST_PROGRESS, MAX_HEADER_LINES, Limits, Progress
-from kgserve.http.protocol import Protocol
+from kgserve.http.connection import LEAST_PROGRESS, MAX_HEADER_LINES, HttpConnection, Limits, Progress
 from kgserve.settings import Settings
 from tests.http.serving import PATIENCE, Reply, Served, accepted, read_reply, serving
 from tests.http.sockets import HEALTH, connected, drip, eventually, get, only_reply, post, replies, send, until_closed
@@ -44,7 +43,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.abuse(13, 14)
 def test_the_times_that_are_promised() -> None:
     """ABUSE 13, 14: within 10 and 30 seconds, the time between two looks included."""
-    limits = Limits.of(Settings())
+    limits = Limits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
     assert limits.body_timeout + 2 * limits.tick <= 30
 
@@ -264,7 +263,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_collect(served: Served) -> 
         with connected(served.port) as connection:
             connection.sendall(HEALTH)
             assert read_reply(connection).status == 200
-            crowd = cast("set[Protocol]", served.server.server_state.connections)
+            crowd = cast("set[HttpConnection]", served.server.server_state.connections)
             [gone] = [weakref.ref(each) for each in tuple(crowd) if each.client == connection.getsockname()]
         eventually(lambda: gone() is None)
     finally:
@@ -279,6 +278,6 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(strict: Served, http
         connection.settimeout(PATIENCE)
         connection.connect(("127.0.0.1", strict.port))
         connection.sendall(get(b"/api/memory/unread/export", b"Connection: close"))
-        crowd = cast("set[Protocol]", strict.server.server_state.connections)
+        crowd = cast("set[HttpConnection]", strict.server.server_state.connections)
         eventually(lambda: any(each.client == connection.getsockname() for each in tuple(crowd)))
         eventually(lambda: not any(each.client == connection.getsockname() for each in tuple(crowd)))

@@ -16,7 +16,7 @@ import yaml
 from litestar import Litestar
 
 from kgserve.access.caller import Caller
-from kgserve.metrics.reading import Scrape
+from kgserve.metrics.exposition import Scrape
 from kgserve.ops.graph import Graphs
 from kgserve.ops.metrics import Moment
 from kgserve.ops.metrics import metrics as collected

@@ -12,8 +12,7 @@ import pytest
 
 from kgserve.access.caller import LOCAL, Caller
 from kgserve.errors import InvalidInput, Limited
-from kgserve.http.proxies import Proxies
-from kgserve.http.rates import FAILURES_AT_ONCE, Buckets, Rates
+from kgserve.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
 from kgserve.model.hosts import network_of
 from kgserve.settings import Settings
 from tests.access.keys import bearer, given
@@ -33,7 +32,7 @@ class Clock:
         return self.now
 
 
-def admitted(rates: Rates, caller: Caller, address: str, times: int) -> int:
+def admitted(rates: RateLimits, caller: Caller, address: str, times: int) -> int:
     """How many of so many requests get in."""
     count = 0
     for _ in range(times):
@@ -47,7 +46,7 @@ def admitted(rates: Rates, caller: Caller, address: str, times: int) -> int:
 def test_abuse_18_a_burst_and_then_the_rate() -> None:
     """ABUSE 18: twice the rate at once, then as many as come in."""
     clock = Clock()
-    rates = Rates(5, clock)
+    rates = RateLimits(5, clock)
     assert admitted(rates, KEYED, FAR, 20) == 10
     clock.now += 1
     assert admitted(rates, KEYED, FAR, 20) == 5
@@ -58,7 +57,7 @@ def test_abuse_18_a_burst_and_then_the_rate() -> None:
 @pytest.mark.abuse(18)
 def test_abuse_18_each_for_oneself() -> None:
     """ABUSE 18: a key from wherever it is used, an address when there is no key."""
-    rates = Rates(5, Clock())
+    rates = RateLimits(5, Clock())
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
     assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
@@ -69,7 +68,7 @@ def test_abuse_18_each_for_oneself() -> None:
 @pytest.mark.abuse(18)
 def test_abuse_18_programs_of_this_machine_are_not_held_up() -> None:
     """ABUSE 18: unless they come with a key."""
-    rates = Rates(1, Clock())
+    rates = RateLimits(1, Clock())
     assert admitted(rates, LOCAL, "127.0.0.1", 1000) == 1000
     assert admitted(rates, LOCAL, "::1", 1000) == 1000
     assert admitted(rates, KEYED, "127.0.0.1", 1000) == 2
@@ -78,13 +77,13 @@ def test_abuse_18_programs_of_this_machine_are_not_held_up() -> None:
 @pytest.mark.abuse(18)
 def test_abuse_18_no_limit() -> None:
     """ABUSE 18: 0 is none."""
-    assert admitted(Rates(0, Clock()), KEYED, FAR, 5000) == 5000
+    assert admitted(RateLimits(0, Clock()), KEYED, FAR, 5000) == 5000
 
 
 @pytest.mark.abuse(18)
 def test_abuse_18_memory_is_bounded() -> None:
     """ABUSE 18: who changes addresses gets no more memory for it."""
-    buckets = Buckets(1, 1, Clock(), most=100)
+    buckets = TokenBuckets(1, 1, Clock(), most=100)
     for number in range(1000):
         assert buckets.take(str(number)) == 0
     assert len(buckets) == 100
@@ -99,7 +98,7 @@ def test_abuse_18_memory_is_bounded() -> None:
 def test_abuse_20_wrong_keys_are_limited() -> None:
     """ABUSE 20: of each address, and told when to try again."""
     clock = Clock()
-    rates = Rates(0, clock)
+    rates = RateLimits(0, clock)
     for address in (FAR, "127.0.0.1"):
         for _ in range(int(FAILURES_AT_ONCE)):
             rates.failed(address)

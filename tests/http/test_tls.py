@@ -257,7 +257,7 @@ def spoiled(folder: Path, fault: str) -> Settings:
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, fault: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
-        Certificate.of(spoiled(tmp_path, fault))
+        Certificate.from_settings(spoiled(tmp_path, fault))
 
 
 def test_a_refusal_ends_the_command(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_certificates_near_their_end_are_warned_of(tmp_path: Path, days: int, ev
 
 
 def test_without_tls_nothing_is_set() -> None:
-    assert Certificate.of(Settings()) is None
+    assert Certificate.from_settings(Settings()) is None
 
 
 def test_the_bridge_as_a_process(secured: Running) -> None:

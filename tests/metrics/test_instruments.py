@@ -4,10 +4,8 @@ import threading
 
 import pytest
 
-from kgserve.metrics.exposition import exposed, process_threads
-from kgserve.metrics.families import counter, gauge, histogram
-from kgserve.metrics.instruments import Histogram, Histograms, Tally
-from kgserve.metrics.reading import Scrape, quantile
+from kgserve.metrics.exposition import Scrape, counter, exposed, gauge, histogram, process_threads, quantile
+from kgserve.metrics.observation import Histogram, Histograms, Tally
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -10,9 +10,16 @@ from structlog.testing import capture_logs
 
 from kgserve.cypher.guard import examine
 from kgserve.errors import StorageFull
-from kgserve.metrics.observation import Observation
-from kgserve.metrics.origin import Origin, add_part, begin, current_origin, end, part
-from kgserve.metrics.slow import SlowLog
+from kgserve.metrics.observation import (
+    Observation,
+    Origin,
+    SlowLog,
+    add_part,
+    begin_request,
+    current_origin,
+    end_request,
+    part,
+)
 from kgserve.model.batch import WriteBatch
 from kgserve.settings import Settings
 from kgserve.store.writer import Write, Writer
@@ -21,23 +28,23 @@ PATIENCE = 30
 
 
 def write_of(request_id: str) -> Write:
-    token = begin(Origin(request_id))
+    token = begin_request(Origin(request_id))
     try:
         return Write(WriteBatch(), Future())
     finally:
-        end(token)
+        end_request(token)
 
 
 def test_parts_are_laid_to_the_account_of_the_present_request() -> None:
     add_part("engine", 1.0)  # for nobody
-    token = begin(origin := Origin("r1"))
+    token = begin_request(origin := Origin("r1"))
     try:
         add_part("engine", 0.5)
         add_part("engine", 0.25)
         with part("embedding"):
             assert current_origin() is origin
     finally:
-        end(token)
+        end_request(token)
     assert current_origin() is None
     assert origin.parts["engine"] == 0.75
     assert origin.parts.keys() == {"engine", "embedding"}
@@ -89,13 +96,13 @@ def test_only_what_is_slow_is_noted() -> None:
 
 def test_a_slow_tool_is_told_with_the_parts_of_its_request() -> None:
     observation = Observation(Settings(slow_ms=200))
-    token = begin(Origin("r1", {"engine": 0.25}))
+    token = begin_request(Origin("r1", {"engine": 0.25}))
     try:
         with capture_logs() as lines:
             observation.called("search", "ok", 0.5)
             observation.called("search", "error", 0.1)
     finally:
-        end(token)
+        end_request(token)
     [line] = lines
     assert (line["kind"], line["tool"], line["outcome"], line["ms"]) == ("tool", "search", "ok", 500.0)
     assert line["parts_ms"] == {"engine": 250.0}

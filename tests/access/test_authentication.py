@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
+from kgserve.access.authentication import OWNER, Authenticator, Keyring, check_may_start
 from kgserve.access.caller import LOCAL, NOBODY, Caller
-from kgserve.access.door import OWNER, Door, check_may_start
-from kgserve.access.key import mint
-from kgserve.access.key_file import KEY_FILE, add_key, read_keys, revoke_key
-from kgserve.access.keyring import Keyring
+from kgserve.access.keys import KEY_FILE, add_key, mint, read_keys, revoke_key
 from kgserve.errors import Conflict, InvalidInput, Unauthenticated
 from kgserve.settings import Settings
 from tests.access.keys import given, now
@@ -20,16 +18,16 @@ ELSEWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound here
 TOKEN = "t" * 43
 
 
-def door(data: Path, host: str = "127.0.0.1", *, insecure: bool = False) -> Door:
-    return Door(Settings(data_dir=data, host=host, insecure_no_auth=insecure), Keyring(data), TOKEN)
+def authenticator(data: Path, host: str = "127.0.0.1", *, insecure: bool = False) -> Authenticator:
+    return Authenticator(Settings(data_dir=data, host=host, insecure_no_auth=insecure), Keyring(data), TOKEN)
 
 
-def enter(at: Door, text: str | None = None, path: str = "/api/memory") -> Caller:
+def enter(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> Caller:
     headers = [(b"authorization", f"Bearer {text}".encode())] if text is not None else []
-    return at.caller(path, b"", headers)
+    return at.authenticate(path, b"", headers)
 
 
-def refuses(at: Door, text: str | None = None, path: str = "/api/memory") -> bool:
+def refuses(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> bool:
     try:
         enter(at, text, path)
     except Unauthenticated:
@@ -38,20 +36,20 @@ def refuses(at: Door, text: str | None = None, path: str = "/api/memory") -> boo
 
 
 def test_this_machine_is_open_until_there_is_a_key(tmp_path: Path) -> None:
-    at = door(tmp_path)
+    at = authenticator(tmp_path)
     assert enter(at) is enter(at, "nonsense") is LOCAL
     text = given(tmp_path, "read", name="k")
     assert refuses(at)
     assert enter(at, text).name == "k"
     assert enter(at, TOKEN) is OWNER
-    assert not at.stands(LOCAL)
-    assert at.stands(OWNER)
+    assert not at.still_valid(LOCAL)
+    assert at.still_valid(OWNER)
 
 
 @pytest.mark.abuse(27)
 def test_other_addresses_never_open(tmp_path: Path) -> None:
     """ABUSE 27: neither at first, nor when the last key goes while the server runs."""
-    at = door(tmp_path, ELSEWHERE)
+    at = authenticator(tmp_path, ELSEWHERE)
     assert refuses(at)
     text = given(tmp_path, "read")
     assert enter(at, text).role == "read"
@@ -62,14 +60,14 @@ def test_other_addresses_never_open(tmp_path: Path) -> None:
 
 
 def test_without_keys_on_request(tmp_path: Path) -> None:
-    at = door(tmp_path, ELSEWHERE, insecure=True)
+    at = authenticator(tmp_path, ELSEWHERE, insecure=True)
     assert enter(at) is LOCAL
     given(tmp_path, "read")
     assert refuses(at), "who makes a key wants it asked for"
 
 
 def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
-    at = door(tmp_path, ELSEWHERE)
+    at = authenticator(tmp_path, ELSEWHERE)
     assert enter(at, path="/health") is enter(at, "nonsense", path="/ready") is NOBODY
     assert not NOBODY.sees("a")
     for path in ("/healthy", "/health/", "//health", "/HEALTH", "/ready/x"):
@@ -79,8 +77,8 @@ def test_what_watches_over_the_process_needs_no_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("header", [b"bearer %s", b"BEARER  %s ", b"Bearer %s"])
 def test_the_scheme_in_any_case(header: bytes, tmp_path: Path) -> None:
     text = given(tmp_path, "read")
-    at = door(tmp_path)
-    assert at.caller("/", b"", [(b"authorization", header % text.encode())]).role == "read"
+    at = authenticator(tmp_path)
+    assert at.authenticate("/", b"", [(b"authorization", header % text.encode())]).role == "read"
 
 
 def test_whether_it_may_start(tmp_path: Path) -> None:
@@ -106,13 +104,13 @@ def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict
     proxied = Settings(data_dir=tmp_path, **options)
     with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
         check_may_start(proxied, tmp_path)
-    assert refuses(Door(proxied, Keyring(tmp_path)))
+    assert refuses(Authenticator(proxied, Keyring(tmp_path)))
     insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
     check_may_start(insecure, tmp_path)
-    assert enter(Door(insecure, Keyring(tmp_path))) is LOCAL
+    assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL
     text = given(tmp_path, "read")
     check_may_start(proxied, tmp_path)
-    at = Door(proxied, Keyring(tmp_path))
+    at = Authenticator(proxied, Keyring(tmp_path))
     assert enter(at, text).role == "read"
     (tmp_path / KEY_FILE).unlink()
     assert refuses(at), "it does not open when the keys go"
@@ -121,7 +119,7 @@ def test_a_server_behind_a_proxy_is_open_to_others(tmp_path: Path, options: dict
 def test_names_of_this_machine_let_nobody_in(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
     check_may_start(named, tmp_path)
-    assert enter(Door(named, Keyring(tmp_path))) is LOCAL
+    assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL
 
 
 def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_a_link_to_keys_that_are_gone_opens_nothing(tmp_path: Path) -> None:
     text = given(data, "read")
     (data / KEY_FILE).rename(elsewhere)
     (data / KEY_FILE).symlink_to(elsewhere)
-    at = door(data)
+    at = authenticator(data)
     assert enter(at, text).role == "read"
     elsewhere.rename(tmp_path / "away")
     assert refuses(at)
@@ -146,7 +144,7 @@ def test_every_change_of_the_file_is_seen(tmp_path: Path) -> None:
         assert ring.caller(text) is not None
         revoke_key(tmp_path, f"k{number}", now())
         assert ring.caller(text) is None
-        assert not ring.stands(text[4:12])
+        assert not ring.is_active(text[4:12])
     assert not ring.empty
     assert not ring.usable
 
