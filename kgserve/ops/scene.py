@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import msgspec
 
+from kgserve.embedding.cache import QueryVectors
 from kgserve.ops.graphs import Graph, PastGraph, PresentGraph
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import world_moment
 from kgserve.store.store import Store
-from kgserve.views.embeddings import QueryVectors
 from kgserve.views.historian import Historian
 from kgserve.views.indexes import Indexes
 from kgserve.views.lookback import Lookback

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.views.filters import Filter, Marks
+from kgserve.views.text import Filter, Marks
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_CHARACTER = b"\xff"  # in no text of UTF-8

@@ -16,14 +16,13 @@ import time
 import structlog
 
 from kgserve.allocator import give_back
+from kgserve.embedding.cache import QueryVectors
+from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.metrics.observation import Embedding
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.embeddings import QueryVectors
 from kgserve.views.follower import Stopped, View
 from kgserve.views.indexes import Indexes
-from kgserve.views.metered import MeteredEmbedder
 
 log = structlog.get_logger()
 

@@ -9,17 +9,16 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
+from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
-from kgserve.views.filters import ANYTHING, Filter
 from kgserve.views.follower import IndexFollower, IndexState, folder_bytes
 from kgserve.views.following import Step
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
 from kgserve.views.model_mark import read_model, write_model
 from kgserve.views.past import PastKeywordFollower, PastState, PastVectorFollower
-from kgserve.views.text import Text
+from kgserve.views.text import ANYTHING, Filter, Text
 from kgserve.views.vector import VectorHit, VectorIndex
 
 EMBED_AT_ONCE = 128

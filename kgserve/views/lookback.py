@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import Unavailable
-from kgserve.views.filters import Filter
 from kgserve.views.follower import IndexFollower, View
 from kgserve.views.historian import HistoryFollower
 from kgserve.views.indexes import Indexes
 from kgserve.views.past import PastFollower
+from kgserve.views.text import Filter
 
 WAIT_SECONDS = 10.0
 

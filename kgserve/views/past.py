@@ -17,18 +17,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.embedding.cache import EmbeddingCache, embed_cached
+from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
 from kgserve.history.ended import Ended, Place, read_ended
 from kgserve.history.history import State
 from kgserve.model.rows import NodeRow
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.embeddings import EmbeddingCache, embed_cached
-from kgserve.views.filters import Filter
 from kgserve.views.follower import View, folder_bytes
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
 from kgserve.views.past_vectors import PastVectors, forget
-from kgserve.views.text import Text, past_key
+from kgserve.views.text import Filter, Text, past_key
 from kgserve.views.vector import VectorHit
 
 Found = TypeVar("Found")

@@ -11,30 +11,21 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from kgserve.views.filters import Filter
-from kgserve.views.past_matrix import VectorFile, products
-from kgserve.views.past_runs import Columns, Numbers, Runs
-from kgserve.views.past_table import (
-    FORGET_UNUSED,
-    PUT,
-    check_vectors,
-    connect,
-    put_run,
-    read_runs,
-    run_values,
-    text_key,
-    vector_checksum,
-)
-from kgserve.views.text import Text
+from kgserve.decoding import msgpack_decoder
+from kgserve.views.matrix import VectorFile, Vectors, products
+from kgserve.views.text import NO_MARKS, Filter, Marks, Text
 from kgserve.views.vector import VectorHit
 
 # A file of so many rows may keep as many that nobody names.
@@ -42,8 +33,38 @@ SMALL = 1024
 _IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
 _HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
 _FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_LEAST_ROOM = 64
 
-Vectors = NDArray[np.float32]
+_VERSION = 1
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS vector (place INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE, hash INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS run (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    type TEXT NOT NULL, vector INTEGER NOT NULL, marks BLOB, hash INTEGER NOT NULL, UNIQUE (id, first)
+);
+CREATE INDEX IF NOT EXISTS run_by_vector ON run (vector);
+CREATE TABLE IF NOT EXISTS cursor (
+    one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, model TEXT NOT NULL,
+    dimensions INTEGER NOT NULL, file INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
+"""
+_FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
+_RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
+_KNOWN = "SELECT 1 FROM run WHERE id = :id AND first <= :first AND last >= :last"
+_LENGTHENED = f"{_RUN} WHERE id = :id AND last = :first AND type = :type AND vector = :vector AND marks IS :marks"
+_BEGUN = f"{_RUN} WHERE id = :id AND first = :first"
+_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
+
+Numbers = NDArray[np.int64]
+Word = TypeVar("Word", bound=Hashable)
+
+_encode = msgspec.msgpack.Encoder().encode
+_marks = msgpack_decoder(Marks).decode
 
 
 class PastVectors:
@@ -69,7 +90,7 @@ class PastVectors:
         return {
             text.content
             for text in texts
-            if self._read("SELECT 1 FROM vector WHERE text = ?", (text_key(text.content),))
+            if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(text.content),))
         }
 
     def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
@@ -80,16 +101,16 @@ class PastVectors:
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
-                put = [run for text in texts if (run := put_run(transaction, text)) is not None]
+                put = [run for text in texts if (run := _put_run(transaction, text)) is not None]
                 if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (ended,)).rowcount:
-                    transaction.execute(FORGET_UNUSED)
+                    transaction.execute(_FORGET_UNUSED)
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
             runs, file = self._held
             if forgotten:
                 file = self._shrunk(file)
-                self._held = Runs(read_runs(self._writer)), file
+                self._held = Runs(_read_runs(self._writer)), file
             else:
                 for run in put:
                     runs.put(run)
@@ -156,7 +177,7 @@ class PastVectors:
 
     def _checked(self) -> tuple[sqlite3.Connection, tuple[Runs, VectorFile]]:
         """What is there. Raises sqlite3.DatabaseError when it is damaged, or of another model."""
-        connection = connect(self._folder / "texts.sqlite")
+        connection = _connect(self._folder / "texts.sqlite")
         try:
             model, dimensions, number = connection.execute("SELECT model, dimensions, file FROM cursor").fetchone()
             if model and (model, dimensions) != (self._model, self._dimensions):
@@ -166,8 +187,8 @@ class PastVectors:
                 if each != path:
                     each.unlink()
             file = VectorFile(path, self._dimensions)
-            check_vectors(connection, file.rows)
-            return connection, (Runs(read_runs(connection)), file)
+            _check_vectors(connection, file.rows)
+            return connection, (Runs(_read_runs(connection)), file)
         except BaseException:
             connection.close()
             raise
@@ -183,13 +204,13 @@ class PastVectors:
         new = {
             key: vectors[text]
             for text in vectors
-            if not transaction.execute(known, (key := text_key(text),)).fetchone()
+            if not transaction.execute(known, (key := _text_key(text),)).fetchone()
         }
         if new:
             rows = np.stack([*new.values()]).astype("<f4")
             self._held[1].write(self._used, rows)
             values = [
-                (place, key, vector_checksum(key, row))
+                (place, key, _vector_checksum(key, row))
                 for place, (key, row) in enumerate(zip(new, rows, strict=True), self._used)
             ]
             transaction.executemany("INSERT INTO vector VALUES (?, ?, ?)", values)
@@ -208,12 +229,212 @@ class PastVectors:
             transaction.executemany(
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
-            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in read_runs(transaction)]
-            transaction.executemany(PUT, [run_values(run) for run in runs])
+            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in _read_runs(transaction)]
+            transaction.executemany(_PUT, [_run_values(run) for run in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
         file.path.unlink()
         return copied
+
+
+# In memory: when texts held, and what filters ask of them
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A text that an entity had from commit ``first`` to before ``last``; ``vector`` is the row of its vector."""
+
+    number: int
+    id: str
+    first: int
+    last: int
+    type: str
+    vector: int
+    marks: Marks | None
+
+
+class _Words(Generic[Word]):
+    """Numbers for values of which there are few."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Word, int] = {}
+
+    def number(self, word: Word) -> int:
+        return self._numbers.setdefault(word, len(self._numbers))
+
+    def chosen(self, words: Iterable[Word]) -> Numbers:
+        """The numbers of those of some words that there are."""
+        return np.array([self._numbers[word] for word in words if word in self._numbers], np.int64)
+
+    def all(self) -> list[Word]:
+        return list(self._numbers)
+
+
+class _Columns(msgspec.Struct, frozen=True):
+    """The runs that there were at one time, by their place: each column of shape (runs,).
+
+    What says nothing of its validity or freshness has the earliest and the latest moment there is.
+    """
+
+    number: Numbers
+    first: Numbers
+    last: Numbers
+    vector: Numbers
+    type: Numbers
+    tags: Numbers
+    valid_from: Numbers
+    valid_to: Numbers
+    freshness_at: Numbers
+
+
+_WIDTH = len(_Columns.__struct_fields__)
+
+
+class Runs:
+    """Runs in the order of their numbers. One thread puts them; whoever has asked for `columns` may keep them.
+
+    A place that is not taken yet holds zeros, which stand for a text that never held.
+    """
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._types = _Words[str]()
+        self._tags = _Words[tuple[str, ...]]()
+        rows = [self._row(run) for run in runs]
+        self._count = len(rows)
+        self._table = np.array(rows, np.int64).reshape(-1, _WIDTH).T.copy()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def columns(self) -> _Columns:
+        """All runs."""
+        # The count first: a table that is newer than it holds that many, too.
+        count = self._count
+        return _Columns(*self._table[:, :count])
+
+    def put(self, run: Run) -> None:
+        """Add a run, or say anew until when one with the same number held."""
+        place = int(np.searchsorted(self._table[0, : self._count], run.number))
+        if place == self._table.shape[1]:
+            self._grow()
+        self._table[:, place] = self._row(run)
+        self._count = max(self._count, place + 1)
+
+    def passing(self, only: Filter) -> tuple[_Columns, Numbers]:
+        """The runs, and the places of those that held as of ``only.as_of`` and pass, but for what their ids are."""
+        runs, at = self.columns, only.as_of or 0
+        passes = (runs.first <= at) & (runs.last > at)
+        if only.types is not None:
+            passes &= np.isin(runs.type, self._types.chosen(only.types))
+        if only.tags:
+            tagged = self._tags.chosen(tags for tags in self._tags.all() if only.tags.issubset(tags))
+            passes &= np.isin(runs.tags, tagged)
+        if only.valid_at is not None:
+            passes &= (runs.valid_from <= only.valid_at) & (only.valid_at < runs.valid_to)
+        if only.fresh_at is not None:
+            passes &= only.fresh_at < runs.freshness_at
+        return runs, np.flatnonzero(passes)
+
+    def _grow(self) -> None:
+        # Copied, not moved: whoever reads the old one goes on with it.
+        room = np.zeros((_WIDTH, max(_LEAST_ROOM, 2 * self._count)), np.int64)
+        room[:, : self._count] = self._table[:, : self._count]
+        self._table = room
+
+    def _row(self, run: Run) -> tuple[int, ...]:
+        marks = run.marks or NO_MARKS
+        return (
+            run.number,
+            run.first,
+            run.last,
+            run.vector,
+            self._types.number(run.type),
+            self._tags.number(marks.tags),
+            _EARLIEST if marks.valid_from is None else marks.valid_from,
+            _LATEST if marks.valid_to is None else marks.valid_to,
+            _LATEST if marks.freshness_at is None else marks.freshness_at,
+        )
+
+
+# In SQLite: whose the vectors are
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
+    connection = sqlite3.connect(path, check_same_thread=False)
+    # What a flipped bit has made of a text is to be read, and then not to fit its checksum.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    try:
+        if connection.execute(_FOREIGN, (_VERSION,)).fetchone()[0]:
+            raise sqlite3.DatabaseError("the file is of another kind")
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
+    """Raise sqlite3.DatabaseError unless every vector that the file names is among some rows, as it was written."""
+    for place, key, checksum in connection.execute("SELECT place, text, hash FROM vector"):
+        if place >= len(rows) or _vector_checksum(key, rows[place]) != checksum:
+            raise sqlite3.DatabaseError("a vector does not fit its checksum")
+
+
+def _read_runs(connection: sqlite3.Connection) -> Iterator[Run]:
+    """All runs in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
+    return (_run(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    *values, marks, checksum = row
+    if _text_checksum((*values, marks)) != checksum:
+        raise sqlite3.DatabaseError("a text does not fit its checksum")
+    number, node_id, first, last, type_, vector = values
+    return Run(number, node_id, first, last, type_, vector, None if marks is None else _marks(marks))
+
+
+def _run_values(run: Run) -> tuple[Any, ...]:
+    """What `_PUT` stores of a run."""
+    marks = None if run.marks is None else _encode(run.marks)
+    values = (run.number, run.id, run.first, run.last, run.type, run.vector, marks)
+    return *values, _text_checksum(values)
+
+
+def _put_run(transaction: sqlite3.Connection, text: Text) -> Run | None:
+    """Add a past text, or lengthen the one before that said the same; None when it is there."""
+    key = _text_key(text.content)
+    place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
+    marks = None if text.marks is None else _encode(text.marks)
+    run = Run(0, text.id, text.since, text.until or 0, text.type, place, text.marks)
+    values = {**msgspec.structs.asdict(run), "marks": marks}
+    if transaction.execute(_KNOWN, values).fetchone():
+        return None
+    if before := transaction.execute(_LENGTHENED, values).fetchone():
+        run = msgspec.structs.replace(_run(before), last=run.last)
+    elif begun := transaction.execute(_BEGUN, values).fetchone():
+        run = msgspec.structs.replace(run, number=begun[0])
+    else:
+        next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
+        run = msgspec.structs.replace(run, number=transaction.execute(next_number).fetchone()[0])
+    transaction.execute(_PUT, _run_values(run))
+    return run
+
+
+def _text_key(content: str) -> bytes:
+    """What names the vector of a text."""
+    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _text_checksum(values: tuple[Any, ...]) -> int:
+    return xxhash.xxh3_64_intdigest(_encode(values)) >> 1
+
+
+def _vector_checksum(key: bytes, row: Vectors) -> int:
+    """The checksum of a vector and what names it."""
+    # SQLite's integers are signed.
+    return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
 
 
 def forget(folder: Path) -> None:
@@ -221,7 +442,7 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _places(runs: Columns, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+def _places(runs: _Columns, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """The places of runs by their numbers, with their ids; what the columns do not have yet is left out."""
     for node_id, number in found:
         place = int(np.searchsorted(runs.number, number))

@@ -13,10 +13,10 @@ import httpx
 import msgspec
 
 from kgserve.app import Server, bind, create_app, uvicorn_config
+from kgserve.embedding.embedder import load_embedder
 from kgserve.http.problem import KINDS
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 from tests.engines import ENGINE

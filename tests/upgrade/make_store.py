@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.embedding.embedder import load_embedder
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
 from kgserve.ops import history, stores
 from kgserve.ops.delete import delete_edge, delete_node
@@ -32,7 +33,6 @@ from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.ops.past_export import export_as_of
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import structlog
 
+from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.events import Event
-from kgserve.views.hashing import HashingEmbedder
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
 from tests.views.indexing import (
     FailingEmbedder,

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from kgserve.views.filters import Filter, Marks
 from kgserve.views.keyword import KeywordIndex
-from kgserve.views.text import Text
+from kgserve.views.text import Filter, Marks, Text
 
 WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.views.filters import Filter, Marks
-from kgserve.views.past_matrix import VectorFile, products
+from kgserve.views.matrix import VectorFile, products
 from kgserve.views.past_vectors import SMALL, PastVectors
-from kgserve.views.text import Text
+from kgserve.views.text import Filter, Marks, Text
 from kgserve.views.vector import VectorHit
 from tests.store.writing import flip
 

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kgserve.views import vector_rows
-from kgserve.views.fair_lock import FairLock
-from kgserve.views.filters import NO_MARKS, Filter, Marks
-from kgserve.views.vector import VectorIndex
+from kgserve.views import matrix, vector
+from kgserve.views.text import NO_MARKS, Filter, Marks
+from kgserve.views.vector import FairLock, VectorIndex
 
 WIDTH = 8
 TIMES = st.none() | st.integers(-2, 2)
@@ -172,7 +171,7 @@ def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int) -> None:
-    count = vector_rows.IN_MEMORY + 500
+    count = matrix.IN_MEMORY + 500
     vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
     for first in range(0, count, 700):
@@ -194,7 +193,7 @@ def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
     index.save(1)
-    monkeypatch.setattr(vector_rows, "_HEADER_BYTES", 104)
+    monkeypatch.setattr(vector, "_HEADER_BYTES", 104)
     found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 

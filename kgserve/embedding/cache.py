@@ -19,8 +19,8 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
+from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.views.embed import Embedder
 
 log = structlog.get_logger()
 
