@@ -46,7 +46,7 @@ from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
 from kgserve.views.companions import open_all
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from kgserve.store.pool import StorePool
-    from kgserve.views.historian import Historian
+    from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from kgserve.mcp.work import Work
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
     from kgserve.store.pool import StorePool
-    from kgserve.views.historian import Historian
+    from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
 
 log = structlog.get_logger()

@@ -19,7 +19,7 @@ from kgserve.ops.opening import patiently
 from kgserve.ops.shares import Shares
 from kgserve.store.pool import StorePool
 from kgserve.store.scoped import seen_by
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 P = ParamSpec("P")

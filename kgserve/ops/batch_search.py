@@ -10,7 +10,7 @@ from kgserve.model.requests import BatchSearchRequest, SearchRequest, SearchVari
 from kgserve.ops.scene import Moment, at_moment
 from kgserve.ops.search import Finder, await_sequence, opened
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 DEFAULT_LIMIT = 20

@@ -10,7 +10,7 @@ from kgserve.ops.graphs import Graph
 from kgserve.ops.scene import Moment, at_moment
 from kgserve.ops.search import MAX_LIMIT, Finder, await_sequence, opened
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 

@@ -15,7 +15,7 @@ from kgserve.ops import render
 from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.history import Historian, HistoryFollower
 
 MAX_VERSIONS = 1_000
 MAX_BYTES = 16 << 20

@@ -11,8 +11,7 @@ import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.model.events import REST, Event, EventKind, Position, Selection, format_positions
-from kgserve.store.commits import Entry
-from kgserve.store.feed import Reader
+from kgserve.store.feed import Entry, Reader
 from kgserve.store.pool import StorePool
 
 MAX_STORES = 1_000

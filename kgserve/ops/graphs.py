@@ -17,7 +17,7 @@ from kgserve.model.walk import Walk, by_levels
 from kgserve.ops.validity import MAX_SHOWN
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
-from kgserve.views.historian import HistoryFollower
+from kgserve.views.history import HistoryFollower
 
 EVERY_EDGE = 1 << 62
 # One more than a hub has shows that it is one.

@@ -36,7 +36,7 @@ from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.submit import submit
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import DAY, Historian, HistoryFollower
+from kgserve.views.history import DAY, Historian, HistoryFollower
 
 _EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
 MAX_STATES = 200

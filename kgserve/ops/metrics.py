@@ -18,7 +18,7 @@ from kgserve.metrics.instruments import Labels
 from kgserve.metrics.observation import Observation
 from kgserve.ops.store_metrics import Standing, of_stores, standings
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 _MICROSECONDS = 1e6

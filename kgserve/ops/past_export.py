@@ -17,7 +17,7 @@ from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import Held, valid_moment
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.history import Historian, HistoryFollower
 
 ROWS_AT_ONCE = 5_000
 

@@ -12,9 +12,8 @@ from kgserve.ops.graphs import Graph, PastGraph, PresentGraph
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import world_moment
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
-from kgserve.views.indexes import Indexes
-from kgserve.views.lookback import Lookback
+from kgserve.views.history import Historian
+from kgserve.views.indexes import Indexes, IndexesAsOf
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -31,7 +30,7 @@ class Scene(msgspec.Struct, frozen=True):
     at: int | None
     valid_at: int | None
     graph: Graph
-    indexes: Indexes | Lookback
+    indexes: Indexes | IndexesAsOf
     queries: QueryVectors
 
 
@@ -42,8 +41,8 @@ def at_moment(store: Store, indexes: Indexes, moment: Moment) -> Generator[Scene
     valid_at = world_moment(moment.valid_at, store, past)
     if past is not None:
         history, at = past.of(store)
-        lookback = Lookback(indexes, history, at)
-        yield Scene(at, valid_at, PastGraph(history, at, valid_at), lookback, indexes.queries)
+        then = IndexesAsOf(indexes, history, at)
+        yield Scene(at, valid_at, PastGraph(history, at, valid_at), then, indexes.queries)
         return
     with store.reading() as rows:
         yield Scene(None, valid_at, PresentGraph(rows, valid_at), indexes, indexes.queries)

@@ -21,7 +21,7 @@ from kgserve.model.walk import clamp
 from kgserve.ops import render
 from kgserve.ops.scene import Moment, Scene, at_moment
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from kgserve.views.text import Filter

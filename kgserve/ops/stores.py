@@ -26,7 +26,7 @@ from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import USUAL, Store
 from kgserve.store.summary import closed_state
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100

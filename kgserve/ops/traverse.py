@@ -17,7 +17,7 @@ from kgserve.ops.validity import world_moment
 from kgserve.rows.walk import edges_json, nodes_json, walk
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 
 _decode = json_decoder(TraverseAnswer).decode
 

@@ -9,7 +9,7 @@ import msgspec
 from kgserve.embedding.embedder import for_indexing, load_embedder
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 

@@ -49,7 +49,7 @@ class Frequencies(msgspec.Struct, frozen=True):
     documents: int
     holding: Mapping[tuple[str, str], int]
 
-    def beside(self, other: Frequencies) -> dict[tuple[str, str], float]:
+    def boosts(self, other: Frequencies) -> dict[tuple[str, str], float]:
         """By how much each term is worth more among the texts of both indexes than in this one alone."""
         together = self.documents + other.documents
         return {
@@ -144,7 +144,7 @@ class KeywordIndex:
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
             before = past_key(str(searcher.doc(address)["id"][0]))
-            if before.says == text.says.hex():
+            if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text
 
@@ -161,14 +161,14 @@ class KeywordIndex:
         only: Filter = ANYTHING,
         *,
         syntax: bool = False,
-        beside: Frequencies | None = None,
+        other: Frequencies | None = None,
     ) -> list[KeywordHit]:
         """The best entities for the words of a text, best first; hits are named by keys.
 
         ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none. Words are as
-        rare as they are in this index, or in this one and that of ``beside`` together.
+        rare as they are in this index, or in this one and the ``other`` together.
         """
-        query = self._parsed(text) if syntax else self._any_of(self.terms(text), beside)
+        query = self._parsed(text) if syntax else self._any_of(self.terms(text), other)
         if query is None:
             return []
         searcher = self._index.searcher()
@@ -225,10 +225,10 @@ class KeywordIndex:
         self._index.reload()
         self._documents = _documents(self._folder)
 
-    def _any_of(self, terms: dict[str, float], beside: Frequencies | None) -> tantivy.Query | None:
+    def _any_of(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
         if not terms:
             return None
-        factors = self.frequencies(terms).beside(beside) if beside else {}
+        factors = self.frequencies(terms).boosts(other) if other else {}
         parts = [
             self._term(field, term, weight * factors.get((field, term), 1.0))
             for term, weight in terms.items()
@@ -325,10 +325,10 @@ def _document(entity: Text) -> tantivy.Document:
 def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
     yield "since", entity.since
     yield "until", entity.until
-    if entity.marks is not None:
-        yield "valid_from", entity.marks.valid_from
-        yield "valid_to", entity.marks.valid_to
-        yield "freshness_at", entity.marks.freshness_at
+    if entity.facets is not None:
+        yield "valid_from", entity.facets.valid_from
+        yield "valid_to", entity.facets.valid_to
+        yield "freshness_at", entity.facets.freshness_at
 
 
 def _key_of(node_id: str) -> str:

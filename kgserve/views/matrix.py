@@ -98,7 +98,7 @@ class VectorFile:
         return np.frombuffer(mapped, "<f4").reshape(count, self._dimensions)
 
 
-class Rows:
+class VectorRows:
     """The vectors of an index: in memory while they are few, else in a file without a name.
 
     What it holds is in the saved index and in the cache of embeddings. One thread appends; who has the lock of the

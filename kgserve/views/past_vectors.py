@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
 from kgserve.views.matrix import VectorFile, Vectors, products
-from kgserve.views.text import NO_MARKS, Filter, Marks, Text
+from kgserve.views.text import NO_FACETS, Facets, Filter, Text
 from kgserve.views.vector import VectorHit
 
 # A file of so many rows may keep as many that nobody names.
@@ -55,7 +55,7 @@ INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
 _FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 _RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
 _KNOWN = "SELECT 1 FROM run WHERE id = :id AND first <= :first AND last >= :last"
-_LENGTHENED = f"{_RUN} WHERE id = :id AND last = :first AND type = :type AND vector = :vector AND marks IS :marks"
+_LENGTHENED = f"{_RUN} WHERE id = :id AND last = :first AND type = :type AND vector = :vector AND marks IS :facets"
 _BEGUN = f"{_RUN} WHERE id = :id AND first = :first"
 _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
@@ -64,7 +64,7 @@ Numbers = NDArray[np.int64]
 Word = TypeVar("Word", bound=Hashable)
 
 _encode = msgspec.msgpack.Encoder().encode
-_marks = msgpack_decoder(Marks).decode
+_facets = msgpack_decoder(Facets).decode
 
 
 class PastVectors:
@@ -101,7 +101,7 @@ class PastVectors:
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
-                put = [run for text in texts if (run := _put_run(transaction, text)) is not None]
+                put = [run for text in texts if (run := _put_text(transaction, text)) is not None]
                 if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (ended,)).rowcount:
                     transaction.execute(_FORGET_UNUSED)
                 values = (sequence, self._model, self._dimensions)
@@ -110,7 +110,7 @@ class PastVectors:
             runs, file = self._held
             if forgotten:
                 file = self._shrunk(file)
-                self._held = Runs(_read_runs(self._writer)), file
+                self._held = PastTexts(_read_texts(self._writer)), file
             else:
                 for run in put:
                     runs.put(run)
@@ -164,7 +164,7 @@ class PastVectors:
 
     # Opening
 
-    def _opened(self) -> tuple[sqlite3.Connection, tuple[Runs, VectorFile]]:
+    def _opened(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             return self._checked()
@@ -175,7 +175,7 @@ class PastVectors:
         self._folder.mkdir()
         return self._checked()
 
-    def _checked(self) -> tuple[sqlite3.Connection, tuple[Runs, VectorFile]]:
+    def _checked(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
         """What is there. Raises sqlite3.DatabaseError when it is damaged, or of another model."""
         connection = _connect(self._folder / "texts.sqlite")
         try:
@@ -188,7 +188,7 @@ class PastVectors:
                     each.unlink()
             file = VectorFile(path, self._dimensions)
             _check_vectors(connection, file.rows)
-            return connection, (Runs(_read_runs(connection)), file)
+            return connection, (PastTexts(_read_texts(connection)), file)
         except BaseException:
             connection.close()
             raise
@@ -229,8 +229,8 @@ class PastVectors:
             transaction.executemany(
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
-            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in _read_runs(transaction)]
-            transaction.executemany(_PUT, [_run_values(run) for run in runs])
+            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in _read_texts(transaction)]
+            transaction.executemany(_PUT, [_values(run) for run in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
         file.path.unlink()
@@ -240,8 +240,8 @@ class PastVectors:
 # In memory: when texts held, and what filters ask of them
 
 
-class Run(msgspec.Struct, frozen=True):
-    """A text that an entity had from commit ``first`` to before ``last``; ``vector`` is the row of its vector."""
+class PastText(msgspec.Struct, frozen=True):
+    """A row of the table: a text that an entity had from commit ``first`` to before ``last``, with its vector's row."""
 
     number: int
     id: str
@@ -249,7 +249,7 @@ class Run(msgspec.Struct, frozen=True):
     last: int
     type: str
     vector: int
-    marks: Marks | None
+    facets: Facets | None
 
 
 class _Words(Generic[Word]):
@@ -270,7 +270,7 @@ class _Words(Generic[Word]):
 
 
 class _Columns(msgspec.Struct, frozen=True):
-    """The runs that there were at one time, by their place: each column of shape (runs,).
+    """The past texts that there were at one time, by their place: each column of shape (texts,).
 
     What says nothing of its validity or freshness has the earliest and the latest moment there is.
     """
@@ -289,13 +289,13 @@ class _Columns(msgspec.Struct, frozen=True):
 _WIDTH = len(_Columns.__struct_fields__)
 
 
-class Runs:
-    """Runs in the order of their numbers. One thread puts them; whoever has asked for `columns` may keep them.
+class PastTexts:
+    """Past texts in the order of their numbers. One thread puts them; whoever has asked for `columns` may keep them.
 
     A place that is not taken yet holds zeros, which stand for a text that never held.
     """
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, runs: Iterable[PastText] = ()) -> None:
         self._types = _Words[str]()
         self._tags = _Words[tuple[str, ...]]()
         rows = [self._row(run) for run in runs]
@@ -307,13 +307,13 @@ class Runs:
 
     @property
     def columns(self) -> _Columns:
-        """All runs."""
+        """All texts."""
         # The count first: a table that is newer than it holds that many, too.
         count = self._count
         return _Columns(*self._table[:, :count])
 
-    def put(self, run: Run) -> None:
-        """Add a run, or say anew until when one with the same number held."""
+    def put(self, run: PastText) -> None:
+        """Add a text, or say anew until when one with the same number held."""
         place = int(np.searchsorted(self._table[0, : self._count], run.number))
         if place == self._table.shape[1]:
             self._grow()
@@ -321,7 +321,7 @@ class Runs:
         self._count = max(self._count, place + 1)
 
     def passing(self, only: Filter) -> tuple[_Columns, Numbers]:
-        """The runs, and the places of those that held as of ``only.as_of`` and pass, but for what their ids are."""
+        """The texts, and the places of those that held as of ``only.as_of`` and pass, but for what their ids are."""
         runs, at = self.columns, only.as_of or 0
         passes = (runs.first <= at) & (runs.last > at)
         if only.types is not None:
@@ -341,18 +341,18 @@ class Runs:
         room[:, : self._count] = self._table[:, : self._count]
         self._table = room
 
-    def _row(self, run: Run) -> tuple[int, ...]:
-        marks = run.marks or NO_MARKS
+    def _row(self, run: PastText) -> tuple[int, ...]:
+        facets = run.facets or NO_FACETS
         return (
             run.number,
             run.first,
             run.last,
             run.vector,
             self._types.number(run.type),
-            self._tags.number(marks.tags),
-            _EARLIEST if marks.valid_from is None else marks.valid_from,
-            _LATEST if marks.valid_to is None else marks.valid_to,
-            _LATEST if marks.freshness_at is None else marks.freshness_at,
+            self._tags.number(facets.tags),
+            _EARLIEST if facets.valid_from is None else facets.valid_from,
+            _LATEST if facets.valid_to is None else facets.valid_to,
+            _LATEST if facets.freshness_at is None else facets.freshness_at,
         )
 
 
@@ -382,43 +382,43 @@ def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
             raise sqlite3.DatabaseError("a vector does not fit its checksum")
 
 
-def _read_runs(connection: sqlite3.Connection) -> Iterator[Run]:
-    """All runs in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
-    return (_run(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
+def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
+    """All texts in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
+    return (_past_text(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
 
 
-def _run(row: tuple[Any, ...]) -> Run:
-    *values, marks, checksum = row
-    if _text_checksum((*values, marks)) != checksum:
+def _past_text(row: tuple[Any, ...]) -> PastText:
+    *values, facets, checksum = row
+    if _text_checksum((*values, facets)) != checksum:
         raise sqlite3.DatabaseError("a text does not fit its checksum")
     number, node_id, first, last, type_, vector = values
-    return Run(number, node_id, first, last, type_, vector, None if marks is None else _marks(marks))
+    return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
 
 
-def _run_values(run: Run) -> tuple[Any, ...]:
-    """What `_PUT` stores of a run."""
-    marks = None if run.marks is None else _encode(run.marks)
-    values = (run.number, run.id, run.first, run.last, run.type, run.vector, marks)
+def _values(run: PastText) -> tuple[Any, ...]:
+    """What `_PUT` stores of a text."""
+    facets = None if run.facets is None else _encode(run.facets)
+    values = (run.number, run.id, run.first, run.last, run.type, run.vector, facets)
     return *values, _text_checksum(values)
 
 
-def _put_run(transaction: sqlite3.Connection, text: Text) -> Run | None:
+def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     """Add a past text, or lengthen the one before that said the same; None when it is there."""
     key = _text_key(text.content)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
-    marks = None if text.marks is None else _encode(text.marks)
-    run = Run(0, text.id, text.since, text.until or 0, text.type, place, text.marks)
-    values = {**msgspec.structs.asdict(run), "marks": marks}
+    facets = None if text.facets is None else _encode(text.facets)
+    run = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
+    values = {**msgspec.structs.asdict(run), "facets": facets}
     if transaction.execute(_KNOWN, values).fetchone():
         return None
     if before := transaction.execute(_LENGTHENED, values).fetchone():
-        run = msgspec.structs.replace(_run(before), last=run.last)
+        run = msgspec.structs.replace(_past_text(before), last=run.last)
     elif begun := transaction.execute(_BEGUN, values).fetchone():
         run = msgspec.structs.replace(run, number=begun[0])
     else:
         next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
         run = msgspec.structs.replace(run, number=transaction.execute(next_number).fetchone()[0])
-    transaction.execute(_PUT, _run_values(run))
+    transaction.execute(_PUT, _values(run))
     return run
 
 
@@ -443,7 +443,7 @@ def forget(folder: Path) -> None:
 
 
 def _places(runs: _Columns, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """The places of runs by their numbers, with their ids; what the columns do not have yet is left out."""
+    """The places of texts by their numbers, with their ids; what the columns do not have yet is left out."""
     for node_id, number in found:
         place = int(np.searchsorted(runs.number, number))
         if place < len(runs.number) and runs.number[place] == number:

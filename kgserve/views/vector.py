@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from kgserve.decoding import msgpack_decoder
 from kgserve.views import manifest
 from kgserve.views.columns import Columns, Mask
-from kgserve.views.matrix import DENSE, Rows, Vectors, products
-from kgserve.views.text import ANYTHING, Filter, Marks
+from kgserve.views.matrix import DENSE, VectorRows, Vectors, products
+from kgserve.views.text import ANYTHING, Facets, Filter
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class _Entities(msgspec.Struct):
     ids: list[str]
     types: list[str]
     since: list[int]
-    marks: dict[int, Marks]
+    facets: dict[int, Facets] = msgspec.field(name="marks")
 
 
 class FairLock:
@@ -111,7 +111,7 @@ class VectorIndex:
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
         self._columns = Columns()
-        self._rows = Rows(folder.parent, dimensions)
+        self._rows = VectorRows(folder.parent, dimensions)
         self._graph: Any = None
         self.sequence = 0
         self.fresh = not self._load()
@@ -136,7 +136,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: Vectors,
         since: Sequence[int] | None = None,
-        marks: Sequence[Marks | None] = (),
+        facets: Sequence[Facets | None] = (),
     ) -> None:
         """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN.
 
@@ -151,7 +151,7 @@ class VectorIndex:
         for first in range(0, len(ids), _PUT_AT_ONCE):
             some = slice(first, first + _PUT_AT_ONCE)
             with self._lock:
-                self._put(ids[some], types[some], vectors[some], since[some], marks[some])
+                self._put(ids[some], types[some], vectors[some], since[some], facets[some])
         self._settle()
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -166,7 +166,7 @@ class VectorIndex:
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             self._ids, self._labels, self._columns = [], {}, Columns()
-            self._rows = Rows(self._folder.parent, self._dimensions)
+            self._rows = VectorRows(self._folder.parent, self._dimensions)
             self._graph = None
         self.sequence, self.fresh = 0, True
 
@@ -187,7 +187,7 @@ class VectorIndex:
         aside.mkdir(parents=True)
         # Without the lock: nobody else changes anything, and the graph of a large store takes half a second.
         columns = self._columns
-        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.marks())
+        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
         (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
         if self._graph is None:
             np.save(aside / _MATRIX, self._rows.values)
@@ -216,7 +216,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: Vectors,
         since: Sequence[int],
-        marks: Sequence[Marks | None],
+        facets: Sequence[Facets | None],
     ) -> None:
         first = len(self._ids)
         self._rows.append(vectors)
@@ -226,7 +226,9 @@ class VectorIndex:
         for node_id in ids:
             self._forget(node_id)
         self._ids += ids
-        self._columns.add(types, since, {label: found for label, found in enumerate(marks, first) if found is not None})
+        self._columns.add(
+            types, since, {label: found for label, found in enumerate(facets, first) if found is not None}
+        )
         for label, node_id in enumerate(ids, first):
             if node_id in self._labels:
                 self._forget(node_id)
@@ -303,13 +305,13 @@ class VectorIndex:
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
         ids, types = [self._ids[label] for label in labels], self._columns.types
-        columns, marks = Columns(), self._columns.marks()
+        columns, facets = Columns(), self._columns.facets()
         columns.add(
             [types[label] for label in labels],
             self._columns.since[labels],
-            {place: marks[label] for place, label in enumerate(labels.tolist()) if label in marks},
+            {place: facets[label] for place, label in enumerate(labels.tolist()) if label in facets},
         )
-        rows = Rows(self._folder.parent, self._dimensions)
+        rows = VectorRows(self._folder.parent, self._dimensions)
         for first in range(0, live, _BUILT_AT_ONCE):
             rows.append(self._rows.values[labels[first : first + _BUILT_AT_ONCE]])
         graph = self._built(rows.values) if wants_graph else None
@@ -332,7 +334,7 @@ class VectorIndex:
             return False
         entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
         self._ids = entities.ids
-        self._columns.add(entities.types, entities.since, entities.marks)
+        self._columns.add(entities.types, entities.since, entities.facets)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
         for label, node_id in enumerate(self._ids):
             if not node_id:

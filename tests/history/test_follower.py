@@ -14,7 +14,7 @@ from kgserve.model.batch import WriteBatch
 from kgserve.ops.moments import Past
 from kgserve.ops.nodes import get_node
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, flip, layout, opened, settings, until, write
 

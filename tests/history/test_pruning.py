@@ -23,7 +23,7 @@ from kgserve.ops.moments import Past
 from kgserve.ops.nodes import get_node
 from kgserve.ops.past_export import export_as_of
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import DAY, Historian
+from kgserve.views.history import DAY, Historian
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, layout, settings, until, write
 

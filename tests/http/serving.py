@@ -17,7 +17,7 @@ from kgserve.embedding.embedder import load_embedder
 from kgserve.http.problem import KINDS
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from tests.engines import ENGINE
 from tests.internals import assert_no_internals

@@ -32,7 +32,7 @@ from kgserve.ops.traverse import traverse
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from tests.engines import ENGINE
 from tests.property.batches import Batches
 from tests.property.driver import NAME, PATIENCE, Driver, listed

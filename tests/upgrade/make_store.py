@@ -33,7 +33,7 @@ from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.ops.past_export import export_as_of
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 STORE = "garden"

@@ -21,7 +21,7 @@ from kgserve.model.times import format_time
 from kgserve.ops.search import search
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.store.writing import NAME, PATIENCE, settings, write
