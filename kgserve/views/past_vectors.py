@@ -11,12 +11,12 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,8 +24,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
+from kgserve.views.columns import Column, Columns
 from kgserve.views.matrix import VectorFile, Vectors, products
-from kgserve.views.text import NO_FACETS, Facets, Filter, Text
+from kgserve.views.text import Facets, Filter, Text
 from kgserve.views.vector import VectorHit
 
 # A file of so many rows may keep as many that nobody names.
@@ -33,8 +34,6 @@ SMALL = 1024
 _IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
 _HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
 _FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
-_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
-_LEAST_ROOM = 64
 
 _VERSION = 1
 _SCHEMA = """
@@ -61,7 +60,6 @@ _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
 
 Numbers = NDArray[np.int64]
-Word = TypeVar("Word", bound=Hashable)
 
 _encode = msgspec.msgpack.Encoder().encode
 _facets = msgpack_decoder(Facets).decode
@@ -107,13 +105,13 @@ class PastVectors:
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
-            runs, file = self._held
+            texts_held, file = self._held
             if forgotten:
                 file = self._shrunk(file)
                 self._held = PastTexts(_read_texts(self._writer)), file
             else:
                 for run in put:
-                    runs.put(run)
+                    texts_held.put(run)
         self.sequence = sequence
 
     def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
@@ -121,29 +119,31 @@ class PastVectors:
 
         Raises sqlite3.DatabaseError.
         """
-        held, file = self._held
-        runs, places = held.passing(only)
+        texts, file = self._held
+        numbers, rows = texts.passing(only)
         if only.id_prefix:
-            places = places[np.isin(runs.number[places], self._beginning_with(only.id_prefix))]
-        limit = min(limit, len(places))
+            named = np.isin(numbers, self._beginning_with(only.id_prefix))
+            numbers, rows = numbers[named], rows[named]
+        limit = min(limit, len(numbers))
         if limit <= 0:
             return []
-        scores = products(file.rows, runs.vector[places], query)
+        scores = products(file.rows, rows, query)
         least = np.partition(scores, -limit)[-limit]
         best = np.flatnonzero(scores >= least)
         best = best[np.lexsort((best, -scores[best]))][:limit]
-        numbers: list[int] = runs.number[places[best]].tolist()
-        ids = dict(self._read(_IDS, (json.dumps(numbers),)))
+        chosen: list[int] = numbers[best].tolist()
+        ids = dict(self._read(_IDS, (json.dumps(chosen),)))
         # Without an id: forgotten since it was looked for.
-        found = zip(numbers, scores[best].tolist(), strict=True)
+        found = zip(chosen, scores[best].tolist(), strict=True)
         return [VectorHit(ids[number], score) for number, score in found if number in ids]
 
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
         """The vectors of those entities that had other texts as of a commit than now. Raises sqlite3.DatabaseError."""
-        held, file = self._held
-        runs = held.columns
+        texts, file = self._held
         found = [row for node_id in ids for row in self._read(_HELD, (node_id, as_of, as_of))]
-        return {node_id: file.rows[runs.vector[place]].copy() for node_id, place in _places(runs, found)}
+        return {
+            node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
+        }
 
     def close(self) -> None:
         """Release the files."""
@@ -252,108 +252,55 @@ class PastText(msgspec.Struct, frozen=True):
     facets: Facets | None
 
 
-class _Words(Generic[Word]):
-    """Numbers for values of which there are few."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Word, int] = {}
-
-    def number(self, word: Word) -> int:
-        return self._numbers.setdefault(word, len(self._numbers))
-
-    def chosen(self, words: Iterable[Word]) -> Numbers:
-        """The numbers of those of some words that there are."""
-        return np.array([self._numbers[word] for word in words if word in self._numbers], np.int64)
-
-    def all(self) -> list[Word]:
-        return list(self._numbers)
-
-
-class _Columns(msgspec.Struct, frozen=True):
-    """The past texts that there were at one time, by their place: each column of shape (texts,).
-
-    What says nothing of its validity or freshness has the earliest and the latest moment there is.
-    """
-
-    number: Numbers
-    first: Numbers
-    last: Numbers
-    vector: Numbers
-    type: Numbers
-    tags: Numbers
-    valid_from: Numbers
-    valid_to: Numbers
-    freshness_at: Numbers
-
-
-_WIDTH = len(_Columns.__struct_fields__)
-
-
 class PastTexts:
-    """Past texts in the order of their numbers. One thread puts them; whoever has asked for `columns` may keep them.
+    """Past texts by their place: until when each held, the row of its vector, and what filters ask of it.
 
-    A place that is not taken yet holds zeros, which stand for a text that never held.
+    They come in the order of their numbers. One thread puts them; any thread may ask.
     """
 
-    def __init__(self, runs: Iterable[PastText] = ()) -> None:
-        self._types = _Words[str]()
-        self._tags = _Words[tuple[str, ...]]()
-        rows = [self._row(run) for run in runs]
-        self._count = len(rows)
-        self._table = np.array(rows, np.int64).reshape(-1, _WIDTH).T.copy()
+    def __init__(self, texts: Iterable[PastText] = ()) -> None:
+        self._lock = threading.Lock()
+        self._columns = Columns()
+        self._number, self._until, self._vector = Column(np.int64), Column(np.int64), Column(np.int64)
+        self._add(list(texts))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._number.values)
 
-    @property
-    def columns(self) -> _Columns:
-        """All texts."""
-        # The count first: a table that is newer than it holds that many, too.
-        count = self._count
-        return _Columns(*self._table[:, :count])
-
-    def put(self, run: PastText) -> None:
+    def put(self, text: PastText) -> None:
         """Add a text, or say anew until when one with the same number held."""
-        place = int(np.searchsorted(self._table[0, : self._count], run.number))
-        if place == self._table.shape[1]:
-            self._grow()
-        self._table[:, place] = self._row(run)
-        self._count = max(self._count, place + 1)
+        with self._lock:
+            place = self._place(text.number)
+            if place is None:
+                self._add([text])
+            else:
+                self._until.values[place], self._vector.values[place] = text.last, text.vector
 
-    def passing(self, only: Filter) -> tuple[_Columns, Numbers]:
-        """The texts, and the places of those that held as of ``only.as_of`` and pass, but for what their ids are."""
-        runs, at = self.columns, only.as_of or 0
-        passes = (runs.first <= at) & (runs.last > at)
-        if only.types is not None:
-            passes &= np.isin(runs.type, self._types.chosen(only.types))
-        if only.tags:
-            tagged = self._tags.chosen(tags for tags in self._tags.all() if only.tags.issubset(tags))
-            passes &= np.isin(runs.tags, tagged)
-        if only.valid_at is not None:
-            passes &= (runs.valid_from <= only.valid_at) & (only.valid_at < runs.valid_to)
-        if only.fresh_at is not None:
-            passes &= only.fresh_at < runs.freshness_at
-        return runs, np.flatnonzero(passes)
+    def passing(self, only: Filter) -> tuple[Numbers, Numbers]:
+        """The numbers of those that held as of ``only.as_of`` and pass, but for what their ids are; and their rows."""
+        at = only.as_of or 0
+        with self._lock:
+            passes = self._columns.passing(msgspec.structs.replace(only, id_prefix="", as_of=at), ())
+            passes &= self._until.values > at
+            return self._number.values[passes], self._vector.values[passes]
 
-    def _grow(self) -> None:
-        # Copied, not moved: whoever reads the old one goes on with it.
-        room = np.zeros((_WIDTH, max(_LEAST_ROOM, 2 * self._count)), np.int64)
-        room[:, : self._count] = self._table[:, : self._count]
-        self._table = room
+    def row_of(self, number: int) -> int | None:
+        """The row of a text's vector; None for a text that is not there."""
+        with self._lock:
+            place = self._place(number)
+            return None if place is None else int(self._vector.values[place])
 
-    def _row(self, run: PastText) -> tuple[int, ...]:
-        facets = run.facets or NO_FACETS
-        return (
-            run.number,
-            run.first,
-            run.last,
-            run.vector,
-            self._types.number(run.type),
-            self._tags.number(facets.tags),
-            _EARLIEST if facets.valid_from is None else facets.valid_from,
-            _LATEST if facets.valid_to is None else facets.valid_to,
-            _LATEST if facets.freshness_at is None else facets.freshness_at,
-        )
+    def _place(self, number: int) -> int | None:
+        numbers = self._number.values
+        place = int(np.searchsorted(numbers, number))
+        return place if place < len(numbers) and numbers[place] == number else None
+
+    def _add(self, texts: Sequence[PastText]) -> None:
+        facets = {place: text.facets for place, text in enumerate(texts, len(self)) if text.facets is not None}
+        self._columns.add([text.type for text in texts], [text.first for text in texts], facets)
+        self._number.extend([text.number for text in texts])
+        self._until.extend([text.last for text in texts])
+        self._vector.extend([text.vector for text in texts])
 
 
 # In SQLite: whose the vectors are
@@ -440,11 +387,3 @@ def _vector_checksum(key: bytes, row: Vectors) -> int:
 def forget(folder: Path) -> None:
     """Remove a folder of past vectors."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _places(runs: _Columns, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """The places of texts by their numbers, with their ids; what the columns do not have yet is left out."""
-    for node_id, number in found:
-        place = int(np.searchsorted(runs.number, number))
-        if place < len(runs.number) and runs.number[place] == number:
-            yield node_id, place
