@@ -42,8 +42,8 @@ class Indexer:
         indexes = Indexes(store, self.queries, self._patient)
         with self._lock:
             self._open[store.name] = indexes
-        for worker, follower in self._served(indexes):
-            worker.follow(follower)
+        for thread, follower in self._served(indexes):
+            thread.follow(follower)
 
     def closing(self, store: Store) -> None:
         """Stop following a store, and save its vectors."""
@@ -51,8 +51,8 @@ class Indexer:
             indexes = self._open.pop(store.name, None)
         if indexes is None:
             return
-        for worker, follower in self._served(indexes):
-            if not worker.forget(follower):
+        for thread, follower in self._served(indexes):
+            if not thread.forget(follower):
                 # The process is about to end: what is half done is noticed and made anew at the next opening.
                 log.warning("index_left_behind", store=store.name, index=follower.name)
                 continue
@@ -65,8 +65,8 @@ class Indexer:
         """Begin no further step, and end those in progress at their next batch: all stores are about to close."""
         with self._lock:
             found = list(self._open.values())
-        for worker in self._workers:
-            worker.schedule.close()
+        for thread in self._threads:
+            thread.schedule.close()
         for indexes in found:
             for _, follower in self._served(indexes):
                 follower.stop()
@@ -83,20 +83,20 @@ class Indexer:
         """Make all indexes anew, with the present model."""
         indexes = self.of(store)
         indexes.vector.change_model()
-        for worker, follower in self._served(indexes):
+        for thread, follower in self._served(indexes):
             follower.refill_wanted = True
             follower.error = None  # of the time before; who waits for the new index would take it for a present one
-            worker.schedule.put_off(follower, 0.0)
+            thread.schedule.put_off(follower, 0.0)
 
     def close(self) -> None:
         """End the threads; the stores are closed already."""
-        ended = [worker.close() for worker in self._workers]
+        ended = [thread.close() for thread in self._threads]
         self.left_behind = not all(ended)
         self.embedder.close()
         self._patient.close()
 
     @property
-    def _workers(self) -> tuple[FollowerThread, ...]:
+    def _threads(self) -> tuple[FollowerThread, ...]:
         return self._keyword, self._vector, self._past
 
     def _served(self, indexes: Indexes) -> tuple[tuple[FollowerThread, View], ...]:
