@@ -45,9 +45,9 @@ from kgserve.http.traffic import Traffic
 from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.store.lock import DataFolderLock
 from kgserve.store.pool import StorePool
-from kgserve.views.companions import open_all
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
+from kgserve.views.opening import open_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

@@ -10,7 +10,7 @@ from kgserve.backup.stores import Ways
 from kgserve.errors import InvalidInput
 from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, StoreBackupAnswer, StoreBackupRequest
 from kgserve.ops import backup as ops
-from kgserve.views.companions import Opened
+from kgserve.views.opening import Opened
 
 
 def backup(opened: Opened, store: str, request: StoreBackupRequest) -> StoreBackupAnswer:

@@ -19,7 +19,7 @@ from kgserve.errors import Conflict, InvalidInput
 from kgserve.server_file import holder, read_server_file
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.companions import Opened, open_all
+from kgserve.views.opening import Opened, open_all
 
 CLOSE_SECONDS = 15.0
 """So long calls of other threads are waited for when a folder closes: no read takes longer."""

@@ -26,7 +26,7 @@ from kgserve.library.folder import Handle
 from kgserve.library.work import page, read
 from kgserve.model.answers import Node, NodePage
 from kgserve.ops import opening
-from kgserve.views.companions import Opened
+from kgserve.views.opening import Opened
 
 P = ParamSpec("P")
 T = TypeVar("T")

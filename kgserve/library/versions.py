@@ -26,7 +26,7 @@ from kgserve.ops import retire as retire_ops
 from kgserve.ops import schema as schema_ops
 from kgserve.ops.put_node import put_node as put_one
 from kgserve.ops.put_subgraph import put_subgraph as put_some
-from kgserve.views.companions import Opened
+from kgserve.views.opening import Opened
 
 
 def put_node(opened: Opened, store: str, request: PutNodeRequest) -> Future[PutNodeAnswer]:

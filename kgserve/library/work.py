@@ -54,7 +54,7 @@ from kgserve.ops import stores as store_ops
 from kgserve.ops import traverse as traverse_ops
 from kgserve.ops.cypher_stream import RowStream, stream
 from kgserve.ops.moments import Past
-from kgserve.views.companions import Opened
+from kgserve.views.opening import Opened
 
 R = TypeVar("R", bound=msgspec.Struct)
 
