@@ -202,9 +202,9 @@ class IndexView(View, Generic[Index]):
         self._folder = store.layout.views / self.folder
 
     @property
+    @abstractmethod
     def model(self) -> str:
         """What it is made with."""
-        return "tantivy"
 
     def state(self) -> IndexState:
         """How it stands."""

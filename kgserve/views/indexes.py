@@ -48,6 +48,11 @@ _BARE = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
 class KeywordView(IndexView[KeywordIndex]):
     """Words, of now or then."""
 
+    @property
+    def model(self) -> str:
+        """See `IndexView.model`."""
+        return "tantivy"
+
     def search(
         self,
         text: str,
@@ -284,27 +289,14 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
     folder = "past-keyword"
     being_opened = "the keyword index of the past is being opened"
 
-    def search(
-        self,
-        text: str,
-        limit: int,
-        only: Filter = ANYTHING,
-        *,
-        syntax: bool = False,
-        other: Frequencies | None = None,
-    ) -> list[KeywordHit]:
-        """See `KeywordIndex.search`; hits bear ids. Raises Unavailable until it is open."""
-        found = super().search(text, limit, only, syntax=syntax, other=other)
-        return [KeywordHit(past_key(hit.id).id, hit.score) for hit in found]
-
     def _open(self) -> int:
-        self._index = KeywordIndex(self._folder)
+        self._index = KeywordIndex(self._folder, lambda key: past_key(key).id)
         return self._index.sequence
 
     def _clear(self) -> None:
         self._index = None
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._index = KeywordIndex(self._folder)
+        self._open()
 
     def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
         index = self._opened()

@@ -10,7 +10,7 @@ import contextlib
 import math
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -74,9 +74,13 @@ _Scored = tuple[float, tantivy.DocAddress]
 class KeywordIndex:
     """Searches may run in any thread beside one writer."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0."""
+    def __init__(self, folder: Path, id_of: Callable[[str], str] = str) -> None:
+        """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0.
+
+        ``id_of`` makes the id of an entity out of the key that it has here.
+        """
         self._folder = folder
+        self._id_of = id_of
         self._analyzer = _analyzer()
         self._lock = threading.Lock()
         found = manifest.read(folder, KIND) if folder.is_dir() else None
@@ -163,7 +167,7 @@ class KeywordIndex:
         syntax: bool = False,
         other: Frequencies | None = None,
     ) -> list[KeywordHit]:
-        """The best entities for the words of a text, best first; hits are named by keys.
+        """The best entities for the words of a text, best first.
 
         ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none. Words are as
         rare as they are in this index, or in this one and the ``other`` together.
@@ -178,7 +182,7 @@ class KeywordIndex:
             if not syntax:
                 raise
             raise InvalidInput(f"query: cannot be answered: {error}") from None
-        return [KeywordHit(str(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
+        return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
     def _best(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
         """The best that pass. Where most do, tantivy is asked for some more of all, and then which of those pass.

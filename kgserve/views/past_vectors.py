@@ -99,19 +99,19 @@ class PastVectors:
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
-                put = [run for text in texts if (run := _put_text(transaction, text)) is not None]
+                put = [past for text in texts if (past := _put_text(transaction, text)) is not None]
                 if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (ended,)).rowcount:
                     transaction.execute(_FORGET_UNUSED)
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
-            texts_held, file = self._held
+            held, file = self._held
             if forgotten:
                 file = self._shrunk(file)
                 self._held = PastTexts(_read_texts(self._writer)), file
             else:
-                for run in put:
-                    texts_held.put(run)
+                for past in put:
+                    held.put(past)
         self.sequence = sequence
 
     def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
@@ -229,8 +229,8 @@ class PastVectors:
             transaction.executemany(
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
-            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in _read_texts(transaction)]
-            transaction.executemany(_PUT, [_values(run) for run in runs])
+            runs = [msgspec.structs.replace(past, vector=moved[past.vector]) for past in _read_texts(transaction)]
+            transaction.executemany(_PUT, [_values(past) for past in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
         file.path.unlink()
@@ -342,10 +342,10 @@ def _past_text(row: tuple[Any, ...]) -> PastText:
     return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
 
 
-def _values(run: PastText) -> tuple[Any, ...]:
+def _values(past: PastText) -> tuple[Any, ...]:
     """What `_PUT` stores of a text."""
-    facets = None if run.facets is None else _encode(run.facets)
-    values = (run.number, run.id, run.first, run.last, run.type, run.vector, facets)
+    facets = None if past.facets is None else _encode(past.facets)
+    values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
     return *values, _text_checksum(values)
 
 
@@ -354,19 +354,19 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     key = _text_key(text.content)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
     facets = None if text.facets is None else _encode(text.facets)
-    run = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
-    values = {**msgspec.structs.asdict(run), "facets": facets}
+    past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
+    values = {**msgspec.structs.asdict(past), "facets": facets}
     if transaction.execute(_KNOWN, values).fetchone():
         return None
     if before := transaction.execute(_LENGTHENED, values).fetchone():
-        run = msgspec.structs.replace(_past_text(before), last=run.last)
+        past = msgspec.structs.replace(_past_text(before), last=past.last)
     elif begun := transaction.execute(_BEGUN, values).fetchone():
-        run = msgspec.structs.replace(run, number=begun[0])
+        past = msgspec.structs.replace(past, number=begun[0])
     else:
         next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
-        run = msgspec.structs.replace(run, number=transaction.execute(next_number).fetchone()[0])
-    transaction.execute(_PUT, _values(run))
-    return run
+        past = msgspec.structs.replace(past, number=transaction.execute(next_number).fetchone()[0])
+    transaction.execute(_PUT, _values(past))
+    return past
 
 
 def _text_key(content: str) -> bytes:
