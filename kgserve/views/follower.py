@@ -321,14 +321,15 @@ class IndexFollower(Follower, IndexView[Index]):
 
     def wait(self, sequence: int, seconds: float) -> bool:
         """See `View.wait`. Who waits opens it, for its thread gives way to all others, and may be at another store."""
-        if self.sequence < 0 and self._opening.acquire(timeout=seconds):
+        deadline = time.monotonic() + seconds
+        # What has failed is left to that thread, which tries it again, later and later, and says why.
+        if self.sequence < 0 and self.error is None and self._opening.acquire(timeout=seconds):
             try:
-                # What fails here is tried again, and told, by that thread.
                 with contextlib.suppress(Exception):
                     super()._open_if_closed()
             finally:
                 self._opening.release()
-        return super().wait(sequence, seconds)
+        return super().wait(sequence, max(deadline - time.monotonic(), 0))
 
     @abstractmethod
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
