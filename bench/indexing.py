@@ -21,8 +21,8 @@ from bench.prepared import STORE, Workspace, blocks
 from bench.server import Client, Server
 from bench.single import run_alone
 from kgserve import settings
-from kgserve.views.embed import load_embedder
-from kgserve.views.local_model import LocalEmbedder
+from kgserve.embedding.embedder import load_embedder
+from kgserve.embedding.local import LocalEmbedder
 
 PAIRS = 3
 EMBEDDED = 4_000

@@ -24,8 +24,8 @@ from bench.locomo import Conversation
 from bench.measure import Report, Times, clock, times
 from bench.server import Client, Server, ServerFailed
 from kgserve import settings
-from kgserve.views.embed import Embedder, load_embedder
-from kgserve.views.embeddings import EmbeddingCache, embed_cached
+from kgserve.embedding.cache import EmbeddingCache, embed_cached
+from kgserve.embedding.embedder import Embedder, load_embedder
 from kgserve.views.vector import VectorIndex
 
 DEPTHS = (5, 10, 20)

@@ -16,12 +16,11 @@ import numpy as np
 
 from kgserve import settings
 from kgserve.allocator import bound_arenas, give_back
-from kgserve.views.embed import Embedder, for_indexing, load_embedder
-from kgserve.views.embeddings import EmbeddingCache
-from kgserve.views.filters import Filter
+from kgserve.embedding.cache import EmbeddingCache
+from kgserve.embedding.embedder import Embedder, for_indexing, load_embedder
 from kgserve.views.keyword import KeywordIndex
 from kgserve.views.past_vectors import PastVectors
-from kgserve.views.text import Text
+from kgserve.views.text import Filter, Text
 from kgserve.views.vector import VectorIndex
 
 STORES = 32

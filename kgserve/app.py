@@ -38,7 +38,7 @@ from kgserve.http.tls import Certificate
 from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.ops.graph import Graphs
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.companions import open_all
+from kgserve.views.opening import open_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

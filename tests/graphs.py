@@ -11,7 +11,7 @@ from kgserve.ops.graph import Graph, Graphs, as_struct
 from kgserve.ops.nodes import get_node, list_nodes
 from kgserve.ops.traverse import traverse
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 

@@ -13,7 +13,7 @@ from bench.rows.ground import API, FOLLOWED, SEED, Ground, settle
 from bench.server import Server
 from bench.wire import Wire, request
 from kgserve import settings
-from kgserve.views.embed import Embedder, load_embedder
+from kgserve.embedding.embedder import Embedder, load_embedder
 
 WORDS = 6
 ALLOWED = 5.0

@@ -16,7 +16,7 @@ from bench.server import Server
 from bench.sqlite import Database
 from bench.wire import Wire, request
 from kgserve import settings
-from kgserve.views.embed import load_embedder
+from kgserve.embedding.embedder import load_embedder
 
 CLIENTS = 32
 EMBEDDED: dict[str, object] = {"embedding_provider": "local"}

@@ -34,7 +34,7 @@ def prepare(**values: Any) -> None:
 
     Nothing is done when it is there already and undamaged. No model hub is needed.
     """
-    from kgserve.views.prepare import prepare as make
+    from kgserve.embedding.prepare import prepare as make
 
     manifest = make(load(values), _tell)
     click.echo(f"{manifest.model_id} is ready")
@@ -46,7 +46,7 @@ def prepare(**values: Any) -> None:
 @private_files()
 def pull(name: str, **values: Any) -> None:
     """Fetch the embedding model NAME, one of those that fastembed knows, from its hub."""
-    from kgserve.views.pull import pull as fetch
+    from kgserve.embedding.pull import pull as fetch
 
     manifest = fetch(load(values), name, _tell)
     click.echo(f"{manifest.model_id} is ready; to use it: KGSERVE_EMBEDDING_MODEL={manifest.name}")
@@ -56,7 +56,7 @@ def pull(name: str, **values: Any) -> None:
 @settings_options("models_dir", "data_dir")
 def list_(**values: Any) -> None:
     """List the embedding models on this machine, and whether their files are whole."""
-    from kgserve.views.model_files import list_models
+    from kgserve.embedding.model_files import list_models
 
     settings = load(values)
     configured = settings.embedding_model.lower() if settings.embedding_provider == "local" else ""

@@ -58,6 +58,20 @@ class Tail:
             if first == wanted:
                 raise _damaged(segment, f"sequence {wanted} is missing")
 
+    def page(self, after: int, last: int, rows: int = MOST_ROWS) -> list[ChangeSet]:
+        """The change sets after one up to the ``last``, as many as come to so many rows and one at least; [] for none.
+
+        Raises what `read` does.
+        """
+        found: list[ChangeSet] = []
+        size = 0
+        for change in self.read(after + 1, last):
+            found.append(change)
+            size += change.size
+            if size >= rows:
+                break
+        return found
+
     def _find(self, first: int) -> Segment:
         """The segment that holds a sequence; the place in it is kept when it lies before."""
         segments = list_segments(self._folder)
@@ -89,8 +103,6 @@ def _damaged(segment: Segment, what: str) -> JournalDamaged:
 def next_change(tail: Tail, after: int, last: int) -> NetChange:
     """What the commits after one come to, up to the ``last`` or about 50,000 rows. Raises what `Tail.read` does."""
     net = NetChange()
-    for change in tail.read(after + 1, last):
+    for change in tail.page(after, last):
         net.add(change)
-        if len(net) >= MOST_ROWS:
-            break
     return net

@@ -20,7 +20,7 @@ from kgserve.ops.graph import Graphs
 from kgserve.server_file import holder, read_server_file
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.companions import open_all
+from kgserve.views.opening import open_all
 
 CLOSE_SECONDS = 15.0
 """So long calls of other threads are waited for when a folder closes: no read takes longer."""

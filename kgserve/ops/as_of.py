@@ -11,7 +11,7 @@ from kgserve.model.walk import Reached, Standing, Walk, by_levels
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import MAX_SHOWN, NodeView, held_view, standing
 from kgserve.store.store import Store
-from kgserve.views.historian import HistoryFollower
+from kgserve.views.history import HistoryFollower
 
 EVERY_EDGE = 1 << 62
 FEWEST_AT_ONCE, MOST_AT_ONCE = 64, 1001

@@ -16,7 +16,7 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graphs
 from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label
-from kgserve.views.historian import HistoryFollower
+from kgserve.views.history import HistoryFollower
 
 MAX_BYTES = 16 << 20
 STATES_AT_ONCE = 20

@@ -12,8 +12,7 @@ import msgspec
 from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.model.events import REST, Event, EventKind, Position, Selection, format_positions
 from kgserve.ops.graph import Graphs
-from kgserve.store.commits import Entry
-from kgserve.store.feed import Reader
+from kgserve.store.feed import Entry, Reader
 
 MAX_STORES = 1_000
 _START = Position.after(0)

@@ -22,7 +22,7 @@ from kgserve.store.store import Store
 
 if TYPE_CHECKING:
     from kgserve.settings import Settings
-    from kgserve.views.historian import Historian
+    from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
 
 A = TypeVar("A")

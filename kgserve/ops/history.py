@@ -35,7 +35,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.inject import cost, inject_answer
 from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.validate import Faults, check_label
-from kgserve.views.historian import DAY, HistoryFollower
+from kgserve.views.history import DAY, HistoryFollower
 
 _EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
 MAX_ROWS_OF_CHANGES = 20_000

@@ -10,7 +10,7 @@ from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
 from kgserve.history.history import gone
 from kgserve.model.times import parse_time
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.history import Historian, HistoryFollower
 
 WAIT_SECONDS = 10.0
 MAX_DIGITS = 18

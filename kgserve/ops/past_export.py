@@ -18,7 +18,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
 from kgserve.ops.validity import Held, valid_moment
-from kgserve.views.historian import HistoryFollower
+from kgserve.views.history import HistoryFollower
 
 ROWS_AT_ONCE = 5_000
 

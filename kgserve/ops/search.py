@@ -31,8 +31,8 @@ from kgserve.model.walk import clamp
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.surroundings import Searched, Surroundings, at_moment
-from kgserve.views.filters import Filter
 from kgserve.views.indexes import Indexes
+from kgserve.views.text import Filter
 
 MAX_LIMIT = 100
 MAX_PER_QUERY = 50

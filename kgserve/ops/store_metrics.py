@@ -13,7 +13,7 @@ from kgserve.metrics.observation import Labels
 from kgserve.ops.graph import Graphs
 from kgserve.store.store import Store
 from kgserve.views.follower import View
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 _MICROSECONDS = 1e6

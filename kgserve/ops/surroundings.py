@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
+from kgserve.embedding.cache import QueryVectors
 from kgserve.history.history import History
 from kgserve.model.fusion import HUB, Neighbours
 from kgserve.model.rows import EdgeRow, NodeRow
@@ -20,11 +21,9 @@ from kgserve.ops.validity import MAX_SHOWN, world_moment
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
 from kgserve.store.store import Store
-from kgserve.views.embeddings import QueryVectors
-from kgserve.views.historian import HistoryFollower
+from kgserve.views.history import HistoryFollower
 from kgserve.views.indexer import Indexer
-from kgserve.views.indexes import Indexes
-from kgserve.views.lookback import Lookback
+from kgserve.views.indexes import Indexes, IndexesAsOf
 
 EVERY_EDGE = 1 << 62
 # One more than a hub has shows that it is one.
@@ -195,7 +194,7 @@ class Searched(msgspec.Struct):
     at: int | None
     valid_at: int | None
     around: Surroundings
-    indexes: Indexes | Lookback
+    indexes: Indexes | IndexesAsOf
     present: Indexes
     indexer: Indexer
     words_alone: bool = False
@@ -223,7 +222,7 @@ def at_moment(store: Store, indexer: Indexer, past: Past | None, valid_at: str |
     if past is not None:
         history, at = past.of(store)
         around = PastSurroundings(history, at, moment)
-        yield Searched(at, moment, around, Lookback(present, history, at), present, indexer)
+        yield Searched(at, moment, around, IndexesAsOf(present, history, at), present, indexer)
         return
     with store.reading() as rows:
         yield Searched(None, moment, PresentSurroundings(rows, moment), present, present, indexer)

@@ -17,25 +17,22 @@ from itertools import count
 from typing import Any
 
 import msgspec
-import structlog
 
-from kgserve.errors import Gone, KgserveError, NotFound
+from kgserve.errors import NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
-from kgserve.model.events import Event, EventKind, Position, Selection
-from kgserve.store.commits import RING_EVENTS, Commit, Entry, Ring
+from kgserve.model.events import Event, EventKind, Position, Selection, expand
 from kgserve.store.layout import Layout
 from kgserve.store.summary import closed_state
 
-log = structlog.get_logger()
-
 Wake = Callable[[], None]
-Handler = Callable[[list[Event]], None]
 
 PAGE_COMMITS = 1_000
 _KEPT_MARKERS = 64
-_EVERYTHING = Selection()
-_CLOSE_SECONDS = 5.0
+RING_EVENTS = 4_096
+RING_BYTES = 4 << 20
+_QUICK_EVENTS = 32
+_QUICK_BYTES = 64 << 10
 
 
 class PageLimits(msgspec.Struct, frozen=True):
@@ -57,6 +54,71 @@ def _gone_as_not_found(store: str) -> Generator[None]:
         raise NotFound(f"there is no store {store!r}") from None
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """An event and its data as JSON."""
+
+    event: Event
+    data: bytes
+
+
+class Commit:
+    """A change set as events. JSON is made once, for the first listener that wants it."""
+
+    def __init__(self, store: str, change: ChangeSet) -> None:
+        self.sequence = change.sequence
+        self.events = expand(store, change)
+        self.bytes = sum(event.cost for event in self.events)
+        self._data: list[bytes | None] = [None] * len(self.events)
+
+    @property
+    def quick(self) -> bool:
+        """Whether it is encoded, or small enough for that to be done where nothing may block."""
+        return (len(self.events) <= _QUICK_EVENTS and self.bytes <= _QUICK_BYTES) or None not in self._data
+
+    def entry(self, index: int) -> Entry:
+        """One event with its data."""
+        data = self._data[index]
+        if data is None:
+            data = self._data[index] = self.events[index].json()
+        return Entry(self.events[index], data)
+
+
+class Ring:
+    """Consecutive commits, the oldest of which are forgotten. Not for several threads at once."""
+
+    def __init__(self, most: int = RING_EVENTS) -> None:
+        """Keep at most so many commits, so many events, and 4 MiB."""
+        self._most = most
+        self._commits: deque[Commit] = deque()
+        self._events = self._bytes = 0
+
+    def append(self, commit: Commit) -> None:
+        """Add the next commit; one that does not follow on makes all others be forgotten."""
+        if self._commits and commit.sequence != self._commits[-1].sequence + 1:
+            self.clear()
+        self._commits.append(commit)
+        self._count(commit, 1)
+        while len(self._commits) > self._most or self._events > self._most or self._bytes > RING_BYTES:
+            self._count(self._commits.popleft(), -1)
+
+    def since(self, position: Position, most: int) -> list[Commit] | None:
+        """At most so many commits from a position on; None when it does not reach back that far."""
+        held = len(self._commits)
+        if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
+            return None
+        start = position.sequence - self._commits[0].sequence
+        return [self._commits[at] for at in range(start, min(held, start + most))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._commits.clear()
+        self._events = self._bytes = 0
+
+    def _count(self, commit: Commit, sign: int) -> None:
+        self._events += sign * len(commit.events)
+        self._bytes += sign * commit.bytes
+
+
 class Feed:
     """The events of one store. All of it may be used by any thread."""
 
@@ -73,7 +135,6 @@ class Feed:
         self._ring = Ring(kept)
         self._markers: deque[tuple[int, Event]] = deque(maxlen=_KEPT_MARKERS)
         self._numbers = count(1)
-        self._subscriptions: list[Subscription] = []
 
     @property
     def latest(self) -> int:
@@ -90,16 +151,6 @@ class Feed:
         """The first sequence that the journal still holds. Raises NotFound when the store is gone."""
         with _gone_as_not_found(self.store):
             return oldest_sequence(self.layout.journal)
-
-    def subscribe(self, handler: Handler, selection: Selection = _EVERYTHING) -> Callable[[], None]:
-        """Call ``handler`` with the events of all writes from now on, in a thread of its own; what ends it again.
-
-        What the handler raises is logged and stops nothing.
-        """
-        subscription = Subscription(self, handler, selection)
-        with self._lock:
-            self._subscriptions.append(subscription)
-        return subscription.stop
 
     def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
         """Tell those who listen now of something that no journal holds, such as ``index_ready``; any thread."""
@@ -157,14 +208,10 @@ class Feed:
             wake()
 
     def close(self, *, dropped: bool = False) -> None:
-        """The pool closes, or the store is gone: listeners take what there is and end. Blocks for handlers a while."""
+        """The pool closes, or the store is gone: listeners take what there is and end."""
         self.dropped = dropped
         self.closed = True
         self.wake()
-        with self._lock:
-            subscriptions, self._subscriptions = self._subscriptions, []
-        for subscription in subscriptions:
-            subscription.join()
 
     def _unlisten(self, number: int) -> None:
         with self._lock:
@@ -250,63 +297,3 @@ class Reader:
         if found:
             self._marked = found[-1][0]
         return [Entry(event, event.json()) for _, event in found if selection.takes(event)]
-
-
-class Subscription(threading.Thread):
-    """A handler, and the thread that calls it."""
-
-    def __init__(self, feed: Feed, handler: Handler, selection: Selection) -> None:
-        super().__init__(name=f"events-{feed.store}", daemon=True)
-        self._handler = handler
-        self._selection = selection
-        self._news = threading.Event()
-        self._stopped = False
-        self._reader = Reader(feed, None, self._news.set)
-        self.start()
-
-    def run(self) -> None:
-        """Until stopped, or until the feed has closed and everything is told."""
-        feed = self._reader.feed
-        while not self._stopped:
-            self._news.clear()
-            closed = feed.closed
-            self._tell_all()
-            if closed:
-                break
-            self._news.wait()
-        self._reader.close()
-
-    def stop(self) -> None:
-        """Call the handler no more; a call that is under way may still end."""
-        self._stopped = True
-        self._news.set()
-
-    def join(self, timeout: float | None = _CLOSE_SECONDS) -> None:
-        """As a thread's; a handler may be the one who asks."""
-        if threading.current_thread() is not self:
-            super().join(timeout)
-
-    def _tell_all(self) -> None:
-        while not self._stopped and (page := self._take()) is not None:
-            if page:
-                self._tell([entry.event for entry in page])
-
-    def _take(self) -> list[Entry] | None:
-        """A page; None when there is no more, or it cannot be read now."""
-        store = self._reader.feed.store
-        try:
-            page = self._reader.take(self._selection)
-            return page if page or not self._reader.caught_up() else None
-        except Gone as error:
-            log.error("events_lost", store=store, oldest=error.oldest, reason="the handler was too slow")
-            self._reader.position = Position(error.oldest)
-            return []
-        except (KgserveError, OSError) as error:
-            log.error("events_not_read", store=store, error=str(error))
-            return None
-
-    def _tell(self, events: list[Event]) -> None:
-        try:
-            self._handler(events)
-        except Exception:
-            log.exception("event_handler_failed", store=self._reader.feed.store)

@@ -59,7 +59,7 @@ class Feeds:
         self._announce(store)
 
     def close(self) -> None:
-        """End all listeners. Blocks for handlers a while."""
+        """End all listeners."""
         with self._lock:
             feeds = list(self._feeds.values())
         for feed in feeds:

@@ -86,6 +86,8 @@ class Store:
         self.last_check: CheckResult | None = None
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
+        # Called in its own thread after the history has taken commits in: for waking, not for work.
+        self.after_history: list[Callable[[], None]] = []
         # The first sequences that somebody still has to read from the journal.
         self.needed_from: list[Callable[[], int]] = []
         shutil.rmtree(layout.scratch, ignore_errors=True)

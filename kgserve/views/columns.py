@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.views.filters import Filter, Marks
+from kgserve.views.text import Facets, Filter
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_CHARACTER = b"\xff"  # in no text of UTF-8
@@ -48,7 +48,7 @@ class Column(Generic[Kind]):
 
 
 class Columns:
-    """Of which type an entity is, since which commit it holds, and its marks. Labels are given in order, from 0."""
+    """Of which type an entity is, since which commit it holds, and its facets. Labels are given in order, from 0."""
 
     def __init__(self) -> None:
         self._live = Column(np.bool_)
@@ -56,8 +56,8 @@ class Columns:
         self._type = Column(np.int32)
         self._codes: dict[str, int] = {}
         # Few entities say when they are true, or until when fresh: their labels, and beside them the times.
-        self._dated, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
-        self._ageing, self._freshness_at = Column(np.int32), Column(np.int64)
+        self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
+        self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
         self._tagged: dict[str, array[int]] = {}
         self._beginnings = _Beginnings()
 
@@ -77,30 +77,30 @@ class Columns:
         names = list(self._codes)
         return [names[code] for code in self._type.values.tolist()]
 
-    def add(self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], marks: Mapping[int, Marks]) -> None:
-        """Say what the next labels have; ``marks`` by label."""
+    def add(self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, Facets]) -> None:
+        """Say what the next labels have; ``facets`` by label."""
         self._live.extend(np.ones(len(types), np.bool_))
         self._since.extend(since)
         self._type.extend([self._codes.setdefault(each, len(self._codes)) for each in types])
-        for label, found in marks.items():
+        for label, found in facets.items():
             self._mark(label, found)
 
     def drop(self, label: int) -> None:
         """Use a label no more."""
         self._live.values[label] = False
 
-    def marks(self) -> dict[int, Marks]:
-        """The marks of the labels in use that have any; tags in order."""
+    def facets(self) -> dict[int, Facets]:
+        """The facets of the labels in use that have any; tags in order."""
         tags: dict[int, list[str]] = {}
         for tag in sorted(self._tagged):
             for label in self._tagged[tag]:
                 tags.setdefault(label, []).append(tag)
         bounds = zip(self._valid_from.values.tolist(), self._valid_to.values.tolist(), strict=True)
-        dated = dict(zip(self._dated.values.tolist(), bounds, strict=True))
-        ageing = dict(zip(self._ageing.values.tolist(), self._freshness_at.values.tolist(), strict=True))
+        validity = dict(zip(self._with_validity.values.tolist(), bounds, strict=True))
+        freshness = dict(zip(self._with_freshness.values.tolist(), self._freshness_at.values.tolist(), strict=True))
         return {
-            label: Marks(tuple(tags.get(label, ())), ageing.get(label), *_bounds(dated.get(label)))
-            for label in sorted(tags.keys() | dated.keys() | ageing.keys())
+            label: Facets(tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)))
+            for label in sorted(tags.keys() | validity.keys() | freshness.keys())
             if self.live[label]
         }
 
@@ -111,9 +111,9 @@ class Columns:
             passing &= self.since <= only.as_of
         if only.valid_at is not None:
             late = (self._valid_from.values > only.valid_at) | (self._valid_to.values <= only.valid_at)
-            passing[self._dated.values[late]] = False
+            passing[self._with_validity.values[late]] = False
         if only.fresh_at is not None:
-            passing[self._ageing.values[self._freshness_at.values <= only.fresh_at]] = False
+            passing[self._with_freshness.values[self._freshness_at.values <= only.fresh_at]] = False
         if only.types is not None:
             passing &= self._of_types(only.types)
         for tag in only.tags:
@@ -130,13 +130,13 @@ class Columns:
         wanted[chosen] = True
         return wanted[self._type.values]
 
-    def _mark(self, label: int, found: Marks) -> None:
+    def _mark(self, label: int, found: Facets) -> None:
         if found.valid_from is not None or found.valid_to is not None:
-            self._dated.extend([label])
+            self._with_validity.extend([label])
             self._valid_from.extend([_EARLIEST if found.valid_from is None else found.valid_from])
             self._valid_to.extend([_LATEST if found.valid_to is None else found.valid_to])
         if found.freshness_at is not None:
-            self._ageing.extend([label])
+            self._with_freshness.extend([label])
             self._freshness_at.extend([found.freshness_at])
         for tag in frozenset(found.tags):
             self._tagged.setdefault(tag, array("i")).append(label)

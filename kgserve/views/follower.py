@@ -1,31 +1,53 @@
-"""An index as a view of the journal: it pulls changes after its own cursor, applies them, then moves the cursor."""
+"""Views of a store that follow its journal, and the threads that serve them.
+
+A view pulls what it has yet to see after its own sequence, takes it in, then moves on: doing that twice comes to the
+same. A thread takes the views that have something to do in turn, a step each, so that one import never starves another
+store. A step that fails is tried again, a second later at first and up to a minute later after that; the graph is not
+concerned.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 import structlog
 
+from kgserve.allocator import give_back
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.journal.tail import Tail
+from kgserve.model.change import ChangeSet
+from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
-from kgserve.views.following import Step, next_step
 from kgserve.views.text import Text
 
 log = structlog.get_logger()
 
+# A step after each commit took as much of the interpreter as the commits themselves.
+LINGER_SECONDS = 0.1
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 60.0
+LONGEST_REST_SECONDS = 1.0
+IDLE_SECONDS = 10.0
+"""Without anything to do, until a thread returns to the system what its work has left free."""
+ROWS_AT_ONCE = 20_000
+_NICENESS = 10
+# Threads of that niceness hardly get on while others keep all cores busy, and a server that stops is waited for.
+CLOSED_PATIENCE_SECONDS = 2.0
 _SHORT_JOURNAL = 1 << 20
 
-LONGEST_REST_SECONDS = 1.0
-
-IndexName = Literal["keyword", "vector"]
+IndexName = Literal["keyword", "vector", "past-keyword", "past-vector"]
+Index = TypeVar("Index", bound=Sized)
 
 
 class IndexState(msgspec.Struct, frozen=True):
@@ -45,7 +67,7 @@ class IndexState(msgspec.Struct, frozen=True):
 
 
 class Stopped(Exception):
-    """The index is closing: the step in progress was left where it was."""
+    """The view is closing: the step in progress was left where it was."""
 
 
 class View(ABC):
@@ -56,25 +78,51 @@ class View(ABC):
     def __init__(self, store: Store) -> None:
         self.store = store
         self.sequence = -1
+        self.pending = 0
         self.error: str | None = None
         self.refill_wanted = False
-        self.hurry: Callable[[], None] = _nobody
-        self.wake: Callable[[], None] = _nobody
-        self.wake_later: Callable[[], None] = _nobody
+        self._refilling = False
+        self.schedule = Schedule()  # nobody's, until a thread follows
         self._moved = threading.Condition()
         self._stopping = threading.Event()
 
-    @abstractmethod
+    @property
+    def reached(self) -> int:
+        """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
+        return 0 if self.being_refilled else max(self.sequence, 0)
+
+    @property
+    def being_refilled(self) -> bool:
+        """Whether it is being made anew, or is about to be."""
+        return self.refill_wanted or self._refilling
+
+    @property
+    def woken_by(self) -> list[Callable[[], None]]:
+        """What is called when there may be something to take in: for waking, not for work."""
+        return self.store.after_commit
+
     def step(self) -> bool:
         """Follow for a while; whether there is more to do. Raises what it meets."""
+        self._continue()
+        self._open_if_closed()
+        if self.refill_wanted or self._out_of_reach():
+            self._refill()
+        else:
+            self._advance()
+        self.error = None
+        return self._is_behind()
 
     def wait(self, sequence: int, seconds: float) -> bool:
-        """Block until the index has seen a commit; whether it has. No wait for an index that could not be opened."""
+        """Block until the view has seen a commit; whether it has. No wait for one that could not be opened."""
         if self.sequence < sequence:
-            self.hurry()
+            self.schedule.hurry(self)
         with self._moved:
             self._moved.wait_for(lambda: self.sequence >= sequence or self._unopened, seconds)
             return self.sequence >= sequence
+
+    def wake(self) -> None:
+        """Have a step made soon."""
+        self.schedule.wake(self)
 
     def fail(self, error: str) -> None:
         """Note why a step failed."""
@@ -94,8 +142,32 @@ class View(ABC):
     def _open(self) -> int:
         """Open what is on disk; the commit that it has seen, 0 for none."""
 
+    @abstractmethod
+    def _out_of_reach(self) -> bool:
+        """Whether what it follows cannot take it from where it stands to the present."""
+
+    @abstractmethod
+    def _refill(self) -> None:
+        """Begin anew."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Take in some of what it has yet to see, if there is any, and move on. Twice must come to the same."""
+
+    @abstractmethod
+    def _is_behind(self) -> bool:
+        """Whether there is more to take in, at the end of a step."""
+
+    def _open_if_closed(self) -> None:
+        if self.sequence < 0:
+            self._begin_at(self._open())
+
+    def _begin_at(self, sequence: int) -> None:
+        """Stand at a commit, all that is after which is yet to be taken in."""
+        self._move(sequence)
+
     def _continue(self) -> None:
-        """Raise Stopped when the index is closing."""
+        """Raise Stopped when the view is closing."""
         if self._stopping.is_set():
             raise Stopped
 
@@ -117,54 +189,69 @@ class View(ABC):
             self._moved.notify_all()
 
 
-class Follower(View):
-    """A view of the journal."""
+class IndexView(View, Generic[Index]):
+    """An index of the texts of one store, in a folder of its own."""
+
+    folder: IndexName
+    being_opened: str
+    """What is answered meanwhile."""
+    _index: Index | None = None
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.pending = 0
-        self._refilling = False
+        self._folder = store.layout.views / self.folder
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """What it is made with."""
+
+    def state(self) -> IndexState:
+        """How it stands."""
+        entities = 0 if self._index is None else len(self._index)
+        size = folder_bytes(self._folder)
+        return IndexState(self.folder, self.reached, entities, self.pending, size, self.model, self.error)
+
+    def check_model(self) -> None:
+        """Raise Conflict when it is of another model than the server's."""
+
+    def _opened(self) -> Index:
+        if self._index is None:
+            self.check_model()
+            raise Unavailable(self.being_opened, retry_after=1)
+        return self._index
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget everything."""
+
+
+class Follower(View):
+    """A view of the journal."""
+
+    rows_at_once = ROWS_AT_ONCE
+    """Rows of a step, about."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
         # Where the store stood when it was opened: an index that has to come that far is not ready until it has.
         self._goal = store.state.sequence
         self._behind = False
         self._tail = Tail(store.layout.journal)
 
-    @property
-    def reached(self) -> int:
-        """The commit that it has seen; 0 while it is not open, and from the moment on at which a refill is wanted."""
-        return 0 if self.being_refilled else max(self.sequence, 0)
-
-    @property
-    def being_refilled(self) -> bool:
-        """Whether it is being made anew, or is about to be."""
-        return self.refill_wanted or self._refilling
-
-    def step(self) -> bool:
-        """Follow for a while; whether there is more to do. Raises what the index or the journal meets."""
-        self._continue()
-        if self.sequence < 0:
-            self._move(self._open())
-            self._behind = self.sequence < self._goal
-        if self.refill_wanted or self._out_of_reach():
-            self._refill()
-        else:
-            self._advance()
-        self.error = None
-        if self.sequence < self.store.state.sequence:
-            return True
-        self._say_ready()
-        return False
-
     @abstractmethod
-    def _advance(self) -> None:
-        """Take in some of the changes after the cursor, if there are any, and move it. Twice must come to the same."""
+    def _take(self, changes: list[ChangeSet]) -> None:
+        """Take in consecutive change sets. Doing it twice must come to the same."""
 
     @abstractmethod
     def _take_all(self, rows: Rows) -> None:
         """Forget everything, and take in the rows of a commit."""
 
+    def _begin_at(self, sequence: int) -> None:
+        super()._begin_at(sequence)
+        self._behind = self.sequence < self._goal
+
     def _out_of_reach(self) -> bool:
-        """Whether the journal cannot take it from its cursor to the present."""
         journal = self.store.journal
         return self.sequence < journal.oldest - 1 or self.sequence > journal.last
 
@@ -172,11 +259,19 @@ class Follower(View):
         """Whether an empty index had better read all entities than all that was ever written."""
         return self.store.journal.bytes > _SHORT_JOURNAL
 
-    def _say_ready(self) -> None:
-        """Tell who listens that the index has caught up, after it was opened behind or made anew."""
+    def _advance(self) -> None:
+        if changes := self._tail.page(self.sequence, self.store.journal.last, self.rows_at_once):
+            self._take(changes)
+            self._move(changes[-1].sequence)
+
+    def _is_behind(self) -> bool:
+        if self.sequence < self.store.state.sequence:
+            return True
         if self._behind and not self.refill_wanted:
+            # It was opened behind or made anew, and has caught up: who listens is told.
             self._behind = False
             self.store.feed.publish_marker("index_ready", {"index": self.name, "sequence": self.sequence})
+        return False
 
     def _refill(self) -> None:
         # Taken back at once, so that who asks meanwhile gets another one.
@@ -203,23 +298,38 @@ class Follower(View):
         log.info("index_refill_done", store=name, index=self.name, sequence=rows.at, seconds=seconds)
 
 
-class IndexFollower(Follower):
-    """One index of the texts of one store."""
+class Step(msgspec.Struct, frozen=True):
+    """The net effect of change sets up to ``sequence``. Entities without any words are to be removed."""
 
-    _touched = 0
+    put: list[Text]
+    removed: list[str]
+    sequence: int
+
+
+class IndexFollower(Follower, IndexView[Index]):
+    """An index of what a store holds now."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._opening = threading.Lock()
+        self._begun = 0
 
     @property
-    def shown(self) -> int:
+    def visible_up_to(self) -> int:
         """The last commit of which a search may have seen anything: `sequence` moves when all of a step is in."""
-        return max(self.sequence, self._touched)
+        return max(self.sequence, self._begun)
 
-    @abstractmethod
-    def state(self) -> IndexState:
-        """How it stands."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Forget everything."""
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """See `View.wait`. Who waits opens it, for its thread gives way to all others, and may be at another store."""
+        deadline = time.monotonic() + seconds
+        # What has failed is left to that thread, which tries it again, later and later, and says why.
+        if self.sequence < 0 and self.error is None and self._opening.acquire(timeout=seconds):
+            try:
+                with contextlib.suppress(Exception):
+                    super()._open_if_closed()
+            finally:
+                self._opening.release()
+        return super().wait(sequence, max(deadline - time.monotonic(), 0))
 
     @abstractmethod
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
@@ -229,22 +339,33 @@ class IndexFollower(Follower):
     def _follow(self, step: Step) -> None:
         """Take in some changes. Doing it twice must come to the same."""
 
-    def _advance(self) -> None:
-        step = next_step(self._tail, self.sequence, self.store.journal.last)
-        if step is not None:
-            self._touched = step.sequence
-            self._follow(step)
-            self._move(step.sequence)
+    def _open_if_closed(self) -> None:
+        with self._opening:
+            super()._open_if_closed()
+
+    def _take(self, changes: list[ChangeSet]) -> None:
+        step = net_effect(changes)
+        self._begun = step.sequence
+        self._follow(step)
 
     def _take_all(self, rows: Rows) -> None:
-        self._touched = rows.at
+        self._begun = rows.at
         self._clear()
         self._move(0)
-        self._fill(_texts(rows), rows.at)
+        self._fill((text for row in rows.all_nodes() if (text := Text.of(row)).has_words), rows.at)
 
 
-def _nobody() -> None:
-    """Who is not served by a thread cannot be hurried."""
+def net_effect(changes: Iterable[ChangeSet]) -> Step:
+    """What consecutive change sets come to."""
+    rows: dict[str, NodeRow | None] = {}
+    sequence = 0
+    for change in changes:
+        rows.update(dict.fromkeys(change.nodes_deleted))
+        rows.update((row.id, row) for row in change.nodes_created)
+        rows.update((row.id, row) for row in change.nodes_updated)
+        sequence = change.sequence
+    put = {node_id: text for node_id, row in rows.items() if row is not None and (text := Text.of(row)).has_words}
+    return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -257,5 +378,174 @@ def folder_bytes(folder: Path) -> int:
     return size
 
 
-def _texts(rows: Rows) -> Iterator[Text]:
-    return (text for row in rows.all_nodes() if (text := Text.of(row)).has_words)
+class Schedule:
+    """Who is to be served when, and who is being served; woken views come once each."""
+
+    def __init__(self, linger: float = LINGER_SECONDS) -> None:
+        self._linger = linger
+        self._due: dict[View, float] = {}
+        self._served: View | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self._lingering: set[View] = set()
+        self._hurried: set[View] = set()
+
+    def wake_later(self, view: View) -> None:
+        """Serve a view in a moment, when more may have come: a step for each commit would cost too much."""
+        with self._changed:
+            if view not in self._due:
+                self._due[view] = time.monotonic() + self._linger
+                self._lingering.add(view)
+                self._changed.notify_all()
+
+    def hurry(self, view: View) -> None:
+        """Serve a view before all others, and now if it was only waiting for more to come."""
+        with self._changed:
+            if view in self._lingering:
+                self._lingering.discard(view)
+                self._due[view] = time.monotonic()
+            if view in self._due or view is self._served:
+                self._hurried.add(view)
+                self._changed.notify_all()
+
+    def wake(self, view: View) -> None:
+        """Serve a view soon; one that was put off stays so."""
+        with self._changed:
+            self._due.setdefault(view, time.monotonic())
+            self._changed.notify_all()
+
+    def put_off(self, view: View, seconds: float) -> None:
+        """Serve a view then, whoever wakes it meanwhile; 0 ends an earlier delay."""
+        with self._changed:
+            self._lingering.discard(view)
+            self._due[view] = time.monotonic() + seconds
+            self._changed.notify_all()
+
+    def take(self, seconds: float = math.inf) -> View | None:
+        """The next that is due; blocks; None at the end, and when nobody was due for so many seconds."""
+        with self._changed:
+            end = time.monotonic() + seconds
+            while not self._closed and (now := time.monotonic()) < end:
+                due = self._next_due(now)
+                if due is not None:
+                    self._drop(due)
+                    self._served = due
+                    return due
+                wake = min([end, *self._due.values()])
+                self._changed.wait(None if wake == math.inf else wake - now)
+            return None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is served any more."""
+        return self._closed
+
+    def done(self) -> None:
+        """Whoever was served is no longer."""
+        with self._changed:
+            self._served = None
+            self._changed.notify_all()
+
+    def forget(self, view: View) -> bool:
+        """Serve a view no more; blocks while it is being served, once closed for 2 s at most: whether it ended."""
+        with self._changed:
+            patience = CLOSED_PATIENCE_SECONDS if self._closed else None
+            over = self._changed.wait_for(lambda: self._served is not view, patience)
+            self._drop(view)
+            return over
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _next_due(self, now: float) -> View | None:
+        due = (view for view, at in self._due.items() if at <= now)
+        first = next(due, None)
+        if first is None or not self._hurried or first in self._hurried:
+            return first
+        return next((view for view in due if view in self._hurried), first)
+
+    def _drop(self, view: View) -> None:
+        self._due.pop(view, None)
+        self._lingering.discard(view)
+        self._hurried.discard(view)
+
+
+class FollowerThread:
+    """One thread and its turns."""
+
+    def __init__(self, name: str, linger: float = LINGER_SECONDS) -> None:
+        self.schedule = Schedule(linger)
+        self._failures: dict[View, int] = {}
+        self._patience = math.inf
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> bool:
+        """End the thread, or leave it behind after 2 s, for the process is about to end: whether it has ended."""
+        self.schedule.close()
+        self._thread.join(CLOSED_PATIENCE_SECONDS)
+        return not self._thread.is_alive()
+
+    def follow(self, view: View) -> None:
+        """Serve a view now, a moment after each commit of its store, and at once when somebody waits for it."""
+        view.schedule = self.schedule
+        view.woken_by.append(partial(self.schedule.wake_later, view))
+        self.schedule.wake(view)
+
+    def forget(self, view: View) -> bool:
+        """See `Schedule.forget`."""
+        view.stop()
+        over = self.schedule.forget(view)
+        self._failures.pop(view, None)
+        return over
+
+    def _run(self) -> None:
+        # Linux gives each thread a niceness of its own: requests and writes come first, idle cores are used anyway.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        # A function of its own, so that no view is held while there is nothing to do.
+        view = self.schedule.take(self._patience)
+        if view is None:
+            # What writers of tantivy have freed stays with the process: 50 MiB after small writes, 80 after an import.
+            give_back()
+            self._patience = math.inf
+            return not self.schedule.closed
+        self._patience = IDLE_SECONDS
+        try:
+            self._serve(view)
+        finally:
+            self.schedule.done()
+        return True
+
+    def _serve(self, view: View) -> None:
+        try:
+            more = view.step()
+        except Stopped:
+            return
+        except Exception as error:  # noqa: BLE001  # an index may fail in any way; it must not end the thread
+            self._put_off(view, error)
+            return
+        self._failures.pop(view, None)
+        if more:
+            self.schedule.wake(view)
+
+    def _put_off(self, view: View, error: Exception) -> None:
+        failures = self._failures[view] = self._failures.get(view, 0) + 1
+        seconds = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
+        view.fail(error.message if isinstance(error, KgserveError) else "internal error; see the log")
+        log.warning(
+            "index_step_failed",
+            store=view.store.name,
+            index=view.name,
+            retry_in=seconds,
+            error=str(error),
+            exc_info=not isinstance(error, KgserveError),
+        )
+        self.schedule.put_off(view, seconds)

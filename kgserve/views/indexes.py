@@ -1,37 +1,57 @@
-"""The keyword and the vector index of one open store."""
+"""The keyword and the vector index of one open store, as it is and as it was."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
+import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
+from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Conflict, Unavailable
+from kgserve.history.ended import Place, read_ended
+from kgserve.history.history import State
+from kgserve.journal.files import write_whole
+from kgserve.model.rows import NodeRow
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.embeddings import EmbeddingCache, QueryVectors, embed_cached
-from kgserve.views.filters import ANYTHING, Filter
-from kgserve.views.follower import IndexFollower, IndexState, folder_bytes
-from kgserve.views.following import Step
+from kgserve.views.follower import Index, IndexFollower, IndexState, IndexView, Step, View
+from kgserve.views.history import HistoryFollower
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
-from kgserve.views.model_mark import read_model, write_model
-from kgserve.views.past import PastKeywordFollower, PastState, PastVectorFollower
-from kgserve.views.text import Text
+from kgserve.views.past_vectors import PastVectors, forget
+from kgserve.views.text import ANYTHING, Filter, Text, past_key
 from kgserve.views.vector import VectorHit, VectorIndex
 
+Found = TypeVar("Found")
+
 EMBED_AT_ONCE = 128
+STATES_AT_ONCE = 2_000
 TEXTS_AT_ONCE = 500
 SAVE_SECONDS = 300.0
+HISTORY_SECONDS = 10.0
+_WITH_CHECKSUM = re.compile(r"([0-9a-f]{16}) (.+)")
+_BARE = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
+"""What older files hold: the name alone. What begins as a checksum does is a damaged file."""
 
 
-class KeywordFollower(IndexFollower):
-    """Keeps tantivy in step."""
+class KeywordView(IndexView[KeywordIndex]):
+    """Words, of now or then."""
 
-    name = "keyword"
-    _index: KeywordIndex | None = None
+    @property
+    def model(self) -> str:
+        """See `IndexView.model`."""
+        return "tantivy"
 
     def search(
         self,
@@ -40,28 +60,29 @@ class KeywordFollower(IndexFollower):
         only: Filter = ANYTHING,
         *,
         syntax: bool = False,
-        beside: Frequencies | None = None,
+        other: Frequencies | None = None,
     ) -> list[KeywordHit]:
         """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, syntax=syntax, beside=beside)
+        return self._opened().search(text, limit, only, syntax=syntax, other=other)
 
     def frequencies(self, text: str) -> Frequencies:
         """How often the terms of a text are in the index."""
         index = self._opened()
         return index.frequencies(index.terms(text))
 
-    def state(self) -> IndexState:
-        """How it stands."""
-        entities = len(self._index) if self._index else 0
-        size = folder_bytes(self.store.layout.views / "keyword")
-        return IndexState("keyword", self.reached, entities, self.pending, size, "tantivy", self.error)
-
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
         self._index = None
 
+
+class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
+    """Keeps tantivy in step."""
+
+    name = folder = "keyword"
+    being_opened = "the keyword index is being opened"
+
     def _open(self) -> int:
-        self._index = KeywordIndex(self.store.layout.views / "keyword")
+        self._index = KeywordIndex(self._folder)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
@@ -85,23 +106,17 @@ class KeywordFollower(IndexFollower):
                 self._give_way(time.perf_counter() - started)
                 started = time.perf_counter()
 
-    def _opened(self) -> KeywordIndex:
-        if self._index is None:
-            raise Unavailable("the keyword index is being opened", retry_after=1)
-        return self._index
 
-
-class VectorFollower(IndexFollower):
+class VectorFollower(IndexFollower[VectorIndex]):
     """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
 
-    name = "vector"
-    _index: VectorIndex | None = None
+    name = folder = "vector"
+    being_opened = "the vector index is being opened"
     _cache: EmbeddingCache | None = None
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         super().__init__(store)
         self._embedder = embedder
-        self._folder = store.layout.views / "vector"
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
         self._saved = 0
@@ -118,12 +133,10 @@ class VectorFollower(IndexFollower):
         """Raises what `search` would if it could not be answered now."""
         self._opened()
 
-    def state(self) -> IndexState:
-        """How it stands."""
-        entities = len(self._index) if self._index else 0
-        size = folder_bytes(self._folder)
-        model = self._remembered() or self._embedder.model_id
-        return IndexState("vector", self.reached, entities, self.pending, size, model, self.error)
+    @property
+    def model(self) -> str:
+        """The model of the vectors."""
+        return self._remembered() or self._embedder.model_id
 
     def change_model(self) -> None:
         """Take the present model from now on: all vectors are made anew with the next step."""
@@ -180,7 +193,7 @@ class VectorFollower(IndexFollower):
             raise Unavailable("the embedding cache is closed")
         vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
         ids, types = [text.id for text in texts], [text.type for text in texts]
-        self._opened().put(ids, types, vectors, [text.since for text in texts], [text.marks for text in texts])
+        self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
         self._give_way(time.perf_counter() - started)
 
@@ -200,11 +213,178 @@ class VectorFollower(IndexFollower):
         if self._remembered() is None:
             write_model(self._model_file, self._embedder.model_id)
 
-    def _opened(self) -> VectorIndex:
-        if self._index is None:
-            self.check_model()
-            raise Unavailable("the vector index is being opened", retry_after=1)
-        return self._index
+
+class PastFollower(IndexView[Index]):
+    """Takes in the states that are over, each time that the history has come further."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._history = store.layout.root / "history.sqlite"
+        self._place = Place(0)
+        self._forgotten = 0
+        self._more = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the store keeps a history."""
+        return self.store.settings.history and self.store.description.history != "none"
+
+    @property
+    def woken_by(self) -> list[Callable[[], None]]:
+        """See `View.woken_by`."""
+        return self.store.after_history
+
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """See `View.wait`. A history that could not be read the last time is read again."""
+        if self.sequence < sequence:
+            self.wake()
+        return super().wait(sequence, seconds)
+
+    def count(self) -> int:
+        """Texts in it. Raises Unavailable until it is open."""
+        return len(self._opened())
+
+    @abstractmethod
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        """Take in texts, note the commit that it has come to, and forget what had ended by another."""
+
+    def _begin_at(self, sequence: int) -> None:
+        self._place, self._forgotten = Place(sequence + 1), 0
+        super()._begin_at(sequence)
+
+    def _out_of_reach(self) -> bool:
+        return self.sequence > (self.store.journal.last if self.is_wanted else 0)
+
+    def _refill(self) -> None:
+        # First, so that whoever has searched meanwhile sees that there was not everything.
+        self._begin_at(0)
+        self.refill_wanted, self._more = False, self.is_wanted
+        try:
+            self._clear()
+        except BaseException:
+            self.refill_wanted = True
+            raise
+
+    def _advance(self) -> None:
+        started = time.perf_counter()
+        found = read_ended(self._history, self._place, STATES_AT_ONCE) if self.is_wanted else None
+        self._more = found is not None and len(found.states) == STATES_AT_ONCE
+        if found is None:
+            return
+        if found.states or self._forgotten < found.oldest:
+            texts = merged(state for state in found.states if (state.last or 0) > found.oldest)
+            self._take(texts, found.sequence, found.oldest)
+        self._place, self._forgotten = found.place, found.oldest
+        self._move(found.sequence)
+        self._give_way(time.perf_counter() - started)
+
+    def _is_behind(self) -> bool:
+        return self._more
+
+
+class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
+    """Words of the past, in a tantivy index as that of the present."""
+
+    name = "past keyword"
+    folder = "past-keyword"
+    being_opened = "the keyword index of the past is being opened"
+
+    def _open(self) -> int:
+        self._index = KeywordIndex(self._folder, lambda key: past_key(key).id)
+        return self._index.sequence
+
+    def _clear(self) -> None:
+        self._index = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._open()
+
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        index = self._opened()
+        put = [index.lengthened(text) for text in texts if text.has_words]
+        index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
+
+
+class PastVectorFollower(PastFollower[PastVectors]):
+    """Meanings of the past. Most of their vectors are in the cache, because they were of the present once."""
+
+    name = "past vector"
+    folder = "past-vector"
+    being_opened = "the vectors of the past are being opened"
+    _cache: EmbeddingCache | None = None
+
+    def __init__(self, store: Store, embedder: Embedder, check_model: Callable[[], None]) -> None:
+        """Embed with ``embedder``; ``check_model`` raises when the store's vectors are of another model."""
+        super().__init__(store)
+        self._embedder = embedder
+        self._check_model = check_model
+
+    def search(self, vector: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
+        """See `PastVectors.search`. Raises Unavailable until it is open."""
+        return self._look(lambda index: index.search(vector, limit, only))
+
+    def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, NDArray[np.float32]]:
+        """See `PastVectors.vectors_of`."""
+        return self._look(lambda index: index.vectors_of(ids, as_of))
+
+    @property
+    def model(self) -> str:
+        """See `IndexView.model`."""
+        return self._embedder.model_id
+
+    def check_model(self) -> None:
+        """See `IndexView.check_model`."""
+        self._check_model()
+
+    def close(self) -> None:
+        """Release the files."""
+        for each in (self._index, self._cache):
+            if each is not None:
+                each.close()
+        self._index = self._cache = None
+
+    def step(self) -> bool:
+        """See `View.step`; a damaged file is made anew."""
+        try:
+            return super().step()
+        except sqlite3.DatabaseError:
+            self.refill_wanted = True
+            raise
+
+    def _open(self) -> int:
+        self.check_model()
+        self.close()
+        self._cache = EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
+        self._index = PastVectors(self._folder, self._embedder.dimensions, self._embedder.model_id)
+        return self._index.sequence
+
+    def _clear(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        forget(self._folder)
+        self._open()
+
+    def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
+        self.check_model()
+        index, cache = self._opened(), self._cache
+        if cache is None:
+            raise Unavailable("the cache of embeddings is closed")
+        texts = [text for text in texts if text.content]
+        for first in range(0, len(texts), EMBED_AT_ONCE):
+            self._continue()
+            some = texts[first : first + EMBED_AT_ONCE]
+            contents = sorted({text.content for text in some} - index.known(some))
+            vectors = embed_cached(self._embedder, cache, contents)
+            index.write(some, dict(zip(contents, vectors, strict=True)), index.sequence, 0)
+        index.write((), {}, sequence, ended)
+
+    def _look(self, question: Callable[[PastVectors], Found]) -> Found:
+        try:
+            return question(self._opened())
+        except sqlite3.DatabaseError as error:
+            self.refill_wanted = True
+            self.wake()
+            raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
 
 
 class Indexes:
@@ -218,7 +398,7 @@ class Indexes:
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
 
-    def states(self) -> list[IndexState | PastState]:
+    def states(self) -> list[IndexState]:
         """How they stand; those of the past only while there is a history for them to follow."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
         return [self.keyword.state(), self.vector.state(), *past]
@@ -244,3 +424,107 @@ class Indexes:
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """The vectors of those entities that have one."""
         return self.vector.vectors_of(ids)
+
+
+class IndexesAsOf:
+    """The indexes of a store as of a commit, in the shape of `Indexes`.
+
+    A text leaves the present index when it ends, and comes to that of the past later. So the present is searched first,
+    and then the past once it has seen all that the present may have: a text may be met twice, and is never missed.
+    """
+
+    def __init__(self, indexes: Indexes, history: HistoryFollower, at: int) -> None:
+        self._indexes = indexes
+        self._history = history
+        self._at = at
+
+    def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> dict[str, float]:
+        """The best entities for the words of a query, with BM25 scores, best first.
+
+        Raises InvalidInput for a query that is none, Unavailable while an index is behind.
+        """
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.keyword, self._indexes.past_keyword
+        # Beforehand, too: the same words must weigh the same on the next page.
+        self._await(then, now.visible_up_to)
+        hits = now.search(query, limit, only, syntax=syntax, other=then.frequencies(query))
+        with self._complete(now, then):
+            hits += then.search(query, limit, only, syntax=syntax, other=now.frequencies(query))
+        return _best([(hit.id, hit.score) for hit in hits], limit)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
+        """The nearest entities, with cosine similarities. Raises Unavailable while an index is behind."""
+        only = msgspec.structs.replace(only, as_of=self._at)
+        now, then = self._indexes.vector, self._indexes.past_vector
+        hits = now.search(vector, limit, only)
+        with self._complete(now, then):
+            hits += then.search(vector, limit, only)
+        return _best([(hit.id, hit.similarity) for hit in hits], limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """The vectors that those entities had. Raises Unavailable while an index is behind."""
+        now, then = self._indexes.vector, self._indexes.past_vector
+        found = now.vectors_of(ids, self._at)
+        with self._complete(now, then):
+            return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
+
+    @contextlib.contextmanager
+    def _complete(self, now: IndexFollower[Any], then: PastFollower[Any]) -> Generator[None]:
+        """Search the past inside, after the present. Raises Unavailable unless both had everything."""
+        _check(now, now.reached, self._at)
+        seen = now.visible_up_to
+        self._await(then, seen)
+        yield
+        _check(then, then.sequence, seen)
+
+    def _await(self, then: PastFollower[Any], sequence: int) -> None:
+        for view in (self._history, then):
+            view.wait(sequence, HISTORY_SECONDS)
+            _check(view, view.sequence, sequence)
+
+
+def _check(view: View, sequence: int, wanted: int) -> None:
+    if sequence < wanted:
+        seen = max(sequence, 0)
+        raise Unavailable(f"the {view.name} index has not seen sequence {wanted} yet, only {seen}", retry_after=2)
+
+
+def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
+    # Equals stay as they came: a page further down, of longer lists, then goes on where the one before has ended.
+    found: dict[str, float] = {}
+    for node_id, score in sorted(scored, key=lambda hit: -hit[1]):
+        if len(found) == limit:
+            break
+        found.setdefault(node_id, score)
+    return found
+
+
+def merged(states: Iterable[State[NodeRow]]) -> list[Text]:
+    """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
+    found: dict[str, list[Text]] = {}
+    for state in states:
+        text = Text.of(state.row, state.first, state.last)
+        before = found.setdefault(text.id, [])
+        if before and before[-1].until == text.since and before[-1].digest == text.digest:
+            text = msgspec.structs.replace(text, since=before.pop().since)
+        before.append(text)
+    return [text for texts in found.values() for text in texts]
+
+
+def read_model(path: Path) -> str | None:
+    """The model's name; None when the file is not there or damaged."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = path.read_text(encoding="utf-8").strip()
+        if found := _WITH_CHECKSUM.fullmatch(text):
+            return found[2] if found[1] == _checksum(found[2]) else None
+        return text if _BARE.fullmatch(text) else None
+    return None
+
+
+def write_model(path: Path, name: str) -> None:
+    """Replace the file in one step."""
+    write_whole(path, f"{_checksum(name)} {name}\n".encode())
+
+
+def _checksum(name: str) -> str:
+    return xxhash.xxh3_64_hexdigest(name.encode())

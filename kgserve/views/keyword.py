@@ -10,7 +10,7 @@ import contextlib
 import math
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,11 +20,14 @@ from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
 from kgserve.model.query_text import word_weights
 from kgserve.views import manifest
-from kgserve.views.documents import ANALYZER, TEXT_FIELDS, after, analyzer, document, key_of, key_of_tag, schema
-from kgserve.views.filters import ANYTHING, Filter
-from kgserve.views.text import Text, past_key
+from kgserve.views.text import ANYTHING, Filter, Text, past_key
 
 KIND = "keyword 3"
+_ANALYZER = "text"
+# Tags are words of the summary: each field costs every entity a byte, and each search a look-up for each word.
+_TEXT_FIELDS = ("content", "name", "summary")
+_LONGEST_TOKEN = 100
+_TIMES = ("since", "until", "valid_from", "valid_to", "freshness_at")
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
 # If at least this part of all texts is likely to pass a filter, some more than are wanted are found and then filtered.
@@ -46,7 +49,7 @@ class Frequencies(msgspec.Struct, frozen=True):
     documents: int
     holding: Mapping[tuple[str, str], int]
 
-    def beside(self, other: Frequencies) -> dict[tuple[str, str], float]:
+    def boosts(self, other: Frequencies) -> dict[tuple[str, str], float]:
         """By how much each term is worth more among the texts of both indexes than in this one alone."""
         together = self.documents + other.documents
         return {
@@ -71,10 +74,14 @@ _Scored = tuple[float, tantivy.DocAddress]
 class KeywordIndex:
     """Searches may run in any thread beside one writer."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0."""
+    def __init__(self, folder: Path, id_of: Callable[[str], str] = str) -> None:
+        """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0.
+
+        ``id_of`` makes the id of an entity out of the key that it has here.
+        """
         self._folder = folder
-        self._analyzer = analyzer()
+        self._id_of = id_of
+        self._analyzer = _analyzer()
         self._lock = threading.Lock()
         found = manifest.read(folder, KIND) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
@@ -83,10 +90,10 @@ class KeywordIndex:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         self._checksums = manifest.Checksums()
-        self._schema = schema()
+        self._schema = _schema()
         self._documents = 0
         self._index = tantivy.Index(self._schema, path=str(folder), reuse=found is not None)
-        self._index.register_tokenizer(ANALYZER, self._analyzer)
+        self._index.register_tokenizer(_ANALYZER, self._analyzer)
         self._reload()
 
     def __len__(self) -> int:
@@ -113,7 +120,7 @@ class KeywordIndex:
                 writer.delete_documents_by_term("id", node_id)
             for entity in put:
                 writer.delete_documents_by_term("id", entity.key)
-                writer.add_document(document(entity))
+                writer.add_document(_document(entity))
         manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
         self._reload()
         self.sequence, self.fresh = sequence, False
@@ -136,19 +143,19 @@ class KeywordIndex:
 
     def lengthened(self, text: Text) -> Text:
         """A past text that goes on where an equal one of the same entity ends: both as one, in that one's place."""
-        same = tantivy.Query.term_query(self._schema, "key", key_of(text.id))
+        same = tantivy.Query.term_query(self._schema, "key", _key_of(text.id))
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
             before = past_key(str(searcher.doc(address)["id"][0]))
-            if before.says == text.says.hex():
+            if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text
 
     def frequencies(self, terms: Iterable[str]) -> Frequencies:
         """In how many texts each term is, by field, as BM25 counts them."""
         searcher = self._index.searcher()
-        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in TEXT_FIELDS}
+        found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
         return Frequencies(self._documents, found)
 
     def search(
@@ -158,14 +165,14 @@ class KeywordIndex:
         only: Filter = ANYTHING,
         *,
         syntax: bool = False,
-        beside: Frequencies | None = None,
+        other: Frequencies | None = None,
     ) -> list[KeywordHit]:
-        """The best entities for the words of a text, best first; hits are named by keys.
+        """The best entities for the words of a text, best first.
 
         ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none. Words are as
-        rare as they are in this index, or in this one and that of ``beside`` together.
+        rare as they are in this index, or in this one and the ``other`` together.
         """
-        query = self._parsed(text) if syntax else self._any_of(self.terms(text), beside)
+        query = self._parsed(text) if syntax else self._any_of(self.terms(text), other)
         if query is None:
             return []
         searcher = self._index.searcher()
@@ -175,7 +182,7 @@ class KeywordIndex:
             if not syntax:
                 raise
             raise InvalidInput(f"query: cannot be answered: {error}") from None
-        return [KeywordHit(str(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
+        return [KeywordHit(self._id_of(searcher.doc(address)["id"][0]), float(score)) for score, address in found]
 
     def _best(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored]:
         """The best that pass. Where most do, tantivy is asked for some more of all, and then which of those pass.
@@ -201,7 +208,7 @@ class KeywordIndex:
             return 0.0
         count = max(self._documents, 1)
         types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
-        return types * math.prod(searcher.doc_freq("key", key_of_tag(tag)) / count for tag in only.tags)
+        return types * math.prod(searcher.doc_freq("key", _key_of_tag(tag)) / count for tag in only.tags)
 
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
@@ -222,14 +229,14 @@ class KeywordIndex:
         self._index.reload()
         self._documents = _documents(self._folder)
 
-    def _any_of(self, terms: dict[str, float], beside: Frequencies | None) -> tantivy.Query | None:
+    def _any_of(self, terms: dict[str, float], other: Frequencies | None) -> tantivy.Query | None:
         if not terms:
             return None
-        factors = self.frequencies(terms).beside(beside) if beside else {}
+        factors = self.frequencies(terms).boosts(other) if other else {}
         parts = [
             self._term(field, term, weight * factors.get((field, term), 1.0))
             for term, weight in terms.items()
-            for field in TEXT_FIELDS
+            for field in _TEXT_FIELDS
         ]
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
 
@@ -239,7 +246,7 @@ class KeywordIndex:
 
     def _parsed(self, text: str) -> tantivy.Query:
         try:
-            return self._index.parse_query(text, list(TEXT_FIELDS))
+            return self._index.parse_query(text, list(_TEXT_FIELDS))
         except ValueError as error:
             raise InvalidInput(f"query: is not in the query language: {error}") from None
 
@@ -252,7 +259,7 @@ class KeywordIndex:
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
         if only.id_prefix:
             # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
-            prefix = self._index.parse_query(f"key:[{key_of(only.id_prefix)} TO {after(only.id_prefix)}}}", ["key"])
+            prefix = self._index.parse_query(f"key:[{_key_of(only.id_prefix)} TO {_after(only.id_prefix)}}}", ["key"])
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(prefix, 0.0)))
         return tantivy.Query.boolean_query(parts)
 
@@ -264,7 +271,7 @@ class KeywordIndex:
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
 
     def _tagged(self, only: Filter) -> list[_Part]:
-        terms = (tantivy.Query.term_query(self._schema, "key", key_of_tag(tag)) for tag in sorted(only.tags))
+        terms = (tantivy.Query.term_query(self._schema, "key", _key_of_tag(tag)) for tag in sorted(only.tags))
         return [(tantivy.Occur.Must, tantivy.Query.const_score_query(term, 0.0)) for term in terms]
 
     def _in_time(self, only: Filter) -> list[_Part]:
@@ -295,3 +302,77 @@ def _documents(folder: Path) -> int:
 def _rarity(documents: int, holding: int) -> float:
     """What BM25 multiplies a word with, that is in some of the texts."""
     return math.log1p((documents - holding + 0.5) / (holding + 0.5))
+
+
+# Texts as documents of tantivy
+
+
+def _document(entity: Text) -> tantivy.Document:
+    """A text as tantivy takes it."""
+    made = tantivy.Document()
+    made.add_text("id", entity.key)
+    made.add_text("key", _key_of(entity.id))
+    made.add_text("name", entity.id)
+    made.add_text("type", entity.type)
+    made.add_text("content", entity.content)
+    if entity.summary:
+        made.add_text("summary", entity.summary)
+    for tag in entity.tags:
+        made.add_text("summary", tag)
+        made.add_text("key", _key_of_tag(tag))
+    for field, value in _times(entity):
+        if value is not None:
+            made.add_integer(field, value)
+    return made
+
+
+def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
+    yield "since", entity.since
+    yield "until", entity.until
+    if entity.facets is not None:
+        yield "valid_from", entity.facets.valid_from
+        yield "valid_to", entity.facets.valid_to
+        yield "freshness_at", entity.facets.freshness_at
+
+
+def _key_of(node_id: str) -> str:
+    """An id in letters that mean nothing to the query language, in the same order as the ids."""
+    return "x" + node_id.encode().hex()
+
+
+def _key_of_tag(tag: str) -> str:
+    """A tag among the keys, where no id can be taken for it."""
+    return "t" + tag.encode().hex()
+
+
+def _after(prefix: str) -> str:
+    """The first key behind all that start with a prefix that is not empty."""
+    encoded = prefix.encode()
+    return "x" + encoded[:-1].hex() + f"{encoded[-1] + 1:02x}"
+
+
+def _analyzer() -> tantivy.TextAnalyzer:
+    """How texts and queries become terms."""
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    for step in (
+        tantivy.Filter.remove_long(_LONGEST_TOKEN),
+        tantivy.Filter.lowercase(),
+        tantivy.Filter.ascii_fold(),
+        tantivy.Filter.stemmer("english"),
+    ):
+        builder = builder.filter(step)
+    return builder.build()
+
+
+def _schema() -> tantivy.Schema:
+    """The fields of a document. Times are there only where something has them."""
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("key", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("type", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("name", tokenizer_name=_ANALYZER, index_option="freq")
+    builder.add_text_field("content", tokenizer_name=_ANALYZER, index_option="position")
+    builder.add_text_field("summary", tokenizer_name=_ANALYZER, index_option="position")
+    for name in _TIMES:
+        builder.add_integer_field(name, fast=True)
+    return builder.build()

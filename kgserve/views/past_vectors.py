@@ -11,30 +11,22 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from kgserve.views.filters import Filter
-from kgserve.views.past_matrix import VectorFile, products
-from kgserve.views.past_runs import Columns, Numbers, Runs
-from kgserve.views.past_table import (
-    FORGET_UNUSED,
-    PUT,
-    check_vectors,
-    connect,
-    put_run,
-    read_runs,
-    run_values,
-    text_key,
-    vector_checksum,
-)
-from kgserve.views.text import Text
+from kgserve.decoding import msgpack_decoder
+from kgserve.views.columns import Column, Columns
+from kgserve.views.matrix import VectorFile, Vectors, products
+from kgserve.views.text import Facets, Filter, Text
 from kgserve.views.vector import VectorHit
 
 # A file of so many rows may keep as many that nobody names.
@@ -43,7 +35,34 @@ _IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(
 _HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
 _FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
 
-Vectors = NDArray[np.float32]
+_VERSION = 1
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS vector (place INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE, hash INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS run (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    type TEXT NOT NULL, vector INTEGER NOT NULL, marks BLOB, hash INTEGER NOT NULL, UNIQUE (id, first)
+);
+CREATE INDEX IF NOT EXISTS run_by_vector ON run (vector);
+CREATE TABLE IF NOT EXISTS cursor (
+    one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, model TEXT NOT NULL,
+    dimensions INTEGER NOT NULL, file INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO cursor VALUES (1, 0, '', 0, 0);
+"""
+_FOREIGN = "SELECT user_version <> ? AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
+_RUN = "SELECT number, id, first, last, type, vector, marks, hash FROM run"
+_KNOWN = "SELECT 1 FROM run WHERE id = :id AND first <= :first AND last >= :last"
+_LENGTHENED = f"{_RUN} WHERE id = :id AND last = :first AND type = :type AND vector = :vector AND marks IS :facets"
+_BEGUN = f"{_RUN} WHERE id = :id AND first = :first"
+_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET_UNUSED = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
+
+Numbers = NDArray[np.int64]
+
+_encode = msgspec.msgpack.Encoder().encode
+_facets = msgpack_decoder(Facets).decode
 
 
 class PastVectors:
@@ -69,7 +88,7 @@ class PastVectors:
         return {
             text.content
             for text in texts
-            if self._read("SELECT 1 FROM vector WHERE text = ?", (text_key(text.content),))
+            if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(text.content),))
         }
 
     def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
@@ -80,19 +99,19 @@ class PastVectors:
         with self._writing:
             with self._writer as transaction:
                 added = self._add_vectors(transaction, vectors)
-                put = [run for text in texts if (run := put_run(transaction, text)) is not None]
+                put = [past for text in texts if (past := _put_text(transaction, text)) is not None]
                 if forgotten := transaction.execute("DELETE FROM run WHERE last <= ?", (ended,)).rowcount:
-                    transaction.execute(FORGET_UNUSED)
+                    transaction.execute(_FORGET_UNUSED)
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
-            runs, file = self._held
+            held, file = self._held
             if forgotten:
                 file = self._shrunk(file)
-                self._held = Runs(read_runs(self._writer)), file
+                self._held = PastTexts(_read_texts(self._writer)), file
             else:
-                for run in put:
-                    runs.put(run)
+                for past in put:
+                    held.put(past)
         self.sequence = sequence
 
     def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
@@ -100,29 +119,31 @@ class PastVectors:
 
         Raises sqlite3.DatabaseError.
         """
-        held, file = self._held
-        runs, places = held.passing(only)
+        texts, file = self._held
+        numbers, rows = texts.passing(only)
         if only.id_prefix:
-            places = places[np.isin(runs.number[places], self._beginning_with(only.id_prefix))]
-        limit = min(limit, len(places))
+            named = np.isin(numbers, self._beginning_with(only.id_prefix))
+            numbers, rows = numbers[named], rows[named]
+        limit = min(limit, len(numbers))
         if limit <= 0:
             return []
-        scores = products(file.rows, runs.vector[places], query)
+        scores = products(file.rows, rows, query)
         least = np.partition(scores, -limit)[-limit]
         best = np.flatnonzero(scores >= least)
         best = best[np.lexsort((best, -scores[best]))][:limit]
-        numbers: list[int] = runs.number[places[best]].tolist()
-        ids = dict(self._read(_IDS, (json.dumps(numbers),)))
+        chosen: list[int] = numbers[best].tolist()
+        ids = dict(self._read(_IDS, (json.dumps(chosen),)))
         # Without an id: forgotten since it was looked for.
-        found = zip(numbers, scores[best].tolist(), strict=True)
+        found = zip(chosen, scores[best].tolist(), strict=True)
         return [VectorHit(ids[number], score) for number, score in found if number in ids]
 
     def vectors_of(self, ids: Sequence[str], as_of: int) -> dict[str, Vectors]:
         """The vectors of those entities that had other texts as of a commit than now. Raises sqlite3.DatabaseError."""
-        held, file = self._held
-        runs = held.columns
+        texts, file = self._held
         found = [row for node_id in ids for row in self._read(_HELD, (node_id, as_of, as_of))]
-        return {node_id: file.rows[runs.vector[place]].copy() for node_id, place in _places(runs, found)}
+        return {
+            node_id: file.rows[row].copy() for node_id, number in found if (row := texts.row_of(number)) is not None
+        }
 
     def close(self) -> None:
         """Release the files."""
@@ -143,7 +164,7 @@ class PastVectors:
 
     # Opening
 
-    def _opened(self) -> tuple[sqlite3.Connection, tuple[Runs, VectorFile]]:
+    def _opened(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             return self._checked()
@@ -154,9 +175,9 @@ class PastVectors:
         self._folder.mkdir()
         return self._checked()
 
-    def _checked(self) -> tuple[sqlite3.Connection, tuple[Runs, VectorFile]]:
+    def _checked(self) -> tuple[sqlite3.Connection, tuple[PastTexts, VectorFile]]:
         """What is there. Raises sqlite3.DatabaseError when it is damaged, or of another model."""
-        connection = connect(self._folder / "texts.sqlite")
+        connection = _connect(self._folder / "texts.sqlite")
         try:
             model, dimensions, number = connection.execute("SELECT model, dimensions, file FROM cursor").fetchone()
             if model and (model, dimensions) != (self._model, self._dimensions):
@@ -166,8 +187,8 @@ class PastVectors:
                 if each != path:
                     each.unlink()
             file = VectorFile(path, self._dimensions)
-            check_vectors(connection, file.rows)
-            return connection, (Runs(read_runs(connection)), file)
+            _check_vectors(connection, file.rows)
+            return connection, (PastTexts(_read_texts(connection)), file)
         except BaseException:
             connection.close()
             raise
@@ -183,13 +204,13 @@ class PastVectors:
         new = {
             key: vectors[text]
             for text in vectors
-            if not transaction.execute(known, (key := text_key(text),)).fetchone()
+            if not transaction.execute(known, (key := _text_key(text),)).fetchone()
         }
         if new:
             rows = np.stack([*new.values()]).astype("<f4")
             self._held[1].write(self._used, rows)
             values = [
-                (place, key, vector_checksum(key, row))
+                (place, key, _vector_checksum(key, row))
                 for place, (key, row) in enumerate(zip(new, rows, strict=True), self._used)
             ]
             transaction.executemany("INSERT INTO vector VALUES (?, ?, ?)", values)
@@ -208,22 +229,161 @@ class PastVectors:
             transaction.executemany(
                 "UPDATE vector SET place = ? WHERE place = ?", [(new, old) for old, new in moved.items()]
             )
-            runs = [msgspec.structs.replace(run, vector=moved[run.vector]) for run in read_runs(transaction)]
-            transaction.executemany(PUT, [run_values(run) for run in runs])
+            runs = [msgspec.structs.replace(past, vector=moved[past.vector]) for past in _read_texts(transaction)]
+            transaction.executemany(_PUT, [_values(past) for past in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
         file.path.unlink()
         return copied
 
 
+# In memory: when texts held, and what filters ask of them
+
+
+class PastText(msgspec.Struct, frozen=True):
+    """A row of the table: a text that an entity had from commit ``first`` to before ``last``, with its vector's row."""
+
+    number: int
+    id: str
+    first: int
+    last: int
+    type: str
+    vector: int
+    facets: Facets | None
+
+
+class PastTexts:
+    """Past texts by their place: until when each held, the row of its vector, and what filters ask of it.
+
+    They come in the order of their numbers. One thread puts them; any thread may ask.
+    """
+
+    def __init__(self, texts: Iterable[PastText] = ()) -> None:
+        self._lock = threading.Lock()
+        self._columns = Columns()
+        self._number, self._until, self._vector = Column(np.int64), Column(np.int64), Column(np.int64)
+        self._add(list(texts))
+
+    def __len__(self) -> int:
+        return len(self._number.values)
+
+    def put(self, text: PastText) -> None:
+        """Add a text, or say anew until when one with the same number held."""
+        with self._lock:
+            place = self._place(text.number)
+            if place is None:
+                self._add([text])
+            else:
+                self._until.values[place], self._vector.values[place] = text.last, text.vector
+
+    def passing(self, only: Filter) -> tuple[Numbers, Numbers]:
+        """The numbers of those that held as of ``only.as_of`` and pass, but for what their ids are; and their rows."""
+        at = only.as_of or 0
+        with self._lock:
+            passes = self._columns.passing(msgspec.structs.replace(only, id_prefix="", as_of=at), ())
+            passes &= self._until.values > at
+            return self._number.values[passes], self._vector.values[passes]
+
+    def row_of(self, number: int) -> int | None:
+        """The row of a text's vector; None for a text that is not there."""
+        with self._lock:
+            place = self._place(number)
+            return None if place is None else int(self._vector.values[place])
+
+    def _place(self, number: int) -> int | None:
+        numbers = self._number.values
+        place = int(np.searchsorted(numbers, number))
+        return place if place < len(numbers) and numbers[place] == number else None
+
+    def _add(self, texts: Sequence[PastText]) -> None:
+        facets = {place: text.facets for place, text in enumerate(texts, len(self)) if text.facets is not None}
+        self._columns.add([text.type for text in texts], [text.first for text in texts], facets)
+        self._number.extend([text.number for text in texts])
+        self._until.extend([text.last for text in texts])
+        self._vector.extend([text.vector for text in texts])
+
+
+# In SQLite: whose the vectors are
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open or make the file. Raises sqlite3.DatabaseError for a file that is none of ours."""
+    connection = sqlite3.connect(path, check_same_thread=False)
+    # What a flipped bit has made of a text is to be read, and then not to fit its checksum.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    try:
+        if connection.execute(_FOREIGN, (_VERSION,)).fetchone()[0]:
+            raise sqlite3.DatabaseError("the file is of another kind")
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_vectors(connection: sqlite3.Connection, rows: Vectors) -> None:
+    """Raise sqlite3.DatabaseError unless every vector that the file names is among some rows, as it was written."""
+    for place, key, checksum in connection.execute("SELECT place, text, hash FROM vector"):
+        if place >= len(rows) or _vector_checksum(key, rows[place]) != checksum:
+            raise sqlite3.DatabaseError("a vector does not fit its checksum")
+
+
+def _read_texts(connection: sqlite3.Connection) -> Iterator[PastText]:
+    """All texts in the order of their numbers. Raises sqlite3.DatabaseError when one is damaged."""
+    return (_past_text(row) for row in connection.execute(f"{_RUN} ORDER BY number"))
+
+
+def _past_text(row: tuple[Any, ...]) -> PastText:
+    *values, facets, checksum = row
+    if _text_checksum((*values, facets)) != checksum:
+        raise sqlite3.DatabaseError("a text does not fit its checksum")
+    number, node_id, first, last, type_, vector = values
+    return PastText(number, node_id, first, last, type_, vector, None if facets is None else _facets(facets))
+
+
+def _values(past: PastText) -> tuple[Any, ...]:
+    """What `_PUT` stores of a text."""
+    facets = None if past.facets is None else _encode(past.facets)
+    values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
+    return *values, _text_checksum(values)
+
+
+def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
+    """Add a past text, or lengthen the one before that said the same; None when it is there."""
+    key = _text_key(text.content)
+    place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
+    facets = None if text.facets is None else _encode(text.facets)
+    past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
+    values = {**msgspec.structs.asdict(past), "facets": facets}
+    if transaction.execute(_KNOWN, values).fetchone():
+        return None
+    if before := transaction.execute(_LENGTHENED, values).fetchone():
+        past = msgspec.structs.replace(_past_text(before), last=past.last)
+    elif begun := transaction.execute(_BEGUN, values).fetchone():
+        past = msgspec.structs.replace(past, number=begun[0])
+    else:
+        next_number = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'run'"
+        past = msgspec.structs.replace(past, number=transaction.execute(next_number).fetchone()[0])
+    transaction.execute(_PUT, _values(past))
+    return past
+
+
+def _text_key(content: str) -> bytes:
+    """What names the vector of a text."""
+    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _text_checksum(values: tuple[Any, ...]) -> int:
+    return xxhash.xxh3_64_intdigest(_encode(values)) >> 1
+
+
+def _vector_checksum(key: bytes, row: Vectors) -> int:
+    """The checksum of a vector and what names it."""
+    # SQLite's integers are signed.
+    return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
+
+
 def forget(folder: Path) -> None:
     """Remove a folder of past vectors."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _places(runs: Columns, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """The places of runs by their numbers, with their ids; what the columns do not have yet is left out."""
-    for node_id, number in found:
-        place = int(np.searchsorted(runs.number, number))
-        if place < len(runs.number) and runs.number[place] == number:
-            yield node_id, place

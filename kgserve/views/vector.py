@@ -8,7 +8,9 @@ damaged file, a vector of the wrong width or with NaN) is kept away from it here
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,8 @@ from numpy.typing import NDArray
 from kgserve.decoding import msgpack_decoder
 from kgserve.views import manifest
 from kgserve.views.columns import Columns, Mask
-from kgserve.views.fair_lock import FairLock
-from kgserve.views.filters import ANYTHING, Filter, Marks
-from kgserve.views.past_matrix import products
-from kgserve.views.vector_rows import Rows, rows_of_graph
+from kgserve.views.matrix import DENSE, VectorRows, Vectors, products
+from kgserve.views.text import ANYTHING, Facets, Filter
 
 log = structlog.get_logger()
 
@@ -39,15 +39,16 @@ _GRAPH = "vectors.hnsw"
 # So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
 _PUT_AT_ONCE = 16
 _BUILT_AT_ONCE = 500
+_READ_AT_ONCE = 4_096
 # With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
 _SPARE = 1.5
 _MORE = 4
 # To come by one more vector in the graph costs about as much as so many of those that are simply multiplied.
 _WALK = 10
-# Picked out, a row costs four times as much as in its place.
-_DENSE = 4
+# What hnswlib 0.8 writes before its elements, and of it what is needed: their number, size, and places inside.
+_HEADER = struct.Struct("<6Qi")
+_HEADER_BYTES = 96
 
-Vectors = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
 
@@ -64,7 +65,25 @@ class _Entities(msgspec.Struct):
     ids: list[str]
     types: list[str]
     since: list[int]
-    marks: dict[int, Marks]
+    facets: dict[int, Facets] = msgspec.field(name="marks")
+
+
+class FairLock:
+    """Who lets go of a `threading.Lock` and asks again gets it first, for others must be woken: here they come first.
+
+    So a long piece of work that lets go between its parts holds others up for one part.
+    """
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._held = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
 
 
 class VectorIndex:
@@ -92,7 +111,7 @@ class VectorIndex:
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
         self._columns = Columns()
-        self._rows = Rows(folder.parent, dimensions)
+        self._rows = VectorRows(folder.parent, dimensions)
         self._graph: Any = None
         self.sequence = 0
         self.fresh = not self._load()
@@ -117,7 +136,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: Vectors,
         since: Sequence[int] | None = None,
-        marks: Sequence[Marks | None] = (),
+        facets: Sequence[Facets | None] = (),
     ) -> None:
         """Add entities or replace their vectors; rows are of length 1. Raises ValueError for a wrong shape or NaN.
 
@@ -132,7 +151,7 @@ class VectorIndex:
         for first in range(0, len(ids), _PUT_AT_ONCE):
             some = slice(first, first + _PUT_AT_ONCE)
             with self._lock:
-                self._put(ids[some], types[some], vectors[some], since[some], marks[some])
+                self._put(ids[some], types[some], vectors[some], since[some], facets[some])
         self._settle()
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -147,7 +166,7 @@ class VectorIndex:
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             self._ids, self._labels, self._columns = [], {}, Columns()
-            self._rows = Rows(self._folder.parent, self._dimensions)
+            self._rows = VectorRows(self._folder.parent, self._dimensions)
             self._graph = None
         self.sequence, self.fresh = 0, True
 
@@ -168,7 +187,7 @@ class VectorIndex:
         aside.mkdir(parents=True)
         # Without the lock: nobody else changes anything, and the graph of a large store takes half a second.
         columns = self._columns
-        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.marks())
+        entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
         (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
         if self._graph is None:
             np.save(aside / _MATRIX, self._rows.values)
@@ -197,7 +216,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: Vectors,
         since: Sequence[int],
-        marks: Sequence[Marks | None],
+        facets: Sequence[Facets | None],
     ) -> None:
         first = len(self._ids)
         self._rows.append(vectors)
@@ -207,7 +226,9 @@ class VectorIndex:
         for node_id in ids:
             self._forget(node_id)
         self._ids += ids
-        self._columns.add(types, since, {label: found for label, found in enumerate(marks, first) if found is not None})
+        self._columns.add(
+            types, since, {label: found for label, found in enumerate(facets, first) if found is not None}
+        )
         for label, node_id in enumerate(ids, first):
             if node_id in self._labels:
                 self._forget(node_id)
@@ -224,7 +245,7 @@ class VectorIndex:
     def _exact(self, query: NDArray[np.float32], limit: int, passing: Mask | None = None) -> list[VectorHit]:
         """The nearest of those that pass, which are at least ``limit``; of all if nothing is said."""
         mask = self._columns.live if passing is None else passing
-        if np.count_nonzero(mask) * _DENSE >= len(mask):
+        if np.count_nonzero(mask) * DENSE >= len(mask):
             labels = np.arange(len(mask))
             scores = self._rows.values @ query
             scores[~mask] = -np.inf
@@ -284,13 +305,13 @@ class VectorIndex:
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
         ids, types = [self._ids[label] for label in labels], self._columns.types
-        columns, marks = Columns(), self._columns.marks()
+        columns, facets = Columns(), self._columns.facets()
         columns.add(
             [types[label] for label in labels],
             self._columns.since[labels],
-            {place: marks[label] for place, label in enumerate(labels.tolist()) if label in marks},
+            {place: facets[label] for place, label in enumerate(labels.tolist()) if label in facets},
         )
-        rows = Rows(self._folder.parent, self._dimensions)
+        rows = VectorRows(self._folder.parent, self._dimensions)
         for first in range(0, live, _BUILT_AT_ONCE):
             rows.append(self._rows.values[labels[first : first + _BUILT_AT_ONCE]])
         graph = self._built(rows.values) if wants_graph else None
@@ -313,7 +334,7 @@ class VectorIndex:
             return False
         entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
         self._ids = entities.ids
-        self._columns.add(entities.types, entities.since, entities.marks)
+        self._columns.add(entities.types, entities.since, entities.facets)
         self._labels = {node_id: label for label, node_id in enumerate(self._ids) if node_id}
         for label, node_id in enumerate(self._ids):
             if not node_id:
@@ -330,7 +351,7 @@ class VectorIndex:
         self._graph = hnswlib.Index("ip", self._dimensions)
         self._graph.load_index(str(path), max_elements=max(count, 1))
         try:
-            for vectors in rows_of_graph(path, count, self._dimensions):
+            for vectors in _rows_of_graph(path, count, self._dimensions):
                 self._rows.append(vectors)
         except ValueError as reason:
             # Slower, but sure.
@@ -344,3 +365,31 @@ def _make_room(graph: Any, count: int) -> None:
     """Have room for so many in a graph, and for a quarter more if it had none: what is unused takes memory, too."""
     if count > graph.get_max_elements():
         graph.resize_index(count + count // 4)
+
+
+def _rows_of_graph(path: Path, labels: int, dimensions: int) -> Iterator[Vectors]:
+    """The vectors in a file of hnswlib in the order of their labels, which are 0, 1, …; some thousands at a time.
+
+    Asked of hnswlib itself, a vector takes 25 µs and more, and all other threads wait. Raises ValueError when the
+    file does not look as those of hnswlib 0.8 do.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    _, _, count, size, label_at, vector_at, _ = _HEADER.unpack_from(header)
+    if count != labels or label_at + 8 > size or vector_at + 4 * dimensions > size:
+        raise ValueError(f"{path} is not laid out as expected")
+    content = np.memmap(path, np.uint8, "r")
+    element = np.dtype(
+        {
+            "names": ["label", "vector"],
+            "formats": ["<u8", ("<f4", (dimensions,))],
+            "offsets": [label_at, vector_at],
+            "itemsize": size,
+        }
+    )
+    elements = np.ndarray(count, element, content, _HEADER_BYTES)
+    order = np.argsort(elements["label"], kind="stable")
+    if not np.array_equal(elements["label"][order], np.arange(count)):
+        raise ValueError(f"{path} holds other labels than expected")
+    for first in range(0, count, _READ_AT_ONCE):
+        yield elements["vector"][order[first : first + _READ_AT_ONCE]]

@@ -13,7 +13,7 @@ from kgserve.model.backups import StoreBackupAnswer
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from tests.store.writing import NAME, PATIENCE, batch, settings, write
 
 LONG = "a long text " * 400

@@ -19,7 +19,7 @@ from kgserve.model.times import format_time
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.history import Historian, HistoryFollower
 from tests.property.driver import NAME, PATIENCE, differ
 from tests.property.graph import Graph
 from tests.property.past import PastDriver

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.embedding.model_files import PREPARED_MODEL, model_folder
 from kgserve.settings import Settings
-from kgserve.views.model_files import PREPARED_MODEL, model_folder
 from tests.cli import model_hub
 from tests.cli.running import kgserve
-from tests.views.prepared import model_settings
+from tests.embedding.prepared import model_settings
 
 IDENTITY = "sentence-transformers/all-MiniLM-L6-v2@53aa51172d14"
 NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_CACHE_DIR": "1"}

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.running import Outcome, Running, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
-from tests.views.embedding_service import KEY, MODEL
-from tests.views.embedding_service import running as embedding_service
+from tests.embedding.embedding_service import KEY, MODEL
+from tests.embedding.embedding_service import running as embedding_service
 
 WORDS = ("--embedding-provider", "hashing")
 TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}

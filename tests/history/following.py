@@ -11,7 +11,7 @@ from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.rows import EdgeKey
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian, HistoryFollower
+from kgserve.views.history import Historian, HistoryFollower
 from tests.store.writing import NAME, PATIENCE, settings
 
 SMALL_JOURNAL: dict[str, Any] = {"journal_segment_mb": 1, "journal_retention_mb": 0}

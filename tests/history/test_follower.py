@@ -12,7 +12,7 @@ import pytest
 from kgserve.errors import Gone, Unavailable
 from kgserve.model.batch import WriteBatch
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, flip, layout, opened, settings, until, write

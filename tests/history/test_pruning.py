@@ -22,7 +22,7 @@ from kgserve.ops.history import prune_history
 from kgserve.ops.moments import Past
 from kgserve.ops.past_export import export_as_of
 from kgserve.store.pool import StorePool
-from kgserve.views.historian import DAY, Historian
+from kgserve.views.history import DAY, Historian
 from tests.graphs import graph_of, node_of
 from tests.history.following import SMALL_JOURNAL, Kept, kept, node
 from tests.store.writing import NAME, batch, layout, settings, until, write

@@ -13,12 +13,12 @@ import httpx
 import msgspec
 
 from kgserve.app import Server, bind, create_app, uvicorn_config
+from kgserve.embedding.embedder import load_embedder
 from kgserve.http.problem import KINDS
 from kgserve.ops.graph import Graphs
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from tests.engines import ENGINE
 from tests.internals import assert_no_internals

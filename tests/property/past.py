@@ -31,7 +31,7 @@ from kgserve.ops.retire import retire_edge, retire_node
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from tests.engines import ENGINE
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.property.batches import Batches

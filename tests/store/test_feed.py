@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from kgserve.errors import Gone, JournalDamaged, NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
-from kgserve.model.events import Event, Position, Selection
+from kgserve.model.events import Position, Selection
 from kgserve.ops.events import EventReader, Wanted
 from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Feed, PageLimits, Reader
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from tests.store.writing import NAME, batch, flip, layout, newest_segment, opened, settings, until, write
+from tests.store.writing import NAME, batch, flip, layout, newest_segment, opened, settings, write
 
 EVERYTHING = Selection()
 
@@ -185,77 +184,6 @@ def test_a_closed_store_can_be_read_without_opening_it(tmp_path: Path) -> None:
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool, pytest.raises(NotFound):
         Reader(pool.feeds.of("nobody"), None, nothing)
-
-
-class Heard:
-    """A handler that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.threads: set[str] = set()
-
-    def __call__(self, events: list[Event]) -> None:
-        self.events += events
-        self.threads.add(threading.current_thread().name)
-
-    @property
-    def ids(self) -> list[object]:
-        return [getattr(event.subject, "id", event.subject) for event in self.events]
-
-
-def test_a_subscriber_hears_of_each_write_in_a_thread_of_its_own(store: Store) -> None:
-    write(store, batch("before"))
-    heard = Heard()
-    unsubscribe = store.feed.subscribe(heard)
-    for number in range(50):
-        write(store, batch(f"n{number}"))
-    until(lambda: len(heard.events) == 50)
-    assert heard.ids == [f"n{number}" for number in range(50)]
-    assert heard.threads == {f"events-{NAME}"}
-    unsubscribe()
-    write(store, batch("after"))
-    until(lambda: not any(thread.name == f"events-{NAME}" for thread in threading.enumerate()))
-    assert len(heard.events) == 50
-
-
-def test_a_handler_that_fails_stops_nothing(store: Store) -> None:
-    heard = Heard()
-
-    def failing(events: list[Event]) -> None:
-        heard(events)
-        raise RuntimeError("a fault of the handler")
-
-    with structlog.testing.capture_logs() as lines:
-        store.feed.subscribe(failing)
-        write(store, batch("a"))
-        until(lambda: len(heard.events) == 1)
-        write(store, batch("b"))
-        until(lambda: len(heard.events) == 2)
-        until(lambda: len([line for line in lines if line["event"] == "event_handler_failed"]) == 2)
-
-
-def test_a_handler_that_blocks_holds_up_no_write(store: Store) -> None:
-    release = threading.Event()
-    heard = Heard()
-
-    def blocking(events: list[Event]) -> None:
-        release.wait(30)
-        heard(events)
-
-    store.feed.subscribe(blocking)
-    write(store, *(batch(f"n{number}") for number in range(20)))
-    assert heard.events == []
-    release.set()
-    until(lambda: len(heard.events) == 20)
-
-
-def test_closing_the_pool_tells_everything_and_ends_the_threads(tmp_path: Path) -> None:
-    heard = Heard()
-    with opened(tmp_path / "data") as store:
-        store.feed.subscribe(heard)
-        write(store, *(batch(f"n{number}") for number in range(30)))
-    assert len(heard.events) == 30
-    assert not any(thread.name.startswith("events-") for thread in threading.enumerate())
 
 
 def test_all_stores_with_those_that_come_and_go(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from kgserve.embedding.embedder import load_embedder
 from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
 from kgserve.ops import history, stores
@@ -32,8 +33,7 @@ from kgserve.ops.moments import Past
 from kgserve.ops.past_export import export_as_of
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import load_embedder
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from tests.graphs import graph_of, node_of, nodes_of
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kgserve.embedding.embedder import Embedder
+from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.errors import Unavailable
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.hashing import HashingEmbedder
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.store.writing import NAME, PATIENCE, settings

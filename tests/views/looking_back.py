@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kgserve.embedding.embedder import Embedder
+from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.model.answers import SearchAnswer
 from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
 from kgserve.model.requests import SearchRequest
@@ -19,9 +21,7 @@ from kgserve.model.times import format_time
 from kgserve.ops.search import search
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.views.embed import Embedder
-from kgserve.views.hashing import HashingEmbedder
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.graphs import graph_of

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import structlog
 
+from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.events import Event
-from kgserve.views.hashing import HashingEmbedder
+from kgserve.model.events import Selection
+from kgserve.store.feed import Reader
+from kgserve.views.indexes import KeywordFollower, VectorFollower
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
 from tests.views.indexing import (
     FailingEmbedder,
@@ -69,6 +71,13 @@ def test_a_new_store_is_ready_and_waiting_ends(tmp_path: Path) -> None:
         assert indexes.wait(1, PATIENCE)
         waiting.join()
         assert indexes.seen() == indexes.seen(words_alone=True) == 1
+
+
+def test_who_waits_for_an_index_opens_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for view in (KeywordFollower(store), VectorFollower(store, VIEWS)):
+            assert view.wait(0, PATIENCE), "no thread serves it"
+            view.close()
 
 
 def test_reopening_needs_no_embedding(tmp_path: Path) -> None:
@@ -153,10 +162,6 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
         assert [log["index"] for log in logs if log["event"] == "index_refill_done"].count("vector") == 2
 
 
-def told(event: Event) -> tuple[str, object]:
-    return event.kind, event.subject
-
-
 def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
@@ -164,14 +169,19 @@ def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path) -> None:
     with followed(tmp_path, embedder) as (store, indexes):
         until(lambda: indexes.vector.state().error is not None)
         heard: list[tuple[str, object]] = []
-        unsubscribe = store.feed.subscribe(lambda events: heard.extend(map(told, events)))
+        reader = Reader(store.feed, None, lambda: None)
+
+        def has_heard(kind: str, subject: object = None) -> bool:
+            heard.extend((entry.event.kind, entry.event.subject) for entry in reader.take(Selection()) or ())
+            return any(heard_kind == kind and subject in (None, about) for heard_kind, about in heard)
+
         embedder.broken = False
         caught_up(store, indexes)
-        until(lambda: ("index_ready", {"index": "vector", "sequence": 2}) in heard)
+        until(lambda: has_heard("index_ready", {"index": "vector", "sequence": 2}))
         write(store, many(1, "cow"))
         caught_up(store, indexes)
-        until(lambda: heard[-1][0] == "node_updated")
-        unsubscribe()
+        until(lambda: has_heard("node_updated"))
+        reader.close()
         kinds = [kind for kind, _ in heard if kind == "index_ready"]
         assert len(kinds) <= 2, "each index says so once, keyword perhaps before anybody listened"
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.views.filters import Filter
 from kgserve.views.keyword import KeywordIndex
 from kgserve.views.manifest import MANIFEST
-from kgserve.views.text import Text
+from kgserve.views.text import Filter, Text
 from tests.store.writing import flip
 
 ODD = [chr(code) for code in range(1, 128) if not chr(code).isalnum()] + [

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from kgserve.views.filters import Filter, Marks
 from kgserve.views.keyword import KeywordIndex
-from kgserve.views.text import Text
+from kgserve.views.text import Facets, Filter, Text
 
 WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600
@@ -21,7 +20,7 @@ def texts() -> list[Text]:
             f"n{number}",
             f"t{min(number % 7, 4)}",
             " ".join(chance.choices(WORDS, weights=range(1, 41), k=chance.randint(1, 12))),
-            marks=Marks(
+            facets=Facets(
                 tuple(tag for tag, share in (("usual", 0.7), ("odd", 0.05)) if chance.random() < share),
                 chance.choice([None, None, 3]),
                 chance.choice([None, None, None, 8]),
@@ -57,7 +56,7 @@ def test_filtered_are_the_best_of_all_that_pass(index: KeywordIndex, texts: list
     for _ in range(150):
         query, only, limit = " ".join(chance.sample(WORDS, 3)), filters(chance), chance.choice([1, 5, 20, 400])
         every = index.search(query, 2 * COUNT)
-        passing = [hit for hit in every if only.passes(hit.id, known[hit.id].type, known[hit.id].marks)]
+        passing = [hit for hit in every if only.passes(hit.id, known[hit.id].type, known[hit.id].facets)]
         found = index.search(query, limit, only)
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in passing[:limit]])
         assert {hit.id for hit in found} <= {hit.id for hit in passing}

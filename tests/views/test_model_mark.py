@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.views.model_mark import read_model, write_model
+from kgserve.views.indexes import read_model, write_model
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -74,6 +74,13 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert of.found("fox", 5) == ["a"]
 
 
+def test_it_follows_the_history_though_nobody_waits(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        until(lambda: of.indexes.past_keyword.sequence == of.indexes.past_vector.sequence == of.store.state.sequence)
+        check(of)
+
+
 @pytest.mark.parametrize("harm", ["killed", "gone", "words flipped", "vectors flipped", "vectors cut"])
 def test_damage_is_mended_from_the_history(tmp_path: Path, harm: str) -> None:
     data = tmp_path / "data"
@@ -279,7 +286,7 @@ def test_a_server_with_another_model_finds_words_of_the_past(tmp_path: Path) -> 
 def test_keys_of_past_texts_hold_any_id() -> None:
     for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
         text = Text(node_id, "t", "fox", 3, until=7)
-        assert past_key(text.key) == (node_id, 3, text.says.hex())
+        assert past_key(text.key) == (node_id, 3, text.digest.hex())
 
 
 def test_random_moments_of_random_nodes(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.views.filters import Filter, Marks
-from kgserve.views.past_matrix import VectorFile, products
+from kgserve.views.matrix import VectorFile, products
 from kgserve.views.past_vectors import SMALL, PastVectors
-from kgserve.views.text import Text
+from kgserve.views.text import Facets, Filter, Text
 from kgserve.views.vector import VectorHit
 from tests.store.writing import flip
 
@@ -34,7 +33,9 @@ def some_texts(source: random.Random, count: int) -> list[Text]:
             f"text {source.randrange(count)}",
             number,
             "",
-            source.choice([None, Marks(("red",)), Marks(("red", "blue"), 5), Marks((), 7, 3, 6), Marks((), None, 4)]),
+            source.choice(
+                [None, Facets(("red",)), Facets(("red", "blue"), 5), Facets((), 7, 3, 6), Facets((), None, 4)]
+            ),
             number + 15,
         )
         for number in range(count)
@@ -69,12 +70,12 @@ def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> 
 
 
 def test_vectors_of_the_past(tmp_path: Path) -> None:
-    def text(node_id: str, since: int, until: int, place: int, marks: Marks | None = None) -> Text:
-        return Text(node_id, "t", f"text {place}", since, "", marks, until)
+    def text(node_id: str, since: int, until: int, place: int, facets: Facets | None = None) -> Text:
+        return Text(node_id, "t", f"text {place}", since, "", facets, until)
 
     index = PastVectors(tmp_path / "past", WIDTH, "m")
     vectors = {f"text {place}": VECTORS[place] for place in range(3)}
-    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, Marks(("red",)))], vectors, 9, 0)
+    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, Facets(("red",)))], vectors, 9, 0)
     index.write([text("a", 4, 6, 1), text("a", 4, 6, 1)], {}, 9, 0)
     assert len(index) == 3, "what goes on is one text, whoever says it twice"
 
@@ -109,7 +110,7 @@ def test_filters_are_those_of_the_present(tmp_path: Path) -> None:
             )
             at = only.as_of or 0
             held = [text for text in texts if text.since <= at < (text.until or 0)]
-            wanted = {text.id: text.content for text in held if only.passes(text.id, text.type, text.marks)}
+            wanted = {text.id: text.content for text in held if only.passes(text.id, text.type, text.facets)}
             near = sorted((-float(vector_of(content) @ QUERY), node_id) for node_id, content in wanted.items())
             hits = index.search(QUERY, 5, only)
             np.testing.assert_allclose([-hit.similarity for hit in hits], [score for score, _ in near[:5]], rtol=1e-4)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.views.filters import Filter
 from kgserve.views.manifest import MANIFEST
+from kgserve.views.text import Filter
 from kgserve.views.vector import VectorIndex
 from tests.store.writing import flip
 

@@ -13,17 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kgserve.views import vector_rows
-from kgserve.views.fair_lock import FairLock
-from kgserve.views.filters import NO_MARKS, Filter, Marks
-from kgserve.views.vector import VectorIndex
+from kgserve.views import matrix, vector
+from kgserve.views.text import NO_FACETS, Facets, Filter
+from kgserve.views.vector import FairLock, VectorIndex
 
 WIDTH = 8
 TIMES = st.none() | st.integers(-2, 2)
 TAGS = st.frozensets(st.sampled_from("xyz"), max_size=2)
 TYPES = st.sampled_from(["person", "place", "thing"])
 IDS = st.text("aé/\0", min_size=1, max_size=3)
-MARKS = st.builds(lambda tags, *times: Marks(tuple(sorted(tags)), *times), TAGS, TIMES, TIMES, TIMES)
+FACETS = st.builds(lambda tags, *times: Facets(tuple(sorted(tags)), *times), TAGS, TIMES, TIMES, TIMES)
 FILTERS = st.builds(
     Filter,
     st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
@@ -41,11 +40,11 @@ class Entity(msgspec.Struct, frozen=True):
     id: str
     type: str
     number: int
-    marks: Marks | None
+    facets: Facets | None
     since: int
 
 
-PUTS = st.lists(st.builds(Entity, IDS, TYPES, st.integers(0, 99), st.none() | MARKS, st.integers(0, 3)), max_size=12)
+PUTS = st.lists(st.builds(Entity, IDS, TYPES, st.integers(0, 99), st.none() | FACETS, st.integers(0, 3)), max_size=12)
 STEPS = st.lists(PUTS | st.lists(IDS, max_size=5).map(tuple) | st.just("save"), min_size=1, max_size=8)
 
 
@@ -59,7 +58,7 @@ KNOWN = vectors_of(100)
 
 def passes(entity: Entity, only: Filter) -> bool:
     held = only.as_of is None or entity.since <= only.as_of
-    return held and only.passes(entity.id, entity.type, entity.marks)
+    return held and only.passes(entity.id, entity.type, entity.facets)
 
 
 def put(index: VectorIndex, entities: list[Entity]) -> None:
@@ -68,7 +67,7 @@ def put(index: VectorIndex, entities: list[Entity]) -> None:
         [each.type for each in entities],
         KNOWN[[each.number for each in entities]],
         [each.since for each in entities],
-        [each.marks for each in entities],
+        [each.facets for each in entities],
     )
 
 
@@ -122,10 +121,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
     vectors = vectors_of(6_000, seed=1)
     index = VectorIndex(tmp_path_factory.mktemp("large") / "vector", WIDTH, "m", exact_up_to=100)
     ids, types = [f"n{number}" for number in range(6_000)], [f"t{number % 20}" for number in range(6_000)]
-    marks = [Marks(valid_to=5) if number % 50 == 0 else NO_MARKS for number in range(6_000)]
-    index.put(ids, types, vectors, marks=marks)
+    facets = [Facets(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
+    index.put(ids, types, vectors, facets=facets)
     vectors[::3] = vectors_of(2_000, seed=2)
-    index.put(ids[::3], types[::3], vectors[::3], marks=marks[::3])
+    index.put(ids[::3], types[::3], vectors[::3], facets=facets[::3])
     index.remove(ids[::7])
     return index, vectors
 
@@ -145,7 +144,7 @@ def test_many_are_filtered_and_none_is_missing(large: tuple[VectorIndex, Vectors
     numbers = [
         number
         for number in range(6_000)
-        if number % 7 and only.passes(f"n{number}", f"t{number % 20}", Marks(valid_to=5) if number % 50 == 0 else None)
+        if number % 7 and only.passes(f"n{number}", f"t{number % 20}", Facets(valid_to=5) if number % 50 == 0 else None)
     ]
     found = near = 0
     for query in vectors_of(20, seed=3):
@@ -172,7 +171,7 @@ def test_those_that_pass_may_all_be_far_from_the_query(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_rows_in_a_file_are_those_that_were_put(tmp_path: Path, exact_up_to: int) -> None:
-    count = vector_rows.IN_MEMORY + 500
+    count = matrix.IN_MEMORY + 500
     vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
     for first in range(0, count, 700):
@@ -194,7 +193,7 @@ def test_a_graph_whose_file_is_laid_out_otherwise_is_read_by_its_library(
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
     index.save(1)
-    monkeypatch.setattr(vector_rows, "_HEADER_BYTES", 104)
+    monkeypatch.setattr(vector, "_HEADER_BYTES", 104)
     found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import structlog
 
+from kgserve.embedding.embedder import Embedder, load_embedder
+from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.local import LocalEmbedder
+from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
+from kgserve.embedding.prepare import check_vectors
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.settings import Settings
-from kgserve.views.embed import Embedder, load_embedder
-from kgserve.views.hashing import HashingEmbedder
-from kgserve.views.local_model import LocalEmbedder
-from kgserve.views.model_files import MANIFEST, PREPARED_MODEL, model_folder
-from kgserve.views.prepare import check_vectors
-from tests.views.prepared import model_settings
+from tests.embedding.prepared import model_settings
 
 SAME_AND_OTHER = [
     # a sentence, the same in other words, and one that shares words with it but means something else
@@ -131,7 +131,7 @@ import sys
 calls = []
 sys.addaudithook(lambda event, details: event.startswith("socket.") and calls.append((event, details)))
 from kgserve import settings
-from kgserve.views.embed import load_embedder
+from kgserve.embedding.embedder import load_embedder
 embedder = load_embedder(settings.load({"models_dir": sys.argv[1]}))
 embedder.embed(["a question"])
 print(embedder.degraded, [event for event, _ in calls if event in ("socket.connect", "socket.getaddrinfo")])

@@ -1,4 +1,4 @@
-"""Texts to vectors: what every embedder offers, and which one the settings mean."""
+"""Texts to vectors: what every embedder offers, how its work is counted, and which one the settings mean."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.local import REST_SECONDS, LocalEmbedder, PatientEmbedder
+from kgserve.embedding.model_files import checked_manifest, model_folder
+from kgserve.embedding.openai import OpenAIEmbedder
 from kgserve.errors import Unavailable
+from kgserve.metrics.observation import Embedding, part
 from kgserve.settings import Settings
-from kgserve.views.hashing import HashingEmbedder
-from kgserve.views.local_model import REST_SECONDS, LocalEmbedder, PatientEmbedder
-from kgserve.views.model_files import checked_manifest, model_folder
-from kgserve.views.openai_model import OpenAIEmbedder
 
 log = structlog.get_logger()
 
@@ -47,6 +48,38 @@ class Embedder(Protocol):
     def close(self) -> None:
         """Release memory, threads and connections; what is being embedded ends properly."""
         ...
+
+
+class MeteredEmbedder:
+    """Another embedder, with every text counted and timed."""
+
+    def __init__(self, embedder: Embedder, counted: Embedding) -> None:
+        self._embedder = embedder
+        self._counted = counted
+
+    @property
+    def model_id(self) -> str:
+        """See `Embedder`."""
+        return self._embedder.model_id
+
+    @property
+    def dimensions(self) -> int:
+        """See `Embedder`."""
+        return self._embedder.dimensions
+
+    @property
+    def degraded(self) -> bool:
+        """See `Embedder`."""
+        return self._embedder.degraded
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """See `Embedder`."""
+        with self._counted.of(len(texts)), part("embedding"):
+            return self._embedder.embed(texts)
+
+    def close(self) -> None:
+        """See `Embedder`."""
+        self._embedder.close()
 
 
 def load_embedder(settings: Settings) -> Embedder:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kgserve.embedding.embedder import load_embedder
+from kgserve.embedding.openai import OpenAIEmbedder
 from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.settings import Settings
-from kgserve.views.embed import load_embedder
-from kgserve.views.openai_model import OpenAIEmbedder
-from tests.views.embedding_service import DIMENSIONS, KEY, LONGEST_TEXT, MODEL, Service, running, vector_of
+from tests.embedding.embedding_service import DIMENSIONS, KEY, LONGEST_TEXT, MODEL, Service, running, vector_of
 
 
 @pytest.fixture

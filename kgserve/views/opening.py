@@ -6,10 +6,10 @@ from contextlib import ExitStack, closing
 
 import msgspec
 
+from kgserve.embedding.embedder import for_indexing, load_embedder
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
-from kgserve.views.embed import for_indexing, load_embedder
-from kgserve.views.historian import Historian
+from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 
 

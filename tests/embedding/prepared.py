@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kgserve import settings
+from kgserve.embedding.model_files import PREPARED_MODEL, checked_manifest, model_folder
 from kgserve.errors import Unavailable
 from kgserve.settings import Settings
-from kgserve.views.model_files import PREPARED_MODEL, checked_manifest, model_folder
 
 
 def model_settings() -> Settings:

@@ -13,10 +13,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.errors import Internal, Unavailable
-from kgserve.settings import Settings
-from kgserve.views import prepare
-from kgserve.views.model_files import (
+from kgserve.embedding import prepare
+from kgserve.embedding.model_files import (
     ASIDE,
     LOCK_FILE,
     PREPARED_MODEL,
@@ -28,8 +26,10 @@ from kgserve.views.model_files import (
     replacing,
     write_manifest,
 )
-from kgserve.views.onnx_graph import BertShape, Weights, write_bert
-from tests.views.prepared import model_settings
+from kgserve.embedding.onnx_graph import BertShape, Weights, write_bert
+from kgserve.errors import Internal, Unavailable
+from kgserve.settings import Settings
+from tests.embedding.prepared import model_settings
 
 SHAPE = BertShape(num_hidden_layers=2, num_attention_heads=3, hidden_size=24, layer_norm_eps=1e-12)
 INNER, WORDS, PLACES = 60, 50, 40
@@ -203,7 +203,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 from pathlib import Path
-from kgserve.views.model_files import replacing
+from kgserve.embedding.model_files import replacing
 with replacing(Path(sys.argv[1])) as new:
     (new / "file").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

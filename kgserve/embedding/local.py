@@ -14,8 +14,8 @@ import structlog
 from numpy.typing import NDArray
 
 from kgserve.allocator import give_back
+from kgserve.embedding.model_files import Manifest
 from kgserve.errors import Unavailable
-from kgserve.views.model_files import Manifest
 
 if TYPE_CHECKING:
     from fastembed import TextEmbedding

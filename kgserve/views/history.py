@@ -17,14 +17,12 @@ from kgserve.journal.files import sync_file, sync_folder
 from kgserve.model.change import ChangeSet
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
-from kgserve.views.follower import Follower
-from kgserve.views.indexer import Worker
+from kgserve.views.follower import Follower, FollowerThread
 
 log = structlog.get_logger()
 
 Found = TypeVar("Found")
 
-ROWS_AT_ONCE = 5_000
 # An import is better left to itself: it is taken in afterwards, at 150,000 rows a second, or once somebody asks for it.
 HELD_BACK_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.1
@@ -41,11 +39,10 @@ class HistoryFollower(Follower):
     """
 
     name = "history"
+    rows_at_once = 5_000
 
-    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
-        """Follow a store; ``wake`` has `step` called soon."""
+    def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._wake = wake
         self._path = store.layout.root / "history.sqlite"
         self._history: History | None = None
         self._damaged = False
@@ -88,7 +85,7 @@ class HistoryFollower(Follower):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
             log.exception("history_damaged", store=self.store.name)
             self._damaged = True
-            self._wake()
+            self.wake()
             raise Unavailable("the history is damaged and is being made anew", retry_after=2) from error
 
     def require(self) -> None:
@@ -107,6 +104,11 @@ class HistoryFollower(Follower):
         while (count := self.look(lambda _: next(slices, None))) is not None:
             removed += count
         return removed
+
+    def prune_soon(self) -> None:
+        """Have the states forgotten that the settings let go of by now, if there are any."""
+        self.prune_wanted = True
+        self.wake()
 
     def due(self, now: int) -> int:
         """The commit by which a state must have ended for the settings to let go of it; 0 when nothing is to go."""
@@ -143,6 +145,14 @@ class HistoryFollower(Follower):
             self._damaged = tells_damage(error)
             raise
 
+    def _move(self, sequence: int) -> None:
+        super()._move(sequence)
+        self._wake_others()
+
+    def _wake_others(self) -> None:
+        for wake in self.store.after_history:
+            wake()
+
     def _open(self) -> int:
         self.close()
         try:
@@ -173,7 +183,9 @@ class HistoryFollower(Follower):
         self.close()
         for path in self._path.parent.glob("history.sqlite*"):
             path.unlink()
+        # Who waits goes on waiting: it is opened again with the next step.
         self._damaged, self.sequence, self._pruned_to = False, -1, 0
+        self._wake_others()
 
     def _prune_a_little(self) -> bool:
         """Go on with forgetting what the settings let go of, if it is due; whether there is more of it to do."""
@@ -195,13 +207,10 @@ class HistoryFollower(Follower):
             self._stopping.wait(LOOK_AGAIN_SECONDS)
             return
         started = time.perf_counter()
-        changes = self._next()
-        if not changes or changes[-1].sequence >= self.store.journal.last:
+        super()._advance()
+        if self.sequence >= self.store.journal.last:
             self._behind_since = None
-        if changes:
-            self._opened().take(changes)
-            self._move(changes[-1].sequence)
-            self._give_way(time.perf_counter() - started)
+        self._give_way(time.perf_counter() - started)
 
     def _held_back(self) -> bool:
         """Whether it waits for a writer, as nobody asks for what it has not seen; not for long."""
@@ -210,15 +219,8 @@ class HistoryFollower(Follower):
         unasked = self.store.writing and self.sequence >= self._asked_for
         return unasked and time.monotonic() - self._behind_since < HELD_BACK_SECONDS
 
-    def _next(self) -> list[ChangeSet]:
-        found: list[ChangeSet] = []
-        rows = 0
-        for change in self._tail.read(self.sequence + 1, self.store.journal.last):
-            found.append(change)
-            rows += change.size
-            if rows >= ROWS_AT_ONCE:
-                break
-        return found
+    def _take(self, changes: list[ChangeSet]) -> None:
+        self._opened().take(changes)
 
     def _take_all(self, rows: Rows) -> None:
         self._opened().begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time)
@@ -235,25 +237,25 @@ class Historian:
     def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
         self._open: dict[str, HistoryFollower] = {}
         self._lock = threading.Lock()
-        self._worker = Worker("historian")
+        self._thread = FollowerThread("historian")
         self._closed = threading.Event()
         self._reminder = threading.Thread(target=self._remind, args=(prune_seconds,), name="pruner", daemon=True)
         self._reminder.start()
 
     def opened(self, store: Store) -> None:
         """Begin to follow a store."""
-        follower = HistoryFollower(store, lambda: self._worker.turns.wake(follower))
+        follower = HistoryFollower(store)
         with self._lock:
             self._open[store.name] = follower
         store.needed_from.append(lambda: follower.needs_from)
-        store.after_change.append(lambda: self._prune_soon(follower))
-        self._worker.follow(follower)
+        store.after_change.append(follower.prune_soon)
+        self._thread.follow(follower)
 
     def closing(self, store: Store) -> None:
         """Stop following a store."""
         with self._lock:
             follower = self._open.pop(store.name, None)
-        if follower is not None and self._worker.forget(follower):
+        if follower is not None and self._thread.forget(follower):
             follower.close()
 
     def of(self, store: Store) -> HistoryFollower:
@@ -267,7 +269,7 @@ class Historian:
 
     def halt(self) -> None:
         """Begin no further step, and end those in progress soon: all stores are about to close."""
-        self._worker.turns.close()
+        self._thread.schedule.close()
         self._closed.set()
         with self._lock:
             for follower in self._open.values():
@@ -276,7 +278,7 @@ class Historian:
     def close(self) -> None:
         """End the threads; the stores are closed already."""
         self._closed.set()
-        self._worker.close()
+        self._thread.close()
         self._reminder.join()
 
     def _remind(self, seconds: float) -> None:
@@ -284,8 +286,4 @@ class Historian:
             with self._lock:
                 followers = list(self._open.values())
             for follower in followers:
-                self._prune_soon(follower)
-
-    def _prune_soon(self, follower: HistoryFollower) -> None:
-        follower.prune_wanted = True
-        self._worker.turns.wake(follower)
+                follower.prune_soon()

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kgserve.embedding.cache import EmbeddingCache, embed_cached
+from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.errors import Unavailable
-from kgserve.views.embeddings import EmbeddingCache, embed_cached
-from kgserve.views.hashing import HashingEmbedder
 
 MODEL = "a model"
 
@@ -120,7 +120,7 @@ def test_threads_and_processes_share_a_file(path: Path, cache: EmbeddingCache) -
     program = f"""
 import sys, numpy as np
 from pathlib import Path
-from kgserve.views.embeddings import EmbeddingCache
+from kgserve.embedding.cache import EmbeddingCache
 cache = EmbeddingCache(Path(sys.argv[1]))
 for number in range(300):
     cache.put_many({MODEL!r}, [f"process {{number}}"], np.full((1, 384), number, dtype=np.float32))
@@ -220,7 +220,7 @@ def test_killed_while_writing_it_opens_again(path: Path) -> None:
     program = f"""
 import sys, numpy as np
 from pathlib import Path
-from kgserve.views.embeddings import EmbeddingCache
+from kgserve.embedding.cache import EmbeddingCache
 cache = EmbeddingCache(Path(sys.argv[1]))
 for number in range(10**6):
     cache.put_many({MODEL!r}, [f"text {{number}}"], np.full((1, 384), number, dtype=np.float32))

@@ -13,10 +13,8 @@ import httpx
 from fastembed import TextEmbedding
 from huggingface_hub import constants as hub
 
-from kgserve.errors import InvalidInput, KgserveError, Unavailable
-from kgserve.settings import Settings
-from kgserve.views.local_model import LocalEmbedder
-from kgserve.views.model_files import (
+from kgserve.embedding.local import LocalEmbedder
+from kgserve.embedding.model_files import (
     FileSum,
     Manifest,
     checked_manifest,
@@ -25,6 +23,8 @@ from kgserve.views.model_files import (
     sums,
     write_manifest,
 )
+from kgserve.errors import InvalidInput, KgserveError, Unavailable
+from kgserve.settings import Settings
 
 REACH_SECONDS = 5.0
 """Time for the hub's first answer: without the question a hub out of reach takes more than half a minute to fail."""

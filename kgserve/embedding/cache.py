@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +19,8 @@ import structlog
 import xxhash
 from numpy.typing import NDArray
 
+from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.views.embed import Embedder
 
 log = structlog.get_logger()
 
@@ -89,14 +89,14 @@ class EmbeddingCache:
         keys = [_key(model_id, text) for text in texts]
         found: dict[bytes, Vector] = {}
         for some in _slices(list(dict.fromkeys(keys))):
-            found |= self._attempt(_Select(some), {})
+            found |= self._attempt(partial(_select, keys=some), {})
         return [found.get(key) for key in keys]
 
     def put_many(self, model_id: str, texts: Sequence[str], vectors: Vector) -> None:
         """Keep one row of ``vectors`` per text. A failure costs embedding again, nothing else."""
         rows = [(_key(model_id, text), _packed(vector)) for text, vector in zip(texts, vectors, strict=True)]
         for some in _slices(rows):
-            self._attempt(_Insert(some, self._max_vectors), None)
+            self._attempt(partial(_insert, rows=some, most=self._max_vectors), None)
 
     def __len__(self) -> int:
         """Vectors kept."""
@@ -161,32 +161,20 @@ def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]
     return np.stack([known[text] for text in texts])
 
 
-class _Select:
-    """Look some keys up."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = keys
-
-    def __call__(self, connection: sqlite3.Connection) -> dict[bytes, Vector]:
-        marks = ",".join("?" * len(self._keys))
-        query = f"SELECT key, vector FROM vectors WHERE key IN ({marks})"  # noqa: S608 - nothing but question marks
-        rows = connection.execute(query, self._keys)
-        unpacked = ((key, _unpacked(blob)) for key, blob in rows)
-        return {key: vector for key, vector in unpacked if vector is not None}
+def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Vector]:
+    """The vectors of those keys that are known."""
+    places = ",".join("?" * len(keys))
+    query = f"SELECT key, vector FROM vectors WHERE key IN ({places})"  # noqa: S608 - nothing but question marks
+    unpacked = ((key, _unpacked(blob)) for key, blob in connection.execute(query, keys))
+    return {key: vector for key, vector in unpacked if vector is not None}
 
 
-class _Insert:
-    """Write some rows in one transaction, and let the oldest go."""
-
-    def __init__(self, rows: Sequence[tuple[bytes, bytes]], max_vectors: int) -> None:
-        self._rows = rows
-        self._max_vectors = max_vectors
-
-    def __call__(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(_INSERT, self._rows)
-        connection.execute(_EVICT, (self._max_vectors,))
-        connection.execute("COMMIT")
+def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
+    """Write some rows in one transaction, and let the oldest go when there are too many."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(_INSERT, rows)
+    connection.execute(_EVICT, (most,))
+    connection.execute("COMMIT")
 
 
 def _count(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from kgserve.views.follower import Schedule, View
+from kgserve.views.indexes import KeywordFollower
+from tests.store.writing import opened
+
+Three = tuple[View, View, View]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Generator[Three]:
+    with opened(tmp_path) as store:
+        yield KeywordFollower(store), KeywordFollower(store), KeywordFollower(store)
+
+
+def taken(schedule: Schedule) -> View | None:
+    """Who is served next, and served at once."""
+    found = schedule.take()
+    schedule.done()
+    return found
+
+
+def test_who_is_waited_for_goes_first(three: Three) -> None:
+    a, b, c = three
+    schedule = Schedule()
+    for each in three:
+        schedule.wake(each)
+    schedule.hurry(c)
+    assert [taken(schedule) for _ in three] == [c, a, b]
+
+
+def test_who_is_waited_for_while_served_goes_first_again(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.wake(a)
+    schedule.wake(b)
+    assert schedule.take() is a
+    schedule.hurry(a)
+    schedule.wake(a)
+    schedule.done()
+    assert [taken(schedule), taken(schedule)] == [a, b]
+
+
+def test_who_is_put_off_is_not_hurried(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.put_off(a, 3600)
+    schedule.wake(b)
+    schedule.hurry(a)
+    assert taken(schedule) is b
+
+
+def test_a_hurry_ends_when_it_has_been_served(three: Three) -> None:
+    a, b, _ = three
+    schedule = Schedule()
+    schedule.wake(a)
+    schedule.hurry(a)
+    assert taken(schedule) is a
+    schedule.wake(b)
+    schedule.wake(a)
+    assert [taken(schedule), taken(schedule)] == [b, a]
+
+
+def test_nobody_is_served_once_closed(three: Three) -> None:
+    schedule = Schedule()
+    schedule.wake(three[0])
+    schedule.close()
+    assert schedule.take() is None
+
+
+def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
+    schedule = Schedule()
+    assert schedule.take(0.01) is None
+    assert not schedule.closed
+    schedule.put_off(three[0], 0.01)
+    assert schedule.take(10) is three[0]
+    schedule.done()
+    schedule.close()
+    assert schedule.take(10) is None
+    assert schedule.closed
