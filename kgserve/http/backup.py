@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request, Response, post
 
 from kgserve.access.caller import Caller
-from kgserve.backup.stores import Ways
+from kgserve.backup.create import BackupOptions
 from kgserve.http import examples_backup as examples
 from kgserve.http.body import read_json, read_json_if_any
 from kgserve.http.operation import WRITE, Body, Operation, described
@@ -66,7 +66,7 @@ async def backup_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     service, store = service_of(request), check_store_name(path_text(request, "store"))
     wanted = await read_json_if_any(request, StoreBackupRequest) or StoreBackupRequest()
     folder = ops.permitted(service.settings, wanted.to)
-    ways = Ways(live=True, full=wanted.full, keep=wanted.keep)
+    ways = BackupOptions(live=True, full=wanted.full, keep=wanted.keep)
     with ops.in_words_for(service.settings):
         done = await service.transfer(ops.backup_one, service.pool, folder, store, ways)
     return answer(msgspec.json.encode(done))
@@ -83,7 +83,7 @@ async def backup(request: Request[Any, Any, Any]) -> Response[bytes]:
     folder = ops.permitted(service.settings, wanted.to)
     for name in wanted.stores or ():
         caller.require_store(name)
-    ways = Ways(live=True, full=wanted.full, keep=wanted.keep)
+    ways = BackupOptions(live=True, full=wanted.full, keep=wanted.keep)
     with ops.in_words_for(service.settings):
         done = await service.transfer(_backup, service.pool, caller, wanted, ops.BackupTo(folder, ways))
     return answer(msgspec.json.encode(done))

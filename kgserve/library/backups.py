@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from kgserve.backup.stores import Ways
+from kgserve.backup.create import BackupOptions
 from kgserve.errors import InvalidInput
 from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, StoreBackupAnswer, StoreBackupRequest
 from kgserve.ops import backup as ops
@@ -14,7 +14,7 @@ from kgserve.views.companions import Opened
 
 
 def backup(opened: Opened, store: str, request: StoreBackupRequest) -> StoreBackupAnswer:
-    ways = Ways(live=True, full=request.full, keep=request.keep)
+    ways = BackupOptions(live=True, full=request.full, keep=request.keep)
     return ops.backup_one(opened.pool, _folder(request.to), store, ways)
 
 
@@ -27,7 +27,7 @@ def backup_stores(
     keep: int | None = None,
 ) -> BackupAnswer:
     names = opened.pool.names() if stores is None else list(stores)
-    return ops.backup(opened.pool, _folder(to), names, Ways(live=True, full=full, keep=keep))
+    return ops.backup(opened.pool, _folder(to), names, BackupOptions(live=True, full=full, keep=keep))
 
 
 def restore_backup(

@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from kgserve.backup.folder import FOLDER, BackupFolder, StoreBackup
-from kgserve.backup.manifest import STORES, Manifest
-from kgserve.backup.restoring import build, find_point
-from kgserve.backup.stores import Wanted, Ways, back_up, back_up_one
+from kgserve.backup.create import BackupOptions, BackupSource, back_up, back_up_one
+from kgserve.backup.folder import FOLDER, STORES, BackupFolder, Manifest, StoreBackup
+from kgserve.backup.restore import build, find_point
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
 from kgserve.model.backups import (
     BackupAnswer,
@@ -28,9 +27,9 @@ from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.names import check_store_name
 from kgserve.settings import Settings
+from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import SUFFIX
 from kgserve.store.pool import StorePool
-from kgserve.store.summary import closed_state
 
 log = structlog.get_logger()
 
@@ -50,7 +49,7 @@ class BackupTo(msgspec.Struct, frozen=True):
     """Where to back up, and how."""
 
     folder: Path
-    ways: Ways
+    ways: BackupOptions
 
 
 def permitted(settings: Settings, named: str) -> Path:
@@ -101,20 +100,20 @@ def _is_inside(folder: Path) -> bool:
     return folder.name == FOLDER and (folder.parent / STORES).is_file()
 
 
-def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: Ways) -> BackupAnswer:
+def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
     """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
     return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
 
 
-def backup_one(pool: StorePool, folder: Path, name: str, ways: Ways) -> StoreBackupAnswer:
+def backup_one(pool: StorePool, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     if not pool.layout(name).exists:
         raise NotFound(f"there is no store {name!r}")
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
-def _wanted(pool: StorePool, name: str) -> Wanted:
-    return Wanted(pool.layout(name), lambda: _mark(pool, name))
+def _wanted(pool: StorePool, name: str) -> BackupSource:
+    return BackupSource(pool.layout(name), lambda: _mark(pool, name))
 
 
 def _mark(pool: StorePool, name: str) -> int:

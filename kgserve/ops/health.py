@@ -10,8 +10,8 @@ from kgserve.errors import StorageFull
 from kgserve.journal.files import storage_error, write_all
 from kgserve.model.service import Ready
 from kgserve.settings import MEBIBYTE
+from kgserve.store.layout import ROOM_BYTES
 from kgserve.store.pool import StorePool
-from kgserve.store.room import ROOM_BYTES
 
 PROBE_FILE = ".ready"
 

@@ -22,10 +22,10 @@ from kgserve.model.store_settings import MAX_NAME_BYTES, StoreSettings, StoreSet
 from kgserve.model.times import format_time
 from kgserve.ops.store_metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
+from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import USUAL, Store
-from kgserve.store.summary import closed_state
 from kgserve.views.historian import Historian
 from kgserve.views.indexer import Indexer
 

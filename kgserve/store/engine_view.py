@@ -27,10 +27,8 @@ from kgserve.metrics.slow import SlowLog
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
 from kgserve.settings import Settings
-from kgserve.store.engine_places import EnginePlaces
-from kgserve.store.layout import EngineMark, Layout, file_mark
+from kgserve.store.layout import EngineMark, Layout, require_room
 from kgserve.store.rebuild import rebuild
-from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
@@ -39,13 +37,74 @@ ASKED_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
 WORTH_ROWS = 20_000
 WORTH_SHARE = 0.25
-QUIET_SECONDS = 10.0
+PAUSED_SECONDS = 10.0
 LONGEST_SECONDS = 300.0
 """A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
 or once it has been behind for so long."""
 LEAST_REPLAYED_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
+PAUSE_SECONDS = 0.01
+"""Between two looks for a free place."""
+
+
+class EnginePlaces:
+    """How many engine files all stores together have open: each takes a process, and memory that is its own.
+
+    Who needs one more than there may be has it from the store that was not asked for longest, of those that nobody
+    reads from at that moment.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: dict[EngineView, float] = {}
+        self._waiting: list[object] = []
+        self._lock = threading.Lock()
+
+    @property
+    def taken(self) -> int:
+        """How many are taken."""
+        return len(self._taken)
+
+    def acquire(self, holder: EngineView, seconds: float) -> None:
+        """Have a place, unless there is one already. Raises Unavailable when all are in use for so many seconds."""
+        deadline = time.monotonic() + seconds
+        ticket = object()
+        with self._lock:
+            self._waiting.append(ticket)
+        try:
+            while not self._try_acquire(holder, ticket):
+                if self._waiting[0] is ticket and any(other.give_way() for other in self._longest_unasked()):
+                    continue
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"all {self.most} engines' processes are at work for other stores; try again shortly, or have"
+                        " KGSERVE_ENGINE_PROCESSES raised",
+                        retry_after=2,
+                    )
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            with self._lock:
+                self._waiting.remove(ticket)
+
+    def release(self, holder: EngineView) -> None:
+        """Have none any more."""
+        with self._lock:
+            self._taken.pop(holder, None)
+
+    def _try_acquire(self, holder: EngineView, ticket: object) -> bool:
+        """Whether there is a place for it: one that it has, or a free one when it is the first who waits."""
+        with self._lock:
+            is_free = self._waiting[0] is ticket and len(self._taken) < self.most
+            if holder not in self._taken and is_free:
+                self._taken[holder] = time.monotonic()
+            return holder in self._taken
+
+    def _longest_unasked(self) -> list[EngineView]:
+        """Those who have a place. Who has just got it is about to use it, however long that was waited for."""
+        with self._lock:
+            taken = dict(self._taken)
+        return sorted(taken, key=lambda holder: max(holder.asked_at, taken[holder]))
 
 
 class EngineView:
@@ -101,26 +160,22 @@ class EngineView:
     @property
     def kept_bytes(self) -> int:
         """About the memory that only replacing the engine gives back."""
-        engine = self._engine
-        return engine.kept_bytes if engine is not None else 0
+        return engine.kept_bytes if (engine := self._engine) is not None else 0
 
     @property
     def waiting(self) -> int:
         """Statements that wait for their turn."""
-        engine = self._engine
-        return engine.waiting if engine is not None else 0
+        return engine.waiting if (engine := self._engine) is not None else 0
 
     @property
     def resident(self) -> int:
         """Bytes of memory of its process's own; 0 while it has none."""
-        engine = self._engine
-        return engine.resident if engine is not None else 0
+        return engine.resident if (engine := self._engine) is not None else 0
 
     @property
     def whole(self) -> bool:
         """Whether the engine in service has columns for extras."""
-        engine = self._engine
-        return engine is not None and engine.whole
+        return (engine := self._engine) is not None and engine.whole
 
     def bytes(self) -> tuple[int, int]:
         """Size of the engine's file and of its log."""
@@ -192,7 +247,7 @@ class EngineView:
             return False
         now = time.monotonic()
         worth = max(WORTH_ROWS, WORTH_SHARE * (self.state.nodes + self.state.edges))
-        paused = not writing and now - self._written_at > QUIET_SECONDS
+        paused = not writing and now - self._written_at > PAUSED_SECONDS
         return now - self._behind_since > LONGEST_SECONDS or (paused and self._behind_rows > worth)
 
     def follow(self, sequence: int) -> None:
@@ -313,7 +368,7 @@ class EngineView:
             if not engine.retire_if_idle():
                 return False
             self._ended(engine, reason)
-        self.places.leave(self)
+        self.places.release(self)
         return True
 
     def _ended(self, engine: Engine, reason: str) -> None:
@@ -330,7 +385,7 @@ class EngineView:
                 engine.retire()
                 engine.wait_closed(self.options.read_timeout + 5)
                 self._ended(engine, "the store closes")
-            self.places.leave(self)
+            self.places.release(self)
 
     def _leave(self, engine: Engine) -> None:
         """Give a closed engine's files their usual names, and say how they are."""
@@ -340,8 +395,7 @@ class EngineView:
             if (engine_log := files.wal_path(engine.path)).exists():
                 engine_log.rename(files.wal_path(home))
             engine.path.rename(home)
-        left = file_mark(home), file_mark(files.wal_path(home))
-        self.layout.mark_engine(EngineMark(self.state, *left, edition(self.options.engine)))
+        self.layout.mark_engine(self.state, edition(self.options.engine))
 
     def _open(self) -> Engine:
         """Open the file as it was left, or build it anew; always, when another engine left it.
@@ -349,7 +403,7 @@ class EngineView:
         Raises JournalDamaged, StorageFull or Unavailable.
         """
         # What nobody waits for takes a place only where that keeps nobody waiting.
-        self.places.take(self, self.options.read_timeout if self.is_asked else 0)
+        self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
         if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):

@@ -23,9 +23,9 @@ from kgserve.errors import Gone, KgserveError, NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, EventKind, Position, Selection
+from kgserve.store.closed_store import closed_state
 from kgserve.store.commits import RING_EVENTS, Commit, Entry, Ring
 from kgserve.store.layout import Layout
-from kgserve.store.summary import closed_state
 
 log = structlog.get_logger()
 
