@@ -167,11 +167,12 @@ def _piece_fault(folder: Path, piece: Piece, due: int | None) -> str | None:
         return fault
     if due is not None and piece.first != due:
         return f"{folder / piece.file.path}: sequence {piece.first} where {due} was due"
+    path = folder / piece.file.path
     try:
-        for _ in checked_frames(folder, piece):
+        for _ in _frames(path, piece):
             pass
-    except BackupDamaged as error:
-        return error.message
+    except FrameError as error:
+        return f"{path}: {error}"
     return None
 
 

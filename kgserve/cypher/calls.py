@@ -218,7 +218,7 @@ class Calls:
         if len(arguments) < 2 or index not in arguments[1][1:]:  # noqa: PLR2004 - the second one
             raise outline.at(index, "only list_transform and list_filter take a function, as their second argument;")
         start = arguments[1].start
-        variables = {outline.tokens[at].text for at in range(start, index) if outline.is_named(at)}
+        variables = {outline.tokens[at].text for at in range(start, index) if outline.name(at)}
         if index - start != 1 and not (outline.symbol(start) == "(" and outline.partner[start] == index - 1):
             raise outline.at(start, "a function is written x -> … or (x, y) -> …; this is not")
         self._check_body(name, variables, range(index + 2, arguments[1].stop))

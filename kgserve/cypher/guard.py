@@ -178,7 +178,7 @@ def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> 
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
         raise outline.not_allowed(index, "DETACH may only be followed by DELETE; something else follows")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
-        is_path = outline.symbol(index + 2) == "=" and outline.is_named(index + 1)
+        is_path = outline.symbol(index + 2) == "=" and outline.name(index + 1)
         if outline.symbol(index + 1) != "(" and not is_path:
             raise outline.not_allowed(index, f"{word} may only be followed by a pattern; something else follows")
     if not writable:
@@ -275,7 +275,7 @@ def _is_end(outline: Outline, match: int, index: int) -> bool:
 def _open_place(outline: Outline, parenthesis: int) -> int | None:
     """The token after which the label belongs; None when there is one, or when this is no node."""
     last = parenthesis
-    if outline.is_named(last + 1):
+    if outline.name(last + 1):
         last += 1
     return last if outline.symbol(last + 1) in {")", "{"} else None
 

@@ -103,14 +103,6 @@ def place(text: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
-def offset_of(text: str, line: int, column: int) -> int:
-    """The character at a line and a column, both from 1; the end of the text when it has none there."""
-    starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    if not 1 <= line <= len(starts):
-        return len(text)
-    return min(starts[line - 1] + column - 1, len(text))
-
-
 def invalid(text: str, offset: int, what: str) -> InvalidInput:
     """The error for a fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
@@ -143,6 +135,7 @@ def _unreadable(text: str, offset: int) -> InvalidInput:
 MAX_NESTING = 32
 """Brackets within brackets: the engine's parser crashes at 300 with a stack of 2 MiB, and is slow before."""
 
+_NAMES = frozenset({"word", "quoted"})
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _ACTING = FORBIDDEN | WRITES | FIRST
 
@@ -157,6 +150,8 @@ class Outline:
         self.opener: list[int] = []
         self.partner: dict[int, int] = {}
         self._words = [_upper(token) for token in tokens]
+        self._symbols = [token.text if token.kind == "symbol" else "" for token in tokens]
+        self._names = [token.text.strip("`").lower() if token.kind in _NAMES else "" for token in tokens]
         self._match()
         self.words = [
             "" if word in KEYWORDS and self._is_name(index, word) else word for index, word in enumerate(self._words)
@@ -168,9 +163,7 @@ class Outline:
 
     def symbol(self, index: int) -> str:
         """The symbol at an index, empty when there is none."""
-        if 0 <= index < len(self.tokens) and self.tokens[index].kind == "symbol":
-            return self.tokens[index].text
-        return ""
+        return self._symbols[index] if 0 <= index < len(self._symbols) else ""
 
     def word(self, index: int) -> str:
         """The word at an index in upper case, empty when there is none or it is only a name."""
@@ -186,15 +179,11 @@ class Outline:
 
     def name(self, index: int) -> str:
         """The word or quoted name at an index, in lower case, as the engine takes names; empty when there is none."""
-        return self.tokens[index].text.strip("`").lower() if self.is_named(index) else ""
-
-    def is_named(self, index: int) -> bool:
-        """Whether a word or a quoted name stands at an index."""
-        return 0 <= index < len(self.tokens) and self.tokens[index].kind in {"word", "quoted"}
+        return self._names[index] if 0 <= index < len(self._names) else ""
 
     def is_variable(self, index: int) -> bool:
         """Whether a name stands there that neither is a keyword nor called."""
-        return self.is_named(index) and self.words[index] not in KEYWORDS and not self.calls(index + 1)
+        return self.name(index) != "" and self.words[index] not in KEYWORDS and not self.calls(index + 1)
 
     def is_clause(self, index: int) -> bool:
         """Whether a word is none of STARTS WITH and ENDS WITH, which begin no clause."""
@@ -237,8 +226,7 @@ class Outline:
 
     def _match(self) -> None:
         open_brackets: list[int] = []
-        for index, token in enumerate(self.tokens):
-            bracket = token.text if token.kind == "symbol" else ""
+        for index, bracket in enumerate(self._symbols):
             if bracket and bracket in ")]}":
                 if not open_brackets or _PAIRS[self.tokens[open_brackets[-1]].text] != bracket:
                     raise self.at(index, f"{bracket} closes nothing")

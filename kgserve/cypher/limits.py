@@ -128,8 +128,10 @@ def _check_functions(outline: Outline) -> None:
 
 def _is_copied(outline: Outline, index: int) -> bool:
     """Whether a variable as a whole becomes a part of a list, a map, a text or a call's result here."""
+    if not outline.is_variable(index):
+        return False
     before, after = outline.symbol(index - 1), outline.symbol(index + 1)
-    if not outline.is_variable(index) or before == "." or after in {".", ":"}:
+    if before == "." or after in {".", ":"}:
         return False
     opener = outline.opener[index]
     inside = outline.bracket(index)

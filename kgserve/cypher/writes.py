@@ -7,6 +7,7 @@ so only in its last clause: what comes before is then asked like any question, a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -21,14 +22,14 @@ _TEXTS = frozenset({"id", "type", "content"})
 _OPAQUE = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
 _PATTERNS = frozenset({"MATCH", "MERGE", "CREATE"})
 _COMPARED: dict[str, Callable[[str, Any], bool]] = {
-    "=": lambda own, value: own == value,
-    "<": lambda own, value: own < value,
-    ">": lambda own, value: own > value,
-    "<=": lambda own, value: own <= value,
-    ">=": lambda own, value: own >= value,
-    "STARTS": lambda own, value: own.startswith(value),
-    "ENDS": lambda own, value: own.endswith(value),
-    "CONTAINS": lambda own, value: value in own,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "STARTS": str.startswith,
+    "ENDS": str.endswith,
+    "CONTAINS": operator.contains,
 }
 _ALIAS = 2
 _TEXT = "STRING"
@@ -185,7 +186,7 @@ class Footprint:
     def _node(self, opening: int) -> str:
         """The name of a node, whose own conditions are taken in."""
         outline, closing = self._outline, self._outline.partner[opening]
-        name = outline.tokens[opening + 1].text if outline.is_named(opening + 1) else f"({opening}"
+        name = outline.tokens[opening + 1].text if outline.name(opening + 1) else f"({opening}"
         self.meets_all |= name in self._settled
         conditions = self._conditions.setdefault(name, [])
         for index in range(opening + 1, closing):
@@ -247,13 +248,12 @@ def meets_any(
     ``before`` looks a node up as it was when the statement looked.
     """
     made = {row.id: row for row in new}
-    if footprint.meets_all:
-        return True
-    if any(footprint.meets_node(row, new=True) for row in made.values()):
-        return True
-    if any(footprint.meets_node(row, new=False) for row in _states(changed, before)):
-        return True
-    return any(footprint.meets_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
+    return (
+        footprint.meets_all
+        or any(footprint.meets_node(row, new=True) for row in made.values())
+        or any(footprint.meets_node(row, new=False) for row in _states(changed, before))
+        or any(footprint.meets_edge(key, lambda node_id: made.get(node_id) or before(node_id)) for key in edges)
+    )
 
 
 def _states(changed: Iterable[NodeRow | str], before: Callable[[str], NodeRow | None]) -> Iterator[NodeRow]:
@@ -439,7 +439,7 @@ def _reads_any(outline: Outline, items: list[range], properties: set[str]) -> bo
 
 
 def _reads(outline: Outline, index: int, properties: set[str]) -> bool:
-    if not outline.is_named(index) or outline.word(index) in KEYWORDS:
+    if not outline.name(index) or outline.word(index) in KEYWORDS:
         return False
     if outline.symbol(index - 1) == ".":
         return outline.name(index) in properties

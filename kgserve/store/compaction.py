@@ -148,7 +148,7 @@ class Compactor:
         """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        engine = view.made(view.next_path(), "", whole=view.whole)
+        engine = view.rebuilt(view.next_path(), "", whole=view.whole)
         with view.commits:
             log.info("compaction_swapping", store=self._layout.name)
             if not view.is_open or (view.whole and not engine.whole):

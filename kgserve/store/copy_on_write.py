@@ -31,7 +31,7 @@ from kgserve.engine.engine import Engine, EngineOptions, Session, build, kept_ve
 from kgserve.engine.files import remove
 from kgserve.engine.protocol import NOTHING, Changed, Compare, Compared, Difference, Doubtful, Tried, Try
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.model.change import NetChange, StoreState
@@ -142,27 +142,23 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
     The session is given back before the copy is used. ``size`` is about what the engine's files of the store have, in
     bytes. Raises StorageFull when the disk has no room for the copy and for whatever a statement may add to it.
     """
+    file = folder / "graph.kuzu"
     try:
-        rows = fresh_folder(fresh_folder(folder) / "rows")
-        require_room_to_try(folder, COPY_FACTOR * size + options.file.cache_bytes)
-        if isinstance(source, tuple):
-            found, state = source
-        else:
-            with source as session:
-                found, state = rows, session.dump(rows)
-        engine = build(_file(folder), found, state, options, whole=True)
-        shutil.rmtree(rows)
-        return Copy(folder, state, engine)
-    except BaseException as error:
-        remove(_file(folder))
+        with storing("copying a store for a statement"):
+            rows = fresh_folder(fresh_folder(folder) / "rows")
+            require_room_to_try(folder, COPY_FACTOR * size + options.file.cache_bytes)
+            if isinstance(source, tuple):
+                found, state = source
+            else:
+                with source as session:
+                    found, state = rows, session.dump(rows)
+            engine = build(file, found, state, options, whole=True)
+            shutil.rmtree(rows)
+            return Copy(folder, state, engine)
+    except BaseException:
+        remove(file)
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise storage_error(error, "copying a store for a statement") from error
         raise
-
-
-def _file(folder: Path) -> Path:
-    return folder / "graph.kuzu"
 
 
 class WarmCopies:

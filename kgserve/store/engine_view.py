@@ -20,7 +20,7 @@ from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
 from kgserve.engine.packages import edition
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.metrics.slow import SlowLog
@@ -67,7 +67,7 @@ class EnginePlaces:
         return len(self._taken)
 
     def acquire(self, holder: EngineView, seconds: float) -> None:
-        """Have a place, unless there is one already. Raises Unavailable when all are in use for so many seconds."""
+        """Get a place, if it has none yet. Raises Unavailable when all are in use for so many seconds."""
         deadline = time.monotonic() + seconds
         ticket = object()
         with self._lock:
@@ -88,7 +88,7 @@ class EnginePlaces:
                 self._waiting.remove(ticket)
 
     def release(self, holder: EngineView) -> None:
-        """Have none any more."""
+        """Give the place back, if it has one."""
         with self._lock:
             self._taken.pop(holder, None)
 
@@ -202,11 +202,11 @@ class EngineView:
         while True:
             engine = self._engine
             if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
-                engine = self._brought_up(sequence, patience, whole=whole)
+                engine = self._caught_up(sequence, patience, whole=whole)
             with contextlib.suppress(Retired):
                 return lease.enter_context(engine.reader(timeout))
 
-    def _brought_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
+    def _caught_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
         """The engine once it has seen a commit; another thread may be at it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
@@ -240,7 +240,7 @@ class EngineView:
                 self.follow(self.journal.last)
         if self._engine is not None and not self.is_asked:
             with self.commits:
-                self._rest("nobody asked for a minute")
+                self._close_if_idle("nobody asked for a minute")
 
     def _is_worth_it(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:
@@ -307,18 +307,16 @@ class EngineView:
         return self._renew(reason, whole=True)
 
     def _renew(self, reason: str, *, whole: bool) -> Engine:
-        engine = self.made(self.next_path(), reason, whole=whole)
+        engine = self.rebuilt(self.next_path(), reason, whole=whole)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def made(self, path: Path, reason: str, *, whole: bool) -> Engine:
+    def rebuilt(self, path: Path, reason: str, *, whole: bool) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
-            return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
-        except OSError as error:
-            files.remove(path)
-            raise storage_error(error, "rebuilding the engine") from error
+            with storing("rebuilding the engine"):
+                return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
         except BaseException:
             files.remove(path)
             raise
@@ -351,7 +349,7 @@ class EngineView:
         if not self.commits.acquire(blocking=False):
             return False
         try:
-            if done := self._rest("another store is asked"):
+            if done := self._close_if_idle("another store is asked"):
                 self.asked_at = NEVER
             return done
         except KgserveError:
@@ -360,7 +358,7 @@ class EngineView:
         finally:
             self.commits.release()
 
-    def _rest(self, reason: str) -> bool:
+    def _close_if_idle(self, reason: str) -> bool:
         """Close the file, if nobody reads from it just now, and leave a mark of how it was left; whether it is."""
         self._let_go_if_lost()
         engine = self._engine
@@ -375,7 +373,7 @@ class EngineView:
         self._engine = None
         log.info("engine_ended", store=self.layout.name, process=engine.process, reason=reason)
         if self.failed is None and engine.closed:
-            self._leave(engine)
+            self._mark_closed(engine)
 
     def close(self) -> None:
         """Close the file for good; who still reads from it is waited for."""
@@ -387,7 +385,7 @@ class EngineView:
                 self._ended(engine, "the store closes")
             self.places.release(self)
 
-    def _leave(self, engine: Engine) -> None:
+    def _mark_closed(self, engine: Engine) -> None:
         """Give a closed engine's files their usual names, and say how they are."""
         home = self.layout.engine
         if engine.path != home:
@@ -408,19 +406,18 @@ class EngineView:
         self.layout.forget_engine_mark()
         if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):
             return self._build("")
-        reason = "the engine was not closed cleanly"
-        if mark is not None:
-            reason = self.layout.engine_fault(mark, self.journal.oldest, self.journal.last)
-        if reason is None and mark is not None:
+        if mark is None:
+            return self._build("the engine was not closed cleanly")
+        reason = self.layout.engine_fault(mark, self.journal.oldest, self.journal.last)
+        if reason is None:
             try:
                 engine, self.state = self._open_as_left(mark), mark.state
             except KgserveError as error:
                 reason = str(error)
             else:
                 return self._begin(engine, "as it was left")
-        if mark is not None:
-            self.found_damaged = reason
-        return self._build(reason or "")
+        self.found_damaged = reason
+        return self._build(reason)
 
     def _is_outgrown(self) -> bool:
         """Whether building the file takes less than opening it, and what it has missed."""
@@ -447,7 +444,7 @@ class EngineView:
             path.unlink()
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.made(self.layout.engine, reason, whole=False)
+        engine = self.rebuilt(self.layout.engine, reason, whole=False)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._begin(engine, "built anew" if reason else "a new file")

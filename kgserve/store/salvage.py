@@ -39,7 +39,7 @@ Row = TypeVar("Row", NodeRow, EdgeRow)
 
 
 def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
-    """Do it, and say what was done; nothing when there is nothing to do. The store must not be open.
+    """Mend a store that is not open, and say what was done, in words; nothing when there is nothing to do.
 
     Raises JournalDamaged when the journal no longer leads to any state, StorageFull.
     """

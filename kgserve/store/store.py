@@ -179,7 +179,7 @@ class Store:
         return self.catalog.ask(question)
 
     def tend(self) -> None:
-        """Have what follows the journal follow, if that is due. Blocks."""
+        """Bring engine, copy and catalog up to date, and fold the present rows, where that is due. Blocks."""
         if self._is_idle():
             self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
