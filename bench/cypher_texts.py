@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from kgserve.cypher.functions import ALLOWED
 from kgserve.cypher.lexer import scan
-from kgserve.cypher.words import KEYWORDS
+from kgserve.cypher.words import ALLOWED, KEYWORDS
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {

@@ -21,7 +21,7 @@ from kgserve.permissions import private_files
 if TYPE_CHECKING:
     import httpx
 
-    from kgserve.backup.stores import Ways
+    from kgserve.backup.create import BackupOptions
     from kgserve.ops.backup import Source
     from kgserve.settings import Settings
 
@@ -81,9 +81,11 @@ def backup(
         with connect(find(server, data_dir)) as client:
             answer = decode(client.post("/api/backup", json=body), BackupAnswer)
     else:
-        from kgserve.backup.stores import Ways
+        from kgserve.backup.create import BackupOptions
 
-        answer = _back_up(load({"data_dir": data_dir}), stores, Path(folder), Ways(live=False, full=full, keep=keep))
+        answer = _back_up(
+            load({"data_dir": data_dir}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
+        )
     if as_json:
         _print(answer)
     else:
@@ -91,14 +93,14 @@ def backup(
     return FAILED if answer.failed else 0
 
 
-def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Ways) -> BackupAnswer:
+def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: BackupOptions) -> BackupAnswer:
+    from kgserve.backup.create import BackupSource, back_up
     from kgserve.backup.folder import BackupFolder
-    from kgserve.backup.stores import Wanted, back_up
     from kgserve.server_file import read_server_file
+    from kgserve.store.closed_store import closed_state
     from kgserve.store.layout import Layout
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool
-    from kgserve.store.summary import closed_state
 
     _quiet(settings)
     require_data(settings)
@@ -106,13 +108,13 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Ways)
         data_dir = str(settings.data_dir)
         with connect(find(None, data_dir)) as client:
             wanted = [
-                Wanted(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
+                BackupSource(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
                 for name in _chosen(names, list(_sequences(client)))
             ]
             return back_up(BackupFolder(folder), wanted, msgspec.structs.replace(ways, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
-            Wanted(pool.layout(name), lambda name=name: closed_state(pool.layout(name)).sequence)
+            BackupSource(pool.layout(name), lambda name=name: closed_state(pool.layout(name)).sequence)
             for name in _chosen(names, pool.names())
         ]
         return back_up(BackupFolder(folder), wanted, ways, _announce)
@@ -236,10 +238,9 @@ def verify(folder: str, *, store: str | None, as_json: bool) -> int:
     The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
     """
     from kgserve.backup.folder import BackupFolder
-    from kgserve.backup.stores import told
-    from kgserve.backup.verifying import verify as look
+    from kgserve.backup.verify import verify as look
 
-    found = [told(each) for each in look(BackupFolder(Path(folder)), store)]
+    found = list(look(BackupFolder(Path(folder)), store))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:

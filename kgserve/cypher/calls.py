@@ -6,12 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kgserve.cypher.functions import ALLOWED, BUILDERS, CALLS, INTERVALS, LAMBDAS, TYPES
-from kgserve.cypher.limits import is_lambda, is_subscript
-from kgserve.cypher.outline import Outline
-from kgserve.cypher.shapes import Shapes
-from kgserve.cypher.words import BEFORE_PARENTHESIS, KEYWORDS, QUANTIFIERS
-from kgserve.errors import Forbidden
+from kgserve.cypher.lexer import Outline
+from kgserve.cypher.words import (
+    ALLOWED,
+    BEFORE_PARENTHESIS,
+    BUILDERS,
+    CALLS,
+    INTERVALS,
+    KEYWORDS,
+    LAMBDAS,
+    QUANTIFIERS,
+    TYPES,
+)
 
 MAX_VALUES = 10_000
 """Values that all ranges of a statement make together, and the factor by which texts are repeated or padded."""
@@ -22,7 +28,6 @@ MAX_UNITS = 1_000_000
 MAX_ROWS = 1_000_000_000
 
 _TYPE = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?:\[\])*")
-Span = tuple[int, int]
 
 
 class Calls:
@@ -31,7 +36,7 @@ class Calls:
     def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
         self._outline = outline
         self._parameters = parameters
-        self._shapes = Shapes(outline, parameters)
+        self._shapes = _Shapes(outline, parameters)
         self.range_values = 0
         # Whether any check went by the value of a parameter.
         self.met_values = False
@@ -48,21 +53,21 @@ class Calls:
                 self._check_call(index)
             elif self._outline.symbol(index) in {"=~", "[", "!"}:
                 self._check_operator(index, self._outline.symbol(index))
-            elif is_lambda(self._outline, index):
+            elif self._outline.is_lambda(index):
                 self._check_lambda(index)
 
     def _check_procedure(self, index: int) -> None:
         name = self._outline.calls(index + 2)
         if name not in CALLS:
             message = f"CALL may be followed by one of {', '.join(sorted(CALLS))}; something else is called"
-            raise not_allowed(self._outline, index, message)
+            raise self._outline.not_allowed(index, message)
 
     def _check_rows(self, index: int) -> None:
         """A large SKIP before a LIMIT crashes the engine: the sum overflows."""
         outline, start = self._outline, index + 1
         if start >= len(outline) or outline.word(start) in KEYWORDS - {"CASE", "NOT", "NULL", "CAST", "COUNT"}:
             return
-        value = self._constant((start, start + 1))
+        value = self._constant(range(start, start + 1))
         ends = start + 1 >= len(outline) or outline.word(start + 1) in KEYWORDS or outline.symbol(start + 1) == "}"
         if not ends or type(value) is not int or not 0 <= value <= MAX_ROWS:
             raise outline.at(index, f"a literal or a parameter up to {MAX_ROWS} has to follow {outline.word(index)}")
@@ -94,7 +99,7 @@ class Calls:
         elif name in {"repeat", "lpad", "rpad"}:
             self._multiply(index, self._whole(index, name, arguments, 1))
         elif name == "split_part":
-            if any(not self._shapes.is_only_text(start, end - 1) for start, end in arguments[:2]):
+            if not all(map(self._shapes.is_only_text, arguments[:2])):
                 raise self._outline.at(index, "write string(…) around what split_part is to look at; it stands")
         elif name == "range":
             self._check_range(index, arguments)
@@ -103,14 +108,14 @@ class Calls:
         elif name in {"label", "labels"} and not (len(arguments) == 1 and self._is_matched(arguments[0])):
             raise self._outline.at(index, f"{name} needs a variable of a pattern; it is given something else")
 
-    def _is_matched(self, span: Span) -> bool:
-        return span[1] == span[0] + 1 and self._shapes.is_matched(span[0])
+    def _is_matched(self, span: range) -> bool:
+        return len(span) == 1 and self._shapes.is_matched(span[0])
 
-    def _check_literals(self, name: str, index: int, arguments: list[Span]) -> None:
+    def _check_literals(self, name: str, index: int, arguments: list[range]) -> None:
         if any(not isinstance(self._constant(span), str) for span in arguments):
             raise self._outline.at(index, f"{name} needs literals here; it is given something else")
 
-    def _check_numbers(self, name: str, index: int, arguments: list[Span]) -> None:
+    def _check_numbers(self, name: str, index: int, arguments: list[range]) -> None:
         """A negative length and the smallest interval crash the engine."""
         if name in INTERVALS:
             value = abs(self._whole(index, name, arguments, 0))
@@ -119,8 +124,8 @@ class Calls:
         if not 0 <= value <= MAX_UNITS:
             raise self._outline.at(index, f"{name} takes a number up to {MAX_UNITS}, not this one,")
 
-    def _check_expression(self, name: str, index: int, arguments: list[Span]) -> None:
-        if arguments and not self._shapes.is_only_text(arguments[0][0], arguments[0][1] - 1):
+    def _check_expression(self, name: str, index: int, arguments: list[range]) -> None:
+        if arguments and not self._shapes.is_only_text(arguments[0]):
             raise self._outline.at(index, f"write string(…) around what {name} is to look at; it stands")
         if len(arguments) > 1:
             self._check_pattern(index, arguments[1])
@@ -129,10 +134,10 @@ class Calls:
         elif name.startswith("regexp_extract") and arguments[2:] and not self._is_digit(name, index, arguments):
             raise self._outline.at(index, "the group of an expression is from 0 to 9; another is asked for")
 
-    def _is_digit(self, name: str, index: int, arguments: list[Span]) -> bool:
+    def _is_digit(self, name: str, index: int, arguments: list[range]) -> bool:
         return self._whole(index, name, arguments, 2) in range(10)
 
-    def _check_range(self, index: int, arguments: list[Span]) -> None:
+    def _check_range(self, index: int, arguments: list[range]) -> None:
         first, last = self._whole(index, "range", arguments, 0), self._whole(index, "range", arguments, 1)
         step = self._whole(index, "range", arguments, 2) if len(arguments) > 2 else 1  # noqa: PLR2004 - it has one
         if step == 0:
@@ -145,9 +150,8 @@ class Calls:
     def _multiply(self, index: int, factor: int) -> None:
         self._factor *= max(factor, 1)
         if factor < 0 or self._factor > MAX_VALUES:
-            raise self._outline.at(
-                index, f"texts may be repeated or padded {MAX_VALUES} times in all, not more or below 0,"
-            )
+            what = f"texts may be repeated or padded {MAX_VALUES} times in all, not more or below 0,"
+            raise self._outline.at(index, what)
 
     def _check_operator(self, index: int, symbol: str) -> None:
         """`=~` and slices take any value for a text or a list, and a factorial never ends."""
@@ -155,7 +159,7 @@ class Calls:
         if symbol == "!":
             raise outline.at(index, "factorials cannot be asked for")
         if symbol == "=~":
-            self._check_pattern(index, (index + 1, index + 2))
+            self._check_pattern(index, range(index + 1, index + 2))
             if not self._shapes.is_text(before):
                 raise outline.at(index, "write string(…) around what =~ is to match; it stands")
         elif self._is_slice(index) and not (self._shapes.is_text(before) or self._shapes.is_list(before)):
@@ -165,29 +169,20 @@ class Calls:
     def _is_slice(self, index: int) -> bool:
         """Whether a bracket opens ``[1:2]`` after an expression, and not a list or a relation of a pattern."""
         outline = self._outline
-        return (
-            is_subscript(outline, index)
-            and outline.word(index - 1) not in KEYWORDS
-            and any(
-                outline.symbol(i) == ":" and outline.opener[i] == index
-                for i in range(index + 1, outline.partner[index])
-            )
-        )
+        return outline.is_subscript(index) and outline.word(index - 1) not in KEYWORDS and outline.has_own(index, ":")
 
-    def _check_pattern(self, index: int, span: Span) -> None:
+    def _check_pattern(self, index: int, span: range) -> None:
         """Other types for an expression crash it."""
         if not isinstance(self._constant(span), str):
             raise self._outline.at(index, "a regular expression has to be a literal or a parameter; this one is not")
 
-    def _check_replacement(self, index: int, arguments: list[Span]) -> None:
+    def _check_replacement(self, index: int, arguments: list[range]) -> None:
         value = self._constant(arguments[2]) if len(arguments) > 2 else ""  # noqa: PLR2004 - text, pattern, replacement
         if not isinstance(value, str) or len(value) > MAX_REPLACEMENT:
-            raise self._outline.at(
-                index,
-                f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT} characters",
-            )
+            what = f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT} characters"
+            raise self._outline.at(index, what)
 
-    def _check_cast(self, index: int, arguments: list[Span]) -> None:
+    def _check_cast(self, index: int, arguments: list[range]) -> None:
         outline = self._outline
         if len(arguments) == 2:  # noqa: PLR2004 - CAST(value, "TYPE")
             value = self._constant(arguments[1])
@@ -195,13 +190,14 @@ class Calls:
             if match is None or match[1] not in TYPES:
                 raise outline.at(index, "CAST needs the name of a simple type")
             return
-        start = _find(outline, *arguments[0], "AS") + 1 if arguments else 0
+        own = [at for at in (arguments[0] if arguments else ())[1:] if outline.opener[at] == index]
+        start = max((at for at in own if outline.tokens[at].text.upper() == "AS"), default=-1) + 1
         if start == 0:
             raise outline.at(index, "CAST needs AS and a type")
         name = outline.tokens[start].text.upper() if start < len(outline) else ""
         if name not in TYPES:
             raise outline.at(start, f"CAST cannot make {name or 'nothing'} here")
-        self._check_array(start + 1, arguments[-1][1])
+        self._check_array(start + 1, arguments[-1].stop)
 
     def _check_array(self, start: int, end: int) -> None:
         outline, size, dimensions = self._outline, 1, 0
@@ -211,27 +207,26 @@ class Calls:
             if token.kind == "number" and outline.bracket(index) == "[":
                 size *= int(token.text) if token.text.isdecimal() else MAX_ARRAY + 1
             if size > MAX_ARRAY or dimensions > MAX_DIMENSIONS:
-                raise outline.at(
-                    index, f"arrays may have {MAX_ARRAY} values and {MAX_DIMENSIONS} dimensions; this has more"
-                )
+                what = f"arrays may have {MAX_ARRAY} values and {MAX_DIMENSIONS} dimensions; this has more"
+                raise outline.at(index, what)
 
     def _check_lambda(self, index: int) -> None:
         outline = self._outline
         opener = outline.opener[index]
         name = outline.calls(opener) if opener >= 0 else ""
         arguments = self._arguments(opener) if name in LAMBDAS else []
-        if len(arguments) < 2 or not arguments[1][0] < index < arguments[1][1]:  # noqa: PLR2004 - the second one
+        if len(arguments) < 2 or index not in arguments[1][1:]:  # noqa: PLR2004 - the second one
             raise outline.at(index, "only list_transform and list_filter take a function, as their second argument;")
-        start, end = arguments[1]
-        variables = {token.text for token in outline.tokens[start:index] if token.kind in {"word", "quoted"}}
+        start = arguments[1].start
+        variables = {outline.tokens[at].text for at in range(start, index) if outline.name(at)}
         if index - start != 1 and not (outline.symbol(start) == "(" and outline.partner[start] == index - 1):
             raise outline.at(start, "a function is written x -> … or (x, y) -> …; this is not")
-        self._check_body(name, variables, index + 2, end)
+        self._check_body(name, variables, range(index + 2, arguments[1].stop))
 
-    def _check_body(self, name: str, variables: set[str], start: int, end: int) -> None:
+    def _check_body(self, name: str, variables: set[str], body: range) -> None:
         outline = self._outline
-        for index in range(start, end):
-            if outline.symbol(index) == "(" and outline.calls(index) in BUILDERS:
+        for index in body:
+            if outline.calls(index) in BUILDERS:
                 raise outline.at(index, f"{outline.calls(index)} cannot be used on each element of a list")
             if name == "list_filter" or not self._is_variable(index):
                 continue
@@ -240,13 +235,9 @@ class Calls:
                 raise outline.at(index, f"{name} cannot put {text} from outside into each element of a list")
 
     def _is_variable(self, index: int) -> bool:
-        outline, token = self._outline, self._outline.tokens[index]
-        return (
-            token.kind in {"word", "quoted"}
-            and outline.words[index] not in KEYWORDS
-            and outline.symbol(index - 1) != "."
-            and outline.symbol(index + 1) not in {"(", ":", "."}
-        )
+        outline = self._outline
+        is_alone = outline.symbol(index - 1) != "." and outline.symbol(index + 1) not in {":", "."}
+        return is_alone and outline.is_variable(index)
 
     def _is_bound(self, index: int) -> bool:
         """Whether a lambda around this token has the variable."""
@@ -254,24 +245,21 @@ class Calls:
         opener = outline.opener[index]
         while opener >= 0:
             if outline.calls(opener) in LAMBDAS and (arguments := self._arguments(opener))[1:]:
-                start = arguments[1][0]
+                start = arguments[1].start
                 head = outline.partner[start] if outline.symbol(start) == "(" else start
                 if any(token.text == text for token in outline.tokens[start : head + 1]):
                     return True
             opener = outline.opener[opener]
         return False
 
-    def _arguments(self, index: int) -> list[Span]:
-        """First token and the one after the last, for each argument of the call that opens at an index."""
-        outline, end = self._outline, self._outline.partner[index]
-        if end == index + 1:
-            return []
-        commas = [i for i in range(index + 1, end) if outline.symbol(i) == "," and outline.opener[i] == index]
-        return list(zip([index + 1, *(comma + 1 for comma in commas)], [*commas, end], strict=True))
+    def _arguments(self, index: int) -> list[range]:
+        """The tokens of each argument of the call that opens at an index."""
+        end = self._outline.partner[index]
+        return self._outline.items(index + 1, end) if end > index + 1 else []
 
-    def _constant(self, span: Span) -> Any:
+    def _constant(self, span: range) -> Any:
         """The value of a literal or a parameter; None for anything else."""
-        found = self._outline.tokens[slice(*span)]
+        found = self._outline.tokens[span.start : span.stop]
         if len(found) == 2 and found[0].text == "-" and found[1].text.isdecimal():  # noqa: PLR2004 - sign and number
             return -int(found[1].text[:20])
         if len(found) != 1:
@@ -284,7 +272,7 @@ class Calls:
             return token.text[1:-1]
         return int(token.text[:20]) if token.kind == "number" and token.text.isdecimal() else None
 
-    def _whole(self, index: int, name: str, arguments: list[Span], number: int) -> int:
+    def _whole(self, index: int, name: str, arguments: list[range], number: int) -> int:
         value = self._constant(arguments[number]) if number < len(arguments) else None
         if not isinstance(value, int) or isinstance(value, bool):
             what = f"{name} needs whole numbers or parameters in place of expressions"
@@ -292,15 +280,81 @@ class Calls:
         return value
 
 
-def _find(outline: Outline, start: int, end: int, word: str) -> int:
-    """The last place of a word directly within a call's argument; -1 when it is not there."""
-    opener = outline.opener[start]
-    places = (
-        i for i in range(end - 1, start, -1) if outline.tokens[i].text.upper() == word and outline.opener[i] == opener
-    )
-    return next(places, -1)
+_TEXT_CALLS = """
+string to_string lower lcase tolower upper ucase toupper trim ltrim rtrim substring substr left right reverse concat
+regexp_replace lpad rpad repeat split_part
+"""
+TEXTS = frozenset(_TEXT_CALLS.split())
+_LIST_CALLS = """
+collect nodes rels relationships range regexp_split_to_array list_filter list_transform list_append list_prepend
+list_concat list_cat list_distinct list_sort list_reverse list_reverse_sort
+"""
+LISTS = frozenset(_LIST_CALLS.split())
+_TEXT_PROPERTIES = frozenset({"id", "type", "content", "attributes", "relation_type"})
 
 
-def not_allowed(outline: Outline, index: int, what: str) -> Forbidden:
-    """The refusal of a word, with its place."""
-    return Forbidden(outline.at(index, what).message)
+class _Shapes:
+    """What the operand that ends with a given token certainly is, as far as tokens tell.
+
+    A few operators of the engine read whatever they are given as if it were a text or a list: `=~` on a timestamp, a
+    slice of a large integer, `label` of a map. They are let through where the operand can be nothing else.
+    """
+
+    def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
+        self._outline = outline
+        self._parameters = parameters
+        self._aliases: dict[str, list[int]] = {}
+        self._elements: set[str] = set()
+        for index in range(len(outline)):
+            name = outline.name(index)
+            if name and outline.word(index - 1) == "AS":
+                self._aliases.setdefault(name, []).append(index - 2)
+            elif outline.is_lambda(index):
+                start = outline.partner.get(index - 1, index - 1)
+                self._elements.update(outline.name(at) for at in range(start, index))
+
+    def is_matched(self, index: int) -> bool:
+        """Whether a variable that a pattern binds stands here, and nothing else has its name."""
+        name = self._outline.name(index)
+        return bool(name) and name not in self._aliases and name not in self._elements
+
+    def is_text(self, end: int) -> bool:
+        """Whether a text ends here: a literal, a property that holds one, or a call that makes one."""
+        token = self._outline.tokens[end]
+        if token.kind == "string":
+            return True
+        if token.kind == "parameter":
+            return isinstance(self._parameters.get(token.text[1:]), str)
+        if self._outline.symbol(end) == ")":
+            return self._called(end) in TEXTS
+        is_property = self._outline.symbol(end - 1) == "." and self._outline.symbol(end - 3) != "."
+        return is_property and self._outline.name(end) in _TEXT_PROPERTIES and self.is_matched(end - 2)
+
+    def is_only_text(self, span: range) -> bool:
+        """Whether all these tokens are one text."""
+        end = span.stop - 1
+        first = self._outline.partner.get(end, end + 1) - 1 if self._outline.symbol(end) == ")" else end
+        if self._outline.symbol(end - 1) == ".":
+            first = end - 2
+        return first == span.start and self.is_text(end)
+
+    def is_list(self, end: int) -> bool:
+        """Whether a list ends here: a literal, a part of one, a call that makes one, or a variable for only that."""
+        outline, token = self._outline, self._outline.tokens[end]
+        if token.kind == "parameter":
+            return isinstance(self._parameters.get(token.text[1:]), list)
+        if outline.symbol(end) == ")":
+            return self._called(end) in LISTS
+        if outline.symbol(end) == "]":
+            start = outline.partner[end]
+            return outline.symbol(start - 1) in {"(", ",", "+", "="} or outline.word(start - 1) in KEYWORDS
+        name = outline.name(end)
+        defined = self._aliases.get(name, []) if outline.symbol(end - 1) != "." else []
+        return bool(defined) and name not in self._elements and all(map(self._makes_list, defined))
+
+    def _makes_list(self, end: int) -> bool:
+        token = self._outline.tokens[end]
+        return (token.kind == "parameter" or token.text in {")", "]"}) and self.is_list(end)
+
+    def _called(self, end: int) -> str:
+        return self._outline.calls(self._outline.partner[end])

@@ -6,21 +6,18 @@ passes here is one statement, of clauses and functions that are listed, of a siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 import msgspec
 
-from kgserve.cypher import limits, misread, nulls
-from kgserve.cypher.calls import Calls, not_allowed
-from kgserve.cypher.functions import BUILDERS
-from kgserve.cypher.labels import LABEL, unlabelled
-from kgserve.cypher.lexer import Token, invalid, scan
-from kgserve.cypher.outline import Outline
-from kgserve.cypher.values import count, values
-from kgserve.cypher.words import FIRST, FORBIDDEN, KEYWORDS, WRITES
+from kgserve.cypher import limits
+from kgserve.cypher.calls import Calls
+from kgserve.cypher.lexer import Outline, Token, invalid, scan
+from kgserve.cypher.words import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES
 from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
@@ -28,10 +25,14 @@ MAX_TOKENS = 5_000
 MAX_HELD = 50_000
 """Single values in ranges and parameters, where functions may multiply them."""
 OWN_TABLE = "STORECOMMIT"
+LABEL = ":Entity"
+MAX_PARAMETER_BYTES = 1 << 20
+MAX_DEPTH = 32
 MAX_REMEMBERED = 256
 MAX_REMEMBERED_TEXT = 4 << 10
 """Examining takes longer than many a statement: so many texts that were let through are remembered, and how long."""
 _SCALARS = frozenset({bool, int, float, str})
+_INT64 = 1 << 63
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -110,11 +111,11 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     outline = Outline(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
     limits.check(outline)
-    misread.check(outline)
+    limits.check_answers(outline)
     given = values(_named(outline, parameters))
     calls = Calls(outline, given)
     calls.check()
-    nulls.check(outline, given)
+    limits.check_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
     rendered, added = _render(outline, given)
     kept = {name: value for name, value in given.items() if value != []}
@@ -155,7 +156,7 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
     for index, word in enumerate(outline.words):
         if word in FORBIDDEN:
             name = outline.tokens[index].text
-            raise not_allowed(outline, index, f"{name} may not be used; if it is a name, write `{name}` in back-ticks,")
+            raise outline.not_allowed(index, f"{name} may not be used; if it is a name, write `{name}` in back-ticks,")
     explains = outline.word(0) == "EXPLAIN"
     start = 1 + (outline.word(1) == "LOGICAL") if explains else 0
     if outline.word(start) not in FIRST | WRITES:
@@ -166,7 +167,7 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
             updates = True
             _check_write(outline, index, word, writable=writable)
     if updates and explains:
-        raise not_allowed(outline, 0, "only what reads can be explained; EXPLAIN stands")
+        raise outline.not_allowed(0, "only what reads can be explained; EXPLAIN stands")
     if updates:
         _check_own_table(outline)
         _check_no_limit(outline)
@@ -175,13 +176,13 @@ def _check_words(outline: Outline, *, writable: bool) -> tuple[bool, bool]:
 
 def _check_write(outline: Outline, index: int, word: str, *, writable: bool) -> None:
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
-        raise not_allowed(outline, index, "DETACH may only be followed by DELETE; something else follows")
+        raise outline.not_allowed(index, "DETACH may only be followed by DELETE; something else follows")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
-        is_path = outline.symbol(index + 2) == "=" and outline.tokens[index + 1].kind in {"word", "quoted"}
+        is_path = outline.symbol(index + 2) == "=" and outline.name(index + 1)
         if outline.symbol(index + 1) != "(" and not is_path:
-            raise not_allowed(outline, index, f"{word} may only be followed by a pattern; something else follows")
+            raise outline.not_allowed(index, f"{word} may only be followed by a pattern; something else follows")
     if not writable:
-        raise not_allowed(outline, index, f"{word} writes, and this statement may only read;")
+        raise outline.not_allowed(index, f"{word} writes, and this statement may only read;")
 
 
 def _check_no_limit(outline: Outline) -> None:
@@ -194,8 +195,8 @@ def _check_no_limit(outline: Outline) -> None:
 
 def _check_own_table(outline: Outline) -> None:
     for index, token in enumerate(outline.tokens):
-        if token.kind in {"word", "quoted"} and token.text.strip("`").upper() == OWN_TABLE:
-            raise not_allowed(outline, index, f"{token.text} is kgserve's own and may not be named in what writes;")
+        if outline.name(index).upper() == OWN_TABLE:
+            raise outline.not_allowed(index, f"{token.text} is kgserve's own and may not be named in what writes;")
 
 
 def _named(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,3 +245,170 @@ def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[int,
             length += len(LABEL)
         position = token.end
     return "".join(parts), tuple(added)
+
+
+def unlabelled(outline: Outline) -> list[int]:
+    """Indexes of the tokens after which a label is missing, in order: every node of a MATCH gets one.
+
+    Left open, a pattern would match the rows of kgserve's own tables, and every node would come with their columns.
+    """
+    matches = (index for index, word in enumerate(outline.words) if word == "MATCH")
+    return [place for match in matches for place in _unlabelled_in(outline, match)]
+
+
+def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:
+    index = match + 1
+    while index < len(outline) and not _is_end(outline, match, index):
+        symbol = outline.symbol(index)
+        if symbol in {"[", "{"}:
+            index = outline.partner[index]
+        elif symbol == "(" and (place := _open_place(outline, index)) is not None:
+            yield place
+        index += 1
+
+
+def _is_end(outline: Outline, match: int, index: int) -> bool:
+    leaves = outline.symbol(index) in {")", "}", "]"} and outline.partner[index] < match
+    return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in ENDS)
+
+
+def _open_place(outline: Outline, parenthesis: int) -> int | None:
+    """The token after which the label belongs; None when there is one, or when this is no node."""
+    last = parenthesis
+    if outline.name(last + 1):
+        last += 1
+    return last if outline.symbol(last + 1) in {")", "{"} else None
+
+
+def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be given to the engine. Raises InvalidInput that names the place, such as ``params.rows[3].age``.
+
+    Kùzu's binding finds a type for each value by looking at it: a list without elements has none and fails, a map and a
+    null in one list crash the process, and maps with their keys in different orders count as different types.
+    In a list, numbers become all whole or all fractional, and maps get the same keys in the same order, with null for
+    what is missing. An empty list stays one: the engine takes none, so `guard.examine` writes it into the text.
+    """
+    ready = {name: _value(value, f"params.{name}", 0) for name, value in parameters.items()}
+    if len(msgspec.json.encode(ready)) > MAX_PARAMETER_BYTES:
+        raise _fault("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
+    return ready
+
+
+def count(value: Any) -> int:
+    """How many single values a value holds."""
+    if isinstance(value, dict):
+        return sum(count(part) for part in value.values())
+    if isinstance(value, list):
+        return sum(count(part) for part in value)
+    return 1
+
+
+def _value(value: Any, path: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise _fault(path, f"nested more than {MAX_DEPTH} deep")
+    match value:
+        case None | bool():
+            return value
+        case int() if not -_INT64 <= value < _INT64:
+            raise _fault(path, "the integer does not fit into 64 bits")
+        case float() if not isfinite(value):
+            raise _fault(path, "not a finite number")
+        case int() | float():
+            return value
+        case str():
+            return _text(value, path)
+        case list():
+            return _list(value, path, depth)
+        case dict():
+            return _map(value, path, depth)
+        case _:
+            raise _fault(path, "not a JSON value")
+
+
+def _text(value: str, path: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _fault(path, "the text has half of a surrogate pair") from None
+    return value
+
+
+def _map(value: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
+    if not value:
+        raise _fault(path, "an empty map has no type")
+    if set(value) == {"key", "value"}:
+        raise _fault(path, 'a map of just "key" and "value" is taken for something else by the engine; rename one')
+    ready: dict[str, Any] = {}
+    for name, part in value.items():
+        _text(name, path)
+        if not name or "\0" in name:
+            raise _fault(path, "a key is empty or has a NUL")
+        ready[name] = _value(part, f"{path}.{name}", depth + 1)
+        if depth == 0 and not _is_typed(ready[name]):
+            raise _fault(f"{path}.{name}", "null and empty lists have no type here; leave the key out")
+    if len({name.lower() for name in ready}) < len(ready):
+        raise _fault(path, "two keys differ only in case")
+    return ready
+
+
+def _list(items: list[Any], path: str, depth: int) -> list[Any]:
+    ready = [_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(items)]
+    kinds = {_kind(item) for item in ready} - {"null"}
+    if kinds == {"whole number", "fractional number"}:
+        return [float(item) if item is not None else None for item in ready]
+    if len(kinds) > 1:
+        raise _fault(path, f"the engine's lists hold one kind of values; here are: {', '.join(sorted(kinds))}")
+    if ready and not kinds:
+        raise _fault(path, "a list of nulls has no type")
+    if kinds == {"map"}:
+        return _maps(ready, path)
+    if kinds == {"list"}:
+        return _lists(ready, path)
+    return ready
+
+
+def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]:
+    names: dict[str, list[Any]] = {}
+    for index, item in enumerate(items):
+        if item is None:
+            raise _fault(f"{path}[{index}]", "null among maps crashes the engine")
+        for name in item:
+            names.setdefault(name, [])
+    for name, column in names.items():
+        column.extend((item or {}).get(name) for item in items)
+        names[name] = _list(column, f"{path}[].{name}", 0)
+        if not any(_is_typed(part) for part in names[name]):
+            raise _fault(f"{path}[].{name}", "no value says what type this key has")
+    return [{name: column[row] for name, column in names.items()} for row in range(len(items))]
+
+
+def _lists(items: list[list[Any] | None], path: str) -> list[list[Any] | None]:
+    """Inner lists are of one type: that of all their elements together."""
+    flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
+    if not flat:
+        raise _fault(path, "a list of empty lists has no type")
+    parts = iter(flat)
+    return [None if item is None else [next(parts) for _ in item] for item in items]
+
+
+_KINDS = {
+    type(None): "null",
+    bool: "boolean",
+    int: "whole number",
+    float: "fractional number",
+    str: "text",
+    list: "list",
+    dict: "map",
+}
+
+
+def _kind(value: Any) -> str:
+    return _KINDS[type(value)]
+
+
+def _is_typed(value: Any) -> bool:
+    return value is not None and value != []
+
+
+def _fault(path: str, what: str) -> InvalidInput:
+    return InvalidInput(f"{path}: {what}", (FieldError(path, what),))

@@ -1,4 +1,4 @@
-"""Cypher text cut into tokens, as Kùzu 0.11.3 cuts it.
+"""Cypher text cut into tokens, as Kùzu 0.11.3 cuts it, with its brackets matched.
 
 Where the two could still differ, the engine does not get to choose: `guard.examine` passes on a text without comments
 and with plain spaces, and characters that mean something to the engine but are not known here are refused.
@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.cypher.words import FIRST, FORBIDDEN, KEYWORDS, WRITES
+from kgserve.errors import FieldError, Forbidden, InvalidInput
 
 Kind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "comment", "space"]
 
@@ -102,14 +103,6 @@ def place(text: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
-def offset_of(text: str, line: int, column: int) -> int:
-    """The character at a line and a column, both from 1; the end of the text when it has none there."""
-    starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    if not 1 <= line <= len(starts):
-        return len(text)
-    return min(starts[line - 1] + column - 1, len(text))
-
-
 def invalid(text: str, offset: int, what: str) -> InvalidInput:
     """The error for a fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
@@ -137,3 +130,134 @@ def _unreadable(text: str, offset: int) -> InvalidInput:
     if character == "$":
         return invalid(text, offset, "a parameter needs a name right after $,")
     return invalid(text, offset, f"unexpected character {character!a}")
+
+
+MAX_NESTING = 32
+"""Brackets within brackets: the engine's parser crashes at 300 with a stack of 2 MiB, and is slow before."""
+
+_NAMES = frozenset({"word", "quoted"})
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_ACTING = FORBIDDEN | WRITES | FIRST
+
+
+class Outline:
+    """Tokens by index. ``opener[i]`` is the innermost bracket around one, -1 for none; ``partner`` joins brackets."""
+
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        """Match the brackets. Raises InvalidInput for a bracket without its partner, and for deep nesting."""
+        self.text = text
+        self.tokens = tokens
+        self.opener: list[int] = []
+        self.partner: dict[int, int] = {}
+        self._words = [_upper(token) for token in tokens]
+        self._symbols = [token.text if token.kind == "symbol" else "" for token in tokens]
+        self._names = [token.text.strip("`").lower() if token.kind in _NAMES else "" for token in tokens]
+        self._match()
+        self.words = [
+            "" if word in KEYWORDS and self._is_name(index, word) else word for index, word in enumerate(self._words)
+        ]
+        """Words in upper case; empty for all other tokens, and for keywords that are only names here."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def symbol(self, index: int) -> str:
+        """The symbol at an index, empty when there is none."""
+        return self._symbols[index] if 0 <= index < len(self._symbols) else ""
+
+    def word(self, index: int) -> str:
+        """The word at an index in upper case, empty when there is none or it is only a name."""
+        return self.words[index] if 0 <= index < len(self.words) else ""
+
+    def bracket(self, index: int) -> str:
+        """The innermost bracket around a token, empty for none."""
+        return self.symbol(self.opener[index])
+
+    def calls(self, index: int) -> str:
+        """The name, in lower case, that the parenthesis at an index calls; empty when it calls nothing."""
+        return self.name(index - 1) if self.symbol(index) == "(" else ""
+
+    def name(self, index: int) -> str:
+        """The word or quoted name at an index, in lower case, as the engine takes names; empty when there is none."""
+        return self._names[index] if 0 <= index < len(self._names) else ""
+
+    def is_variable(self, index: int) -> bool:
+        """Whether a name stands there that neither is a keyword nor called."""
+        return self.name(index) != "" and self.words[index] not in KEYWORDS and not self.calls(index + 1)
+
+    def is_clause(self, index: int) -> bool:
+        """Whether a word is none of STARTS WITH and ENDS WITH, which begin no clause."""
+        return self.word(index) != "WITH" or self.word(index - 1) not in {"STARTS", "ENDS"}
+
+    def is_lambda(self, index: int) -> bool:
+        """Whether the token is the arrow's dash of ``x -> …``, and not of a pattern."""
+        return self.symbol(index) == "-" and self.symbol(index + 1) == ">" and self.symbol(index - 1) not in {"-", "]"}
+
+    def is_subscript(self, index: int) -> bool:
+        """Whether a bracket comes right after an expression: an element or a slice of it."""
+        if self.symbol(index) != "[" or index == 0:
+            return False
+        before = self.tokens[index - 1]
+        return before.kind in {"word", "quoted", "parameter", "string"} or before.text in {")", "]", "}"}
+
+    def is_relation(self, index: int) -> bool:
+        """Whether a relation of a pattern begins there: ``[`` after a dash, or the first of two dashes."""
+        symbol = self.symbol(index)
+        return (symbol == "[" and self.symbol(index - 1) == "-") or (symbol == "-" and self.symbol(index + 1) == "-")
+
+    def has_own(self, bracket: int, symbol: str) -> bool:
+        """Whether a symbol stands directly within a pair of brackets."""
+        within = range(bracket + 1, self.partner[bracket])
+        return any(self.symbol(at) == symbol and self.opener[at] == bracket for at in within)
+
+    def items(self, start: int, end: int) -> list[range]:
+        """What stands between commas, from a token to before another; within brackets only between those of theirs."""
+        opener = self.opener[start] if start < len(self) else -1
+        commas = [at for at in range(start, end) if self.symbol(at) == "," and self.opener[at] == opener]
+        return [range(*each) for each in zip([start, *(at + 1 for at in commas)], [*commas, end], strict=True)]
+
+    def at(self, index: int, what: str) -> InvalidInput:
+        """The error for a fault at a token."""
+        return invalid(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
+
+    def not_allowed(self, index: int, what: str) -> Forbidden:
+        """The refusal of a token, with its place."""
+        return Forbidden(self.at(index, what).message)
+
+    def _match(self) -> None:
+        open_brackets: list[int] = []
+        for index, bracket in enumerate(self._symbols):
+            if bracket and bracket in ")]}":
+                if not open_brackets or _PAIRS[self.tokens[open_brackets[-1]].text] != bracket:
+                    raise self.at(index, f"{bracket} closes nothing")
+                self.partner[open_brackets[-1]] = index
+                self.partner[index] = open_brackets.pop()
+            self.opener.append(open_brackets[-1] if open_brackets else -1)
+            if bracket in _PAIRS:
+                open_brackets.append(index)
+                if len(open_brackets) > MAX_NESTING:
+                    raise self.at(index, f"brackets may be nested {MAX_NESTING} deep; this is deeper")
+        if open_brackets:
+            raise self.at(open_brackets[-1], f"{self.tokens[open_brackets[-1]].text} is not closed: it opens")
+
+    def _is_name(self, index: int, word: str) -> bool:
+        before, after = self.symbol(index - 1), self.symbol(index + 1)
+        if before == "." or self._is_alias(index):
+            return True
+        if word not in _ACTING:
+            return after == ":" and self.symbol(self.opener[index]) == "{"
+        # No clause can begin after these, nor within parentheses and square brackets.
+        return before in {":", ","} or after in {":", "."} or self.symbol(self.opener[index]) in {"(", "["}
+
+    def _is_alias(self, index: int) -> bool:
+        """Whether the word follows an AS that can be nothing but that: a variable may be called "as" too."""
+        if self._words[max(index - 1, 0)] != "AS" or index == 1:
+            return False
+        before = self.tokens[index - 2]
+        if before.kind == "word" and self.symbol(index - 3) != ".":
+            return self._words[index - 2] not in KEYWORDS
+        return before.kind != "symbol" or before.text in {")", "]", "}", "*"}
+
+
+def _upper(token: Token) -> str:
+    return token.text.upper() if token.kind == "word" and token.text.isascii() else ""

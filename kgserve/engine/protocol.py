@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import Statement
-from kgserve.cypher.reach import Reach
+from kgserve.cypher.writes import Reach
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import FieldError
 from kgserve.model.change import NetChange, StoreState

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
@@ -23,16 +25,12 @@ def named(path: Path) -> str:
 
 def sync_folder(folder: Path) -> None:
     """Make renames, creations and removals in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_file(folder, os.O_DIRECTORY)
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: Path, flags: int = 0) -> None:
     """Make the content of a file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -57,6 +55,15 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+@contextmanager
+def storing(doing: str) -> Generator[None]:
+    """Raise what an error of the file system means for the caller, StorageFull or Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from error
 
 
 def storage_error(error: OSError, doing: str) -> KgserveError:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
+import shutil
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 import msgspec
+import xxhash
+from msgspec.structs import astuple
 
 from kgserve.arrow import pa, pq
+from kgserve.decoding import msgpack_decoder
 from kgserve.journal.snapshot import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -22,18 +28,23 @@ from kgserve.journal.snapshot import (
     schema_of,
     verify,
 )
-from kgserve.journal.spill import Spill
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple, edge_values, node_values
 from kgserve.model.digest import rows_digest
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 MEMORY_BYTES = 128 << 20
 """What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
-# What a row takes beside its texts.
 _ROW_BYTES = 200
+"""What a row takes beside its texts."""
+Row = TypeVar("Row", NodeRow, EdgeRow)
+PARTS = 256
+"""Files, all of which are open while they are merged; 100 GB of rows make parts of 400 MB."""
+_LENGTH_BYTES = 4
+_BUFFERED_BYTES = 64 << 20
+_READ_BYTES = 1 << 16
 
-
+_encode = msgspec.msgpack.Encoder().encode
 # Columns whose values are worth looking up: of texts that are all different it takes longer than writing them.
 _REPEATED = ["type", "relation_type", "created_by"]
 
@@ -79,9 +90,9 @@ def write_rows(
     nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, *, whole: bool
 ) -> Folded:
     """Write the same two files of all rows of a store, some at a time; ``whole`` says that some have extras."""
-    found = ([*map(_node_tuple, rows)] for rows in nodes)
+    found = ([*map(astuple, rows)] for rows in nodes)
     written = _write(target / NODES, found, iter(()), whole=whole)
-    found = ([*map(_edge_tuple, rows)] for rows in edges)
+    found = ([*map(astuple, rows)] for rows in edges)
     return _folded(expected, written, _write(target / EDGES, found, iter(()), whole=whole))
 
 
@@ -89,10 +100,10 @@ def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loo
     expected = net.state or (verify(base).state if base is not None else StoreState())
     whole = (base is not None and are_whole(base)) or net.has_extras
     nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
-    fresh_nodes = (_node_tuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
+    fresh_nodes = (astuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
     written = _write(target / NODES, nodes, fresh_nodes, whole=whole)
     kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
-    fresh = (_edge_tuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
+    fresh = (astuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
     return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, whole=whole))
 
 
@@ -100,8 +111,8 @@ def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path,
     expected = StoreState()
     whole = base is not None and are_whole(base)
     with ExitStack() as stack:
-        nodes = stack.enter_context(Spill(target / "nodes.spill", NodeRow))
-        edges = stack.enter_context(Spill(target / "edges.spill", EdgeRow))
+        nodes = stack.enter_context(_Spill(target / "nodes.spill", NodeRow))
+        edges = stack.enter_context(_Spill(target / "edges.spill", EdgeRow))
         if base is not None:
             for name, spill, width in ((NODES, nodes, 1), (EDGES, edges, 3)):
                 for rows in read_rows(base / name):
@@ -109,12 +120,12 @@ def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path,
         for change in changes:
             whole = _spill(change, nodes, edges) or whole
             expected = change.state
-        written = _write(target / NODES, (), map(_node_tuple, nodes.rows()), whole=whole)
-        left = map(_edge_tuple, edges.rows())
+        written = _write(target / NODES, (), map(astuple, nodes.rows()), whole=whole)
+        left = map(astuple, edges.rows())
         return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, whole=whole))
 
 
-def _spill(change: ChangeSet, nodes: Spill[NodeRow], edges: Spill[EdgeRow]) -> bool:
+def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> bool:
     """Take a change set in, in the order in which its parts hold; whether a row of it has extras."""
     for key in change.edges_deleted:
         edges.remove(key)
@@ -176,11 +187,11 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     """Rows to a file, with columns for extras if it is to be ``whole``; their digest and count."""
     digest = count = 0
     schema = schema_of(path.name, whole=whole)
-    values = _Values(path.name, whole=whole)
+    values = _values_of(path.name, whole=whole)
     # The stubs know no list.
     with pq.ParquetWriter(path, schema, use_dictionary=_REPEATED) as writer:  # pyright: ignore[reportArgumentType]
         for rows in _batches(kept, fresh):
-            columns = zip(*values(rows), strict=True)
+            columns = zip(*map(values, rows), strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             digest += rows_digest(rows)
@@ -188,18 +199,11 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     return digest % (1 << 128), count
 
 
-class _Values:
-    """The values of rows for the columns of one of the two files."""
-
-    def __init__(self, name: str, *, whole: bool) -> None:
-        self._fields = NODE_FIELDS if name == NODES else EDGE_FIELDS
-        self._one = node_values if name == NODES else edge_values
-        self._whole = whole
-
-    def __call__(self, rows: list[RowTuple]) -> Iterable[RowTuple]:
-        if self._whole:
-            return map(self._one, rows)
-        return (row[: self._fields] for row in rows)
+def _values_of(name: str, *, whole: bool) -> Callable[[RowTuple], RowTuple]:
+    """What makes the values of the columns of one of the two files from a row."""
+    if whole:
+        return node_values if name == NODES else edge_values
+    return itemgetter(slice(NODE_FIELDS if name == NODES else EDGE_FIELDS))
 
 
 def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:
@@ -217,28 +221,96 @@ def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Itera
         yield rows
 
 
-def _node_tuple(row: NodeRow) -> RowTuple:
-    return (
-        row.id,
-        row.type,
-        row.content,
-        row.attributes,
-        row.version,
-        row.sequence,
-        row.created_at,
-        row.updated_at,
-        row.extras,
-    )
+class _Spill(Generic[Row]):
+    """Rows put and keys removed, on disk, for what is too much for memory; its folder goes when it is closed.
+
+    Every row goes to one of many files by its key, in the order of the journal. What is said last of a key is then
+    known from one file alone, and that fits into memory. The rows that are left are merged in the order of their
+    sequences: the engine finds rows by sequence faster when they lie in about that order.
+    """
+
+    def __init__(self, folder: Path, kind: type[Row]) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._decode = msgpack_decoder(kind | bytes).decode
+        self._decode_key = msgpack_decoder(str | EdgeKey).decode
+        self._buffers = [bytearray() for _ in range(PARTS)]
+        self._buffered = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def put(self, row: Row) -> None:
+        """The row of its key from now on."""
+        self._write(_key(row), _encode(row))
+
+    def put_tuples(self, rows: Iterable[RowTuple], width: int) -> None:
+        """The same with rows as tuples, whose first ``width`` fields are the key."""
+        for row in rows:
+            self._write(row[0] if width == 1 else row[:width], _encode(row))
+
+    def remove(self, key: str | EdgeKey) -> None:
+        """No row has this key from now on."""
+        self._write(key, _encode(_encode(key)))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows that are left, by sequence. Only once, and nothing may be added afterwards."""
+        self._flush()
+        for part in range(PARTS):
+            self._settle(self._path(part))
+        return heapq.merge(*(self._read(self._path(part)) for part in range(PARTS)), key=_sequence)
+
+    def _write(self, key: str | EdgeKey, record: bytes) -> None:
+        buffer = self._buffers[xxhash.xxh3_64_intdigest(_encode(key)) % PARTS]
+        buffer += len(record).to_bytes(_LENGTH_BYTES)
+        buffer += record
+        self._buffered += _LENGTH_BYTES + len(record)
+        if self._buffered >= _BUFFERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for part, buffer in enumerate(self._buffers):
+            with self._path(part).open("ab") as file:
+                file.write(buffer)
+            buffer.clear()
+        self._buffered = 0
+
+    def _settle(self, path: Path) -> None:
+        """Replace a part by the rows that are left of it, in the order of their sequences."""
+        left: dict[Any, Row] = {}
+        records = 0
+        for record in self._read(path):
+            records += 1
+            if isinstance(record, bytes):
+                left.pop(self._decode_key(record), None)
+            else:
+                left[_key(record)] = record
+        rows = sorted(left.values(), key=_sequence)
+        if len(rows) < records or any(one is not other for one, other in zip(rows, left.values(), strict=True)):
+            with path.open("wb") as file:
+                for row in rows:
+                    encoded = _encode(row)
+                    file.write(len(encoded).to_bytes(_LENGTH_BYTES) + encoded)
+
+    def _read(self, path: Path) -> Iterator[Any]:
+        with path.open("rb", buffering=_READ_BYTES) as file:
+            while record := _next(file):
+                yield self._decode(record)
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:03d}"
 
 
-def _edge_tuple(row: EdgeRow) -> RowTuple:
-    return (
-        row.source,
-        row.target,
-        row.relation_type,
-        row.weight,
-        row.attributes,
-        row.version,
-        row.sequence,
-        row.extras,
-    )
+def _next(file: BinaryIO) -> bytes:
+    return file.read(int.from_bytes(file.read(_LENGTH_BYTES)))
+
+
+def _key(row: NodeRow | EdgeRow) -> str | EdgeKey:
+    return row.id if isinstance(row, NodeRow) else row.key
+
+
+def _sequence(row: NodeRow | EdgeRow) -> int:
+    return row.sequence

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -34,6 +35,13 @@ class FrameError(Exception):
         super().__init__(f"{reason} at offset {offset}")
         self.offset = offset
         self.reason = reason
+
+
+class OutOfOrder(FrameError):
+    """A whole frame, and not the one that was ``due``: no crash leaves that."""
+
+    def __init__(self, offset: int, first: int, due: int) -> None:
+        super().__init__(offset, f"sequence {first} where {due} was due")
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -78,6 +86,19 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> Frame:
     if _checksum(header, payload) != checksum:
         raise FrameError(offset, "a frame whose checksum does not fit")
     return Frame(offset, offset + HEADER_BYTES + length, first, count, payload)
+
+
+def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[Frame]:
+    """The frames from ``offset`` on, of which the first begins with the sequence that is ``due``, if that is known.
+
+    Raises FrameError at the first that is not whole, OutOfOrder at one that does not follow on.
+    """
+    while offset < end:
+        frame = read_frame(file, offset, end)
+        if due is not None and frame.first != due:
+            raise OutOfOrder(offset, frame.first, due)
+        yield frame
+        due, offset = frame.last + 1, frame.end
 
 
 def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:

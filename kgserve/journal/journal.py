@@ -1,4 +1,7 @@
-"""The journal of one store: consecutive frames in segment files, the truth that everything else is derived from."""
+"""The journal of one store: consecutive frames in segment files, the truth that everything else is derived from.
+
+Below it, what looks for damage in segments, and keeps what comes before it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from pathlib import Path
 import msgspec
 
 from kgserve.errors import Internal, JournalDamaged, Unavailable
-from kgserve.journal.files import named, storage_error, sync_file, sync_folder, write_all
-from kgserve.journal.frame import Frame, FrameError, encode_frame, find_frame, read_frame
+from kgserve.journal import snapshot
+from kgserve.journal.files import named, storage_error, storing, sync_file, sync_folder, write_all
+from kgserve.journal.frame import Frame, FrameError, OutOfOrder, encode_frame, find_frame, read_frames
 from kgserve.model.change import ChangeSet
 
 SUFFIX = ".log"
+DAMAGED_SUFFIX = ".damaged"
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -55,13 +60,24 @@ def list_segments(folder: Path) -> list[Segment]:
 def read_segment(segment: Segment, expected: int | None) -> Iterator[Frame]:
     """The frames of one segment. Raises FrameError at the first that is not whole or does not follow on."""
     with segment.path.open("rb") as file:
-        offset = 0
-        while offset < segment.size:
-            frame = read_frame(file, offset, segment.size)
-            if expected is not None and frame.first != expected:
-                raise FrameError(offset, f"sequence {frame.first} where {expected} was due")
-            yield frame
-            expected, offset = frame.last + 1, frame.end
+        yield from read_frames(file, 0, segment.size, expected)
+
+
+def whole_part(segment: Segment, expected: int | None) -> tuple[Frame | None, FrameError | None]:
+    """The last frame of a segment before its first fault, and the fault, if there are any."""
+    last: Frame | None = None
+    try:
+        for frame in read_segment(segment, expected):
+            last = frame
+    except FrameError as error:
+        return last, error
+    return last, None
+
+
+def _whole_sequences(segment: Segment) -> tuple[int, int, FrameError | None]:
+    """The last sequence before the first fault, the offset where that ends, and the fault."""
+    frame, fault = whole_part(segment, segment.first)
+    return (segment.first - 1, 0, fault) if frame is None else (frame.last, frame.end, fault)
 
 
 class Journal:
@@ -202,11 +218,9 @@ class Journal:
             self._descriptor = -1
 
     def _rotate(self) -> None:
-        try:
+        with storing("starting a journal segment"):
             segment = _new_segment(self.folder, self.last + 1)
             descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND)
-        except OSError as error:
-            raise storage_error(error, "starting a journal segment") from error
         os.close(self._descriptor)
         self._descriptor = descriptor
         with self._lock:
@@ -221,19 +235,10 @@ class Journal:
             self._broken = f"{segment.path.name} could not be cut back after a failed write ({error.strerror})"
 
 
-def damage(segment: Segment, expected: int | None) -> FrameError | None:
-    """The first fault of a segment that is damage, not a tail that a crash cut short."""
-    try:
-        for _frame in read_segment(segment, expected):
-            pass
-    except FrameError as error:
-        return error if _is_damage(segment, error) else None
-    return None
-
-
 def _is_damage(segment: Segment, error: FrameError) -> bool:
+    """Whether that is none of what a crash leaves, a frame that was cut short at the end."""
     with segment.path.open("rb") as file:
-        return "was due" in error.reason or find_frame(file, error.offset, segment.size) is not None
+        return isinstance(error, OutOfOrder) or find_frame(file, error.offset, segment.size) is not None
 
 
 def _new_segment(folder: Path, first: int) -> Segment:
@@ -251,16 +256,13 @@ def _verify(segments: list[Segment], after: int, least: Seen) -> int:
         newest = index + 1 == len(segments)
         if not newest and segments[index + 1].first <= after + 1:
             continue
-        last = segment.first - 1
-        try:
-            for frame in read_segment(segment, segment.first):
-                last = frame.last
-        except FrameError as error:
-            if not newest or _is_damage(segment, error):
-                raise _damaged(segment, error) from error
+        last, end, fault = _whole_sequences(segment)
+        if fault is not None:
+            if not newest or _is_damage(segment, fault):
+                raise _damaged(segment, fault) from fault
             if max(last, after) < least.sequence:
-                raise _behind(segment.path, max(last, after), least, f" ({error})") from error
-            _truncate(segment.path, error.offset)
+                raise _behind(segment.path, max(last, after), least, f" ({fault})") from fault
+            _truncate(segment.path, end)
         if not newest and segments[index + 1].first != last + 1 > after:
             raise _missing(segment.path.parent, last)
     if max(last, after) < least.sequence:
@@ -289,5 +291,55 @@ def _behind(path: Path, last: int, seen: Seen, fault: str = "") -> JournalDamage
 
 
 def _damaged(segment: Segment, error: FrameError) -> JournalDamaged:
-    where = f"{named(segment.path)}: {error.reason} at offset {error.offset}"
-    return JournalDamaged(f"{where}; `kgserve doctor --salvage` keeps all that comes before it")
+    return JournalDamaged(f"{named(segment.path)}: {error}; `kgserve doctor --salvage` keeps all that comes before it")
+
+
+def segment_fault(segment: Segment) -> str:
+    """What a segment holds, in words. Raises JournalDamaged naming the offset of its first fault."""
+    last, _, fault = _whole_sequences(segment)
+    if fault is not None:
+        raise JournalDamaged(f"{fault}; whole up to sequence {last}") from fault
+    return f"sequences {segment.first} to {last}" if last >= segment.first else "empty"
+
+
+def salvage(folder: Path) -> Iterator[str]:
+    """Cut a journal at its first damage and set aside what follows, saying so; nothing when it is whole.
+
+    Damage before the newest whole snapshot costs nothing: the journal then goes on from the snapshot.
+    """
+    newest = snapshot.newest_whole(folder)
+    base = newest.sequence if newest is not None else 0
+    segments = list_segments(folder)
+    last = base
+    for index, segment in enumerate(segments):
+        if index + 1 < len(segments) and segments[index + 1].first <= base + 1:
+            if _whole_sequences(segment)[2] is not None:
+                yield _set_aside(segment)
+            continue
+        if segment.first > last + 1:
+            yield from (_set_aside(later) for later in segments[index:])
+            break
+        whole, end, fault = _whole_sequences(segment)
+        last = max(last, whole)
+        if fault is not None:
+            yield _cut(segment, end, whole)
+            yield from (_set_aside(later) for later in segments[index + 1 :])
+            break
+    if not list_segments(folder):
+        segment_path(folder, last + 1).touch()
+        yield f"a new segment was started after sequence {last}"
+    sync_folder(folder)
+
+
+def _cut(segment: Segment, end: int, last: int) -> str:
+    kept = segment.path.read_bytes()
+    segment.path.with_name(segment.path.name + DAMAGED_SUFFIX).write_bytes(kept)
+    _truncate(segment.path, end)
+    lost = segment.size - end
+    where = f"{segment.path.name} was cut after sequence {last} at offset {end}"
+    return f"{where}; {lost} bytes are lost, a copy of the file is beside it"
+
+
+def _set_aside(segment: Segment) -> str:
+    segment.path.rename(segment.path.with_name(segment.path.name + DAMAGED_SUFFIX))
+    return f"{segment.path.name} was set aside: it does not follow on"

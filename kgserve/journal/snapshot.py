@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -120,6 +121,11 @@ def list_snapshots(folder: Path) -> list[Path]:
     return sorted(found, key=sequence_of, reverse=True)
 
 
+def newest_sequence(folder: Path) -> int:
+    """The sequence of the newest snapshot in a journal's folder; 0 when there is none."""
+    return max(map(sequence_of, list_snapshots(folder)), default=0)
+
+
 def sequence_of(snapshot: Path) -> int:
     """The sequence in a snapshot's name."""
     return int(snapshot.name[len(PREFIX) :])
@@ -181,23 +187,16 @@ def measure(folder: Path) -> tuple[int, int, int]:
     return digest % (1 << 128), counts[0], counts[1]
 
 
-def seal(folder: Path, state: StoreState) -> None:
-    """Make a folder's two files durable and write the manifest beside them."""
+def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+    """Give a folder of rows its manifest, and its name beside the journal's segments; the snapshot's path.
+
+    Nobody may be reading a snapshot of the same sequence.
+    """
     for name in (NODES, EDGES):
         sync_file(folder / name)
     files = {name: _entry(folder / name) for name in (NODES, EDGES)}
     manifest = Manifest(FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files)
     write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-
-
-def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
-    """Seal a folder of rows and give it its name beside the journal's segments; the snapshot's path."""
-    seal(folder, state)
-    return place(folder, journal_folder, state)
-
-
-def place(folder: Path, journal_folder: Path, state: StoreState) -> Path:
-    """Give a sealed folder its name. Nobody may be reading a snapshot of the same sequence."""
     target = journal_folder / f"{PREFIX}{state.sequence}"
     if target.exists():
         _remove(target)
@@ -220,6 +219,15 @@ def verify(snapshot: Path) -> Manifest:
         if not path.is_file() or _entry(path) != entry:
             raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
     return manifest
+
+
+def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | None:
+    """The newest snapshot that is whole, up to a sequence if one is given."""
+    for snapshot in list_snapshots(journal_folder):
+        if until is None or sequence_of(snapshot) <= until:
+            with suppress(JournalDamaged):
+                return verify(snapshot)
+    return None
 
 
 def remove_but_newest(journal_folder: Path, keep: int) -> int:

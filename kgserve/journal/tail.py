@@ -15,7 +15,7 @@ import msgspec
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone, JournalDamaged
 from kgserve.journal.files import named
-from kgserve.journal.frame import FrameError, read_frame, skip_frames
+from kgserve.journal.frame import FrameError, read_frames, skip_frames
 from kgserve.journal.journal import Segment, list_segments, segment_path
 from kgserve.model.change import ChangeSet, NetChange
 
@@ -88,12 +88,13 @@ class Tail:
         with segment_path(self._folder, segment.first).open("rb") as file:
             size = file.seek(0, SEEK_END)
             offset = skip_frames(file, self._offset, size, first) if size else 0
-            while offset < size and first <= last:
-                frame = read_frame(file, offset, size)
-                self._offset, self._first = offset, frame.first
+            for frame in read_frames(file, offset, size, None):
+                self._offset, self._first = frame.offset, frame.first
                 for raw in _split(frame.payload)[max(0, first - frame.first) : last + 1 - frame.first]:
                     yield _decode(raw)
-                first, offset = frame.last + 1, frame.end
+                first = frame.last + 1
+                if first > last:
+                    return
 
 
 def _damaged(segment: Segment, what: str) -> JournalDamaged:

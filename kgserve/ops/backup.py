@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from kgserve.backup.folder import FOLDER, BackupFolder, StoreBackup
-from kgserve.backup.manifest import STORES, Manifest
-from kgserve.backup.restoring import build, find_point
-from kgserve.backup.stores import Wanted, Ways, back_up, back_up_one
+from kgserve.backup.create import BackupOptions, BackupSource, back_up, back_up_one
+from kgserve.backup.folder import FOLDER, STORES, BackupFolder, Manifest, StoreBackup
+from kgserve.backup.restore import build, find_point
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
 from kgserve.model.backups import (
     BackupAnswer,
@@ -32,9 +31,9 @@ from kgserve.model.digest import from_text, to_text
 from kgserve.model.names import check_store_name
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.settings import Settings
+from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import SUFFIX
 from kgserve.store.pool import StorePool
-from kgserve.store.summary import closed_state
 
 log = structlog.get_logger()
 
@@ -60,7 +59,7 @@ def backup_store(graph: Graph, request: StoreBackupRequest) -> StoreBackupAnswer
     """
     name = check_store_name(graph.name)
     with _folder(graph.graphs, request.to) as folder:
-        return backup_one(graph.pool, folder, name, Ways(live=True, full=request.full, keep=request.keep))
+        return backup_one(graph.pool, folder, name, BackupOptions(live=True, full=request.full, keep=request.keep))
 
 
 def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
@@ -73,7 +72,7 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
         names = pool.names() if request.stores is None else request.stores
-        done = backup(pool, folder, names, Ways(live=True, full=request.full, keep=request.keep))
+        done = backup(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
     failed = [msgspec.structs.replace(each, error=without_roots(pool.settings, each.error)) for each in done.failed]
@@ -162,20 +161,20 @@ def _is_inside(folder: Path) -> bool:
     return folder.name == FOLDER and (folder.parent / STORES).is_file()
 
 
-def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: Ways) -> BackupAnswer:
+def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
     """Back stores up into a folder. Blocks; neither opens a store nor holds a write up."""
     return back_up(BackupFolder(folder), [_wanted(pool, name) for name in names], ways)
 
 
-def backup_one(pool: StorePool, folder: Path, name: str, ways: Ways) -> StoreBackupAnswer:
+def backup_one(pool: StorePool, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     if not pool.layout(name).exists:
         raise NotFound(f"there is no store {name!r}")
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
-def _wanted(pool: StorePool, name: str) -> Wanted:
-    return Wanted(pool.layout(name), lambda: _mark(pool, name))
+def _wanted(pool: StorePool, name: str) -> BackupSource:
+    return BackupSource(pool.layout(name), lambda: _mark(pool, name))
 
 
 def _mark(pool: StorePool, name: str) -> int:

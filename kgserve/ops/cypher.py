@@ -14,10 +14,8 @@ from functools import cached_property, partial
 
 import msgspec
 
-from kgserve.cypher.ending import Ending, ending
-from kgserve.cypher.footprint import Footprint, meets_any
 from kgserve.cypher.guard import Statement, examine
-from kgserve.cypher.reach import reach
+from kgserve.cypher.writes import Ending, Footprint, ending, meets_any, reach
 from kgserve.engine.protocol import Difference
 from kgserve.errors import Gone, InvalidInput
 from kgserve.journal.tail import Tail
@@ -31,7 +29,7 @@ from kgserve.ops.cypher_ending import Moved, NotUnderstood, carried_out
 from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
 from kgserve.ops.graph import Graph
 from kgserve.rows.snapshot import Rows
-from kgserve.store.aside import Trial
+from kgserve.store.copy_on_write import Trial
 from kgserve.store.removal import Removal, is_large
 from kgserve.store.store import Store
 from kgserve.store.writer import Planned

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.ending import SETTABLE, Assignment, Element, Ending, Returned
+from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Returned
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.engine.protocol import Changed, Difference

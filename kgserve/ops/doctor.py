@@ -10,8 +10,7 @@ import msgspec
 from kgserve.engine import files
 from kgserve.errors import JournalDamaged, KgserveError, NotFound
 from kgserve.journal import snapshot
-from kgserve.journal.journal import list_segments
-from kgserve.journal.salvage import segment_fault
+from kgserve.journal.journal import list_segments, segment_fault
 from kgserve.permissions import Mended, close_data_folder
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.layout import EngineMark, Layout

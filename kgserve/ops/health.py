@@ -13,7 +13,7 @@ from kgserve.journal.files import storage_error, write_all
 from kgserve.model.service import Health, Ready
 from kgserve.ops.graph import Encoded, Graphs
 from kgserve.settings import MEBIBYTE
-from kgserve.store.room import ROOM_BYTES
+from kgserve.store.layout import ROOM_BYTES
 from kgserve.version import __version__
 
 PROBE_FILE = ".ready"

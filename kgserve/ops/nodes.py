@@ -24,7 +24,7 @@ from kgserve.ops.validity import MAX_SHOWN, valid_moment, when_asked, world_mome
 from kgserve.rows.edge_page import held_around
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong
-from kgserve.store.lists import CatalogDamaged
+from kgserve.store.catalog_view import CatalogDamaged
 from kgserve.store.store import Store
 
 

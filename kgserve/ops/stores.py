@@ -24,9 +24,9 @@ from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.store_metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
+from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import Layout
 from kgserve.store.store import USUAL, Store
-from kgserve.store.summary import closed_state
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100

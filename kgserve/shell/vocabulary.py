@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from kgserve.cypher import functions
+from kgserve.cypher import words
 from kgserve.errors import KgserveError
 from kgserve.model.store_answers import StoreStats
 from kgserve.shell.session import Session
@@ -20,8 +20,8 @@ KEYWORDS = (
     "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
     "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
 )  # fmt: skip
-FUNCTIONS = tuple(sorted(functions.ALLOWED))
-PROCEDURES = tuple(sorted(functions.CALLS))
+FUNCTIONS = tuple(sorted(words.ALLOWED))
+PROCEDURES = tuple(sorted(words.CALLS))
 
 
 class Words(msgspec.Struct, frozen=True):

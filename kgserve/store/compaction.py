@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
@@ -18,16 +19,20 @@ from kgserve.engine.files import remove
 from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
+from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.foreseen import Foreseen
+from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
-from kgserve.store.layout import Layout
+from kgserve.store.layout import Layout, require_room
 from kgserve.store.rebuild import SNAPSHOTS_KEPT, unsnapshotted_bytes
-from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
 AT_ONCE = 2
 _RETRY_SECONDS = 60.0
+HOLD_BACK_SECONDS = 30.0
+LOOK_SECONDS = 0.1
 # Memory that the engine may keep for updates: a new file for a small store is cheap, so it may keep less.
 _LEAST_KEPT = 16 * MEBIBYTE
 _MOST_KEPT = 96 * MEBIBYTE
@@ -43,7 +48,7 @@ class Compactor:
         engine: EngineView,
         take_snapshot: Callable[[], int],
         settings: Settings,
-        background: Callable[[Callable[[], None]], None],
+        background: Callable[[Callable[[], None]], object],
         needed_from: Sequence[Callable[[], int]] = (),
     ) -> None:
         """The journal is kept from the first sequence on that any of ``needed_from`` names.
@@ -143,7 +148,7 @@ class Compactor:
         """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        engine = view.made(view.next_path(), "", whole=view.whole)
+        engine = view.rebuilt(view.next_path(), "", whole=view.whole)
         with view.commits:
             log.info("compaction_swapping", store=self._layout.name)
             if not view.is_open or (view.whole and not engine.whole):
@@ -158,3 +163,85 @@ class Compactor:
         oldest = snapshot.remove_but_newest(self._layout.journal, SNAPSHOTS_KEPT)
         oldest = min([oldest, *(needed() - 1 for needed in self._needed_from)])
         self._journal.drop_before(oldest, self._settings.journal_retention_mb * MEBIBYTE)
+
+
+class Folding:
+    """Makes new bases of a store's present rows, one thread at a time.
+
+    ``renew`` is called when the old one turns out to be damaged.
+    """
+
+    def __init__(self, name: str, rows: RowsView, renew: Callable[[], None]) -> None:
+        self._name = name
+        self._rows = rows
+        self._renew = renew
+        self._idle = threading.Event()
+        self._idle.set()
+        self._begins = threading.Lock()
+        self._is_foreseeing = False
+
+    def wait(self) -> None:
+        """Block until nobody makes a base, but for who foresees one and may wait for the caller."""
+        while not self._is_foreseeing and not self._idle.wait(LOOK_SECONDS):
+            pass
+
+    def settle(self) -> None:
+        """Block until nobody makes a base."""
+        self._idle.wait()
+
+    def hold_back(self) -> None:
+        """Block while the changes beside the base are far too many and a new one is being made."""
+        if self._rows.is_overfull and not self._idle.is_set() and not self._is_foreseeing:
+            log.warning("writes_held_back", store=self._name, changed=self._rows.changed)
+            self._idle.wait(HOLD_BACK_SECONDS)
+
+    def begin_if_wanted(self, *, idle: bool = False) -> None:
+        """Have a base made beside everything else, if the changes have outgrown their limits."""
+        if self._rows.wants_fold(idle=idle) and self._begin():
+            # A thread of its own, for writes may come to wait for it.
+            threading.Thread(target=self._fold, name=f"fold-{self._name}", daemon=True).start()
+
+    def at_once(self) -> None:
+        """Make one now, unless somebody is at it. Blocks."""
+        if self._begin():
+            self._fold()
+
+    @contextmanager
+    def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[Foreseen]:
+        """Rows to leave some out of before the commit that takes them away.
+
+        Waits for who makes a base; ``check`` is called now and then meanwhile.
+        """
+        while not self._begin(foreseeing=True):
+            self._idle.wait(LOOK_SECONDS)
+            check()
+        try:
+            with self._rows.foreseeing() as foreseen:
+                yield foreseen
+        finally:
+            self._is_foreseeing = False
+            self._idle.set()
+            self.begin_if_wanted()
+
+    def _begin(self, *, foreseeing: bool = False) -> bool:
+        """Whether nobody else makes a base; from here on the caller does."""
+        with self._begins:
+            if not self._idle.is_set():
+                return False
+            # Said first, for the writer must not wait for who foresees one.
+            self._is_foreseeing = foreseeing
+            self._idle.clear()
+            return True
+
+    def _fold(self) -> None:
+        try:
+            self._rows.fold()
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self._name)
+            self._idle.set()
+            self._renew()
+        except (KgserveError, OSError):
+            # The journal has everything; it is tried again after the next write.
+            log.exception("rows_not_folded", store=self._name)
+        finally:
+            self._idle.set()

@@ -20,17 +20,15 @@ from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
 from kgserve.engine.packages import edition
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.metrics.observation import SlowLog
 from kgserve.model.change import NetChange, StoreState
 from kgserve.rows.view import RowsView
 from kgserve.settings import Settings
-from kgserve.store.engine_places import EnginePlaces
-from kgserve.store.layout import EngineMark, Layout, file_mark
+from kgserve.store.layout import EngineMark, Layout, require_room
 from kgserve.store.rebuild import rebuild
-from kgserve.store.room import require_room
 
 log = structlog.get_logger()
 
@@ -39,13 +37,74 @@ ASKED_SECONDS = 60.0
 """For so long after a statement the engine follows at once; then its file is closed."""
 WORTH_ROWS = 20_000
 WORTH_SHARE = 0.25
-QUIET_SECONDS = 10.0
+PAUSED_SECONDS = 10.0
 LONGEST_SECONDS = 300.0
 """A closed file is brought up to date once it is so many rows, or such a share of them, behind and writing has paused;
 or once it has been behind for so long."""
 LEAST_REPLAYED_BYTES = 16 << 20
 """A file whose log is longer, and longer than itself, is made anew: replaying it takes three times as long."""
 LOG_BYTES = 4 << 20
+PAUSE_SECONDS = 0.01
+"""Between two looks for a free place."""
+
+
+class EnginePlaces:
+    """How many engine files all stores together have open: each takes a process, and memory that is its own.
+
+    Who needs one more than there may be has it from the store that was not asked for longest, of those that nobody
+    reads from at that moment.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: dict[EngineView, float] = {}
+        self._waiting: list[object] = []
+        self._lock = threading.Lock()
+
+    @property
+    def taken(self) -> int:
+        """How many are taken."""
+        return len(self._taken)
+
+    def acquire(self, holder: EngineView, seconds: float) -> None:
+        """Get a place, if it has none yet. Raises Unavailable when all are in use for so many seconds."""
+        deadline = time.monotonic() + seconds
+        ticket = object()
+        with self._lock:
+            self._waiting.append(ticket)
+        try:
+            while not self._try_acquire(holder, ticket):
+                if self._waiting[0] is ticket and any(other.give_way() for other in self._longest_unasked()):
+                    continue
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"all {self.most} engines' processes are at work for other stores; try again shortly, or have"
+                        " KGSERVE_ENGINE_PROCESSES raised",
+                        retry_after=2,
+                    )
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            with self._lock:
+                self._waiting.remove(ticket)
+
+    def release(self, holder: EngineView) -> None:
+        """Give the place back, if it has one."""
+        with self._lock:
+            self._taken.pop(holder, None)
+
+    def _try_acquire(self, holder: EngineView, ticket: object) -> bool:
+        """Whether there is a place for it: one that it has, or a free one when it is the first who waits."""
+        with self._lock:
+            is_free = self._waiting[0] is ticket and len(self._taken) < self.most
+            if holder not in self._taken and is_free:
+                self._taken[holder] = time.monotonic()
+            return holder in self._taken
+
+    def _longest_unasked(self) -> list[EngineView]:
+        """Those who have a place. Who has just got it is about to use it, however long that was waited for."""
+        with self._lock:
+            taken = dict(self._taken)
+        return sorted(taken, key=lambda holder: max(holder.asked_at, taken[holder]))
 
 
 class EngineView:
@@ -101,26 +160,22 @@ class EngineView:
     @property
     def kept_bytes(self) -> int:
         """About the memory that only replacing the engine gives back."""
-        engine = self._engine
-        return engine.kept_bytes if engine is not None else 0
+        return engine.kept_bytes if (engine := self._engine) is not None else 0
 
     @property
     def waiting(self) -> int:
         """Statements that wait for their turn."""
-        engine = self._engine
-        return engine.waiting if engine is not None else 0
+        return engine.waiting if (engine := self._engine) is not None else 0
 
     @property
     def resident(self) -> int:
         """Bytes of memory of its process's own; 0 while it has none."""
-        engine = self._engine
-        return engine.resident if engine is not None else 0
+        return engine.resident if (engine := self._engine) is not None else 0
 
     @property
     def whole(self) -> bool:
         """Whether the engine in service has columns for extras."""
-        engine = self._engine
-        return engine is not None and engine.whole
+        return (engine := self._engine) is not None and engine.whole
 
     def bytes(self) -> tuple[int, int]:
         """Size of the engine's file and of its log."""
@@ -147,11 +202,11 @@ class EngineView:
         while True:
             engine = self._engine
             if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
-                engine = self._brought_up(sequence, patience, whole=whole)
+                engine = self._caught_up(sequence, patience, whole=whole)
             with contextlib.suppress(Retired):
                 return lease.enter_context(engine.reader(timeout))
 
-    def _brought_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
+    def _caught_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
         """The engine once it has seen a commit; another thread may be at it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
@@ -185,14 +240,14 @@ class EngineView:
                 self.follow(self.journal.last)
         if self._engine is not None and not self.is_asked:
             with self.commits:
-                self._rest("nobody asked for a minute")
+                self._close_if_idle("nobody asked for a minute")
 
     def _is_worth_it(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:
             return False
         now = time.monotonic()
         worth = max(WORTH_ROWS, WORTH_SHARE * (self.state.nodes + self.state.edges))
-        paused = not writing and now - self._written_at > QUIET_SECONDS
+        paused = not writing and now - self._written_at > PAUSED_SECONDS
         return now - self._behind_since > LONGEST_SECONDS or (paused and self._behind_rows > worth)
 
     def follow(self, sequence: int) -> None:
@@ -252,18 +307,16 @@ class EngineView:
         return self._renew(reason, whole=True)
 
     def _renew(self, reason: str, *, whole: bool) -> Engine:
-        engine = self.made(self.next_path(), reason, whole=whole)
+        engine = self.rebuilt(self.next_path(), reason, whole=whole)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def made(self, path: Path, reason: str, *, whole: bool) -> Engine:
+    def rebuilt(self, path: Path, reason: str, *, whole: bool) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
-            return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
-        except OSError as error:
-            files.remove(path)
-            raise storage_error(error, "rebuilding the engine") from error
+            with storing("rebuilding the engine"):
+                return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
         except BaseException:
             files.remove(path)
             raise
@@ -296,7 +349,7 @@ class EngineView:
         if not self.commits.acquire(blocking=False):
             return False
         try:
-            if done := self._rest("another store is asked"):
+            if done := self._close_if_idle("another store is asked"):
                 self.asked_at = NEVER
             return done
         except KgserveError:
@@ -305,7 +358,7 @@ class EngineView:
         finally:
             self.commits.release()
 
-    def _rest(self, reason: str) -> bool:
+    def _close_if_idle(self, reason: str) -> bool:
         """Close the file, if nobody reads from it just now, and leave a mark of how it was left; whether it is."""
         self._let_go_if_lost()
         engine = self._engine
@@ -313,14 +366,14 @@ class EngineView:
             if not engine.retire_if_idle():
                 return False
             self._ended(engine, reason)
-        self.places.leave(self)
+        self.places.release(self)
         return True
 
     def _ended(self, engine: Engine, reason: str) -> None:
         self._engine = None
         log.info("engine_ended", store=self.layout.name, process=engine.process, reason=reason)
         if self.failed is None and engine.closed:
-            self._leave(engine)
+            self._mark_closed(engine)
 
     def close(self) -> None:
         """Close the file for good; who still reads from it is waited for."""
@@ -330,9 +383,9 @@ class EngineView:
                 engine.retire()
                 engine.wait_closed(self.options.read_timeout + 5)
                 self._ended(engine, "the store closes")
-            self.places.leave(self)
+            self.places.release(self)
 
-    def _leave(self, engine: Engine) -> None:
+    def _mark_closed(self, engine: Engine) -> None:
         """Give a closed engine's files their usual names, and say how they are."""
         home = self.layout.engine
         if engine.path != home:
@@ -340,8 +393,7 @@ class EngineView:
             if (engine_log := files.wal_path(engine.path)).exists():
                 engine_log.rename(files.wal_path(home))
             engine.path.rename(home)
-        left = file_mark(home), file_mark(files.wal_path(home))
-        self.layout.mark_engine(EngineMark(self.state, *left, edition(self.options.engine)))
+        self.layout.mark_engine(self.state, edition(self.options.engine))
 
     def _open(self) -> Engine:
         """Open the file as it was left, or build it anew; always, when another engine left it.
@@ -349,24 +401,23 @@ class EngineView:
         Raises JournalDamaged, StorageFull or Unavailable.
         """
         # What nobody waits for takes a place only where that keeps nobody waiting.
-        self.places.take(self, self.options.read_timeout if self.is_asked else 0)
+        self.places.acquire(self, self.options.read_timeout if self.is_asked else 0)
         mark = self.layout.engine_mark()
         self.layout.forget_engine_mark()
         if mark is not None and (mark.engine != edition(self.options.engine) or self._is_outgrown()):
             return self._build("")
-        reason = "the engine was not closed cleanly"
-        if mark is not None:
-            reason = self.layout.engine_fault(mark, self.journal.oldest, self.journal.last)
-        if reason is None and mark is not None:
+        if mark is None:
+            return self._build("the engine was not closed cleanly")
+        reason = self.layout.engine_fault(mark, self.journal.oldest, self.journal.last)
+        if reason is None:
             try:
                 engine, self.state = self._open_as_left(mark), mark.state
             except KgserveError as error:
                 reason = str(error)
             else:
                 return self._begin(engine, "as it was left")
-        if mark is not None:
-            self.found_damaged = reason
-        return self._build(reason or "")
+        self.found_damaged = reason
+        return self._build(reason)
 
     def _is_outgrown(self) -> bool:
         """Whether building the file takes less than opening it, and what it has missed."""
@@ -393,7 +444,7 @@ class EngineView:
             path.unlink()
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.made(self.layout.engine, reason, whole=False)
+        engine = self.rebuilt(self.layout.engine, reason, whole=False)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._begin(engine, "built anew" if reason else "a new file")

@@ -22,8 +22,8 @@ from kgserve.errors import NotFound
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, EventKind, Position, Selection, expand
+from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import Layout
-from kgserve.store.summary import closed_state
 
 Wake = Callable[[], None]
 

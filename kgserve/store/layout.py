@@ -1,33 +1,47 @@
-"""Where a store's files are, and the two small files that describe them."""
+"""A store's folder: where its files are, the small ones that describe it, and whether the disk has room for more.
+
+Its settings are records of its journal, one for each change, in a file of its own; the newest counts, and the one
+before is kept beside it. A file ``settings.<number>`` holds a checksum (XXH3, 128 bits, hexadecimal), a line break and
+the content. It is written aside, synced and renamed, so one that is not whole was damaged by the disk.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
+import xxhash
 
 from kgserve.decoding import decode_json
 from kgserve.engine.files import wal_path
-from kgserve.errors import InvalidInput
+from kgserve.errors import InvalidInput, StorageFull
 from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
-from kgserve.journal.settings_records import read_records, write_record
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
+from kgserve.settings import MEBIBYTE
 
 log = structlog.get_logger()
 
-_Mark = TypeVar("_Mark")
+_Mark = TypeVar("_Mark", "CloseMark", "EngineMark")
 
 SUFFIX = "_memory"
 JOURNAL = "journal"
 STORE_FILE = "store.json"
 FORMAT = 1
+RECORD = "settings."
+RECORDS_KEPT = 2
+ROOM_BYTES = 4 * MEBIBYTE
+"""With less than that on the disk a server is not ready for writes."""
+ROOM_FACTOR = 2
+FACTOR = 3
+LEAST_BYTES = 16 * MEBIBYTE
 _UNUSABLE = "'\"\\*?[]"
 
 
@@ -49,13 +63,7 @@ class StoreFile(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> StoreSettings:
         """What its owner has chosen."""
-        return StoreSettings(
-            name=self.name,
-            conflict_policy=self.conflict_policy,
-            kind_whitelist=self.kind_whitelist,
-            metadata=self.metadata,
-            history=self.history,
-        )
+        return StoreSettings(**{field: getattr(self, field) for field in StoreSettings.__struct_fields__})
 
     def with_settings(self, settings: StoreSettings, sequence: int) -> StoreFile:
         """The same store with other settings, chosen when it was at a sequence."""
@@ -71,24 +79,37 @@ class FileMark(msgspec.Struct, frozen=True):
     changed: int
 
 
-class CloseMark(msgspec.Struct, frozen=True):
+class _StateMark(msgspec.Struct, frozen=True):
+    """`StoreState` as JSON, where a 128-bit digest does not fit a number."""
+
+    sequence: int
+    time: int
+    digest: str
+    nodes: int
+    edges: int
+
+    @property
+    def state(self) -> StoreState:
+        """The store's state."""
+        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
+
+
+class CloseMark(_StateMark, frozen=True, kw_only=True):
     """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left."""
 
-    state: StoreState
     journal: JournalEnd
 
 
-class EngineMark(msgspec.Struct, frozen=True):
+class EngineMark(_StateMark, frozen=True, kw_only=True):
     """engine.json: written when the engine's file is closed cleanly, removed before it is opened.
 
     If all of it fits, the files are as they were left, and hold the store at this state. Only the ``engine`` that wrote
     them, in its version, is to open them.
     """
 
-    state: StoreState
     file: FileMark
     log: FileMark
-    engine: str
+    engine: str = "kuzu 0.11.3"  # the only one there was when marks did not name it
 
 
 class Layout:
@@ -185,12 +206,11 @@ class Layout:
 
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""
-        found = _read_mark(self._close_mark, _StoredMark)
-        return found and CloseMark(found.state, found.journal)
+        return _read_mark(self._close_mark, CloseMark)
 
-    def mark_closed(self, mark: CloseMark) -> None:
+    def mark_closed(self, state: StoreState, end: JournalEnd) -> None:
         """Write closed.json."""
-        write_whole(self._close_mark, msgspec.json.encode(_StoredMark(*_stored(mark.state), journal=mark.journal)))
+        write_whole(self._close_mark, msgspec.json.encode(CloseMark(*_stored(state), journal=end)))
 
     def mark_open(self) -> None:
         """Remove closed.json: from here on the journal is looked through before it is believed."""
@@ -198,21 +218,25 @@ class Layout:
 
     def engine_mark(self) -> EngineMark | None:
         """How the engine's file was left, if it was closed cleanly."""
-        found = _read_mark(self._engine_mark, _StoredEngineMark)
-        return found and EngineMark(found.state, found.file, found.log, found.engine)
+        return _read_mark(self._engine_mark, EngineMark)
 
     def engine_fault(self, mark: EngineMark, oldest: int, last: int) -> str | None:
         """Why the engine's file cannot be taken as it is, with a journal that goes from one commit to another."""
-        if (file_mark(self.engine), file_mark(wal_path(self.engine))) != (mark.file, mark.log):
+        if self._engine_files() != (mark.file, mark.log):
             return "the engine's files are not as they were left"
         if not oldest - 1 <= mark.state.sequence <= last:
             return "the journal does not go on where the engine's file ends"
         return None
 
-    def mark_engine(self, mark: EngineMark) -> None:
-        """Write engine.json."""
-        stored = _StoredEngineMark(*_stored(mark.state), file=mark.file, log=mark.log, engine=mark.engine)
-        write_whole(self._engine_mark, msgspec.json.encode(stored))
+    def mark_engine(self, state: StoreState, engine: str) -> None:
+        """Write engine.json: the file, as it is now, holds the store at a state, and was written by an ``engine``."""
+        file, log_ = self._engine_files()
+        write_whole(
+            self._engine_mark, msgspec.json.encode(EngineMark(*_stored(state), file=file, log=log_, engine=engine))
+        )
+
+    def _engine_files(self) -> tuple[FileMark, FileMark]:
+        return _file_mark(self.engine), _file_mark(wal_path(self.engine))
 
     def forget_engine_mark(self) -> None:
         """Remove engine.json: from here on the engine's file is not to be believed; that is durable when it returns."""
@@ -228,11 +252,40 @@ def write_description(root: Path, description: StoreFile) -> None:
     """
     content = msgspec.json.encode(description)
     (root / JOURNAL).mkdir(exist_ok=True)
-    write_record(root / JOURNAL, content)
+    _write_record(root / JOURNAL, content)
     try:
         write_whole(root / STORE_FILE, content)
     except OSError as error:
         log.warning("store_file_not_written", path=str(root / STORE_FILE), error=str(error))
+
+
+def _write_record(folder: Path, content: bytes) -> None:
+    """Add a record; it is durable afterwards. Raises OSError with the former one still the newest."""
+    numbers = _numbers(folder)
+    number = max(numbers, default=0) + 1
+    write_whole(folder / f"{RECORD}{number}", f"{_checksum(content)}\n".encode() + content)
+    for old in sorted(numbers)[: 1 - RECORDS_KEPT]:
+        (folder / f"{RECORD}{old}").unlink(missing_ok=True)
+
+
+def read_records(folder: Path) -> Iterator[bytes | None]:
+    """The contents of the records in a journal's folder, newest first; None for one that is damaged."""
+    for number in sorted(_numbers(folder), reverse=True):
+        try:
+            checksum, _, content = (folder / f"{RECORD}{number}").read_bytes().partition(b"\n")
+        except OSError:
+            yield None
+        else:
+            yield content if checksum == _checksum(content).encode() else None
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = (path.name[len(RECORD) :] for path in folder.glob(f"{RECORD}*"))
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _checksum(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
 
 
 def _decoded(content: bytes | None) -> StoreFile | None:
@@ -245,46 +298,52 @@ def _decoded(content: bytes | None) -> StoreFile | None:
 
 def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
-        return decode_json(path.read_bytes(), kind)
+        found = decode_json(path.read_bytes(), kind)
+        from_text(found.digest)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
-
-
-class _StoredState(msgspec.Struct, frozen=True):
-    """`StoreState` as JSON, where a 128-bit digest does not fit a number."""
-
-    sequence: int
-    time: int
-    digest: str
-    nodes: int
-    edges: int
-
-    @property
-    def state(self) -> StoreState:
-        return StoreState(self.sequence, self.time, from_text(self.digest), self.nodes, self.edges)
-
-
-class _StoredMark(_StoredState, frozen=True, kw_only=True):
-    journal: JournalEnd
-
-
-class _StoredEngineMark(_StoredState, frozen=True, kw_only=True):
-    file: FileMark
-    log: FileMark
-    engine: str = "kuzu 0.11.3"  # the only one there was when marks did not name it
+    return found
 
 
 def _stored(state: StoreState) -> tuple[int, int, str, int, int]:
     return state.sequence, state.time, to_text(state.digest), state.nodes, state.edges
 
 
-def file_mark(path: Path) -> FileMark:
+def _file_mark(path: Path) -> FileMark:
     """How a file is now."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return FileMark(-1, -1)
     return FileMark(found.st_size, found.st_mtime_ns)
+
+
+def require_room_to_write(folder: Path, size: int) -> None:
+    """Raise StorageFull unless there is room for a write of ``size`` bytes in the journal, and for what follows it."""
+    free = shutil.disk_usage(folder).free
+    if free < ROOM_BYTES + ROOM_FACTOR * size:
+        raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk; free some space and try again")
+
+
+def require_room(folder: Path, size: int) -> None:
+    """Raise StorageFull unless there is room to build an engine file beside files of ``size`` bytes.
+
+    On a disk that fills up while it closes a file, the engine has been seen to wait for ever.
+    """
+    free = shutil.disk_usage(folder).free
+    needed = FACTOR * size + LEAST_BYTES
+    if free < needed:
+        raise StorageFull(f"a new engine file wants {needed // MEBIBYTE} MiB of room; {free // MEBIBYTE} are left")
+
+
+def require_room_to_try(folder: Path, needed: int) -> None:
+    """Raise StorageFull unless so many bytes are left for a copy and for what a statement may add to it."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StorageFull(
+            f"a statement that writes works on a copy of the store and needs {needed // MEBIBYTE} MiB on the disk;"
+            f" {free // MEBIBYTE} MiB are left"
+        )
 
 
 def usable_folder(data_dir: Path) -> Path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
@@ -17,18 +18,17 @@ import structlog
 
 from kgserve.engine.packages import edition
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
-from kgserve.journal.files import storage_error, sync_folder
+from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.names import check_store_name
 from kgserve.model.store_settings import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.settings import Settings
-from kgserve.store.engine_places import EnginePlaces
+from kgserve.store.copy_on_write import WarmCopies
+from kgserve.store.engine_view import EnginePlaces
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout, usable_folder
-from kgserve.store.store import USUAL, Store
-from kgserve.store.tending import Tender
-from kgserve.store.warm_copy import WarmCopies
+from kgserve.store.store import USUAL, Store, create_store
 
 log = structlog.get_logger()
 
@@ -36,6 +36,7 @@ _TRASH_PREFIX = ".dropped-"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
+_PAUSE_SECONDS = 1.0
 
 
 class NotOpen(Exception):
@@ -61,8 +62,8 @@ class _Entry:
         self.leases = 0
 
 
-class Creation:
-    """The wish to make a store if there is none, and whether it was made for this wish."""
+class CreateIfMissing:
+    """That a store is to be made, with the ``chosen`` settings, if there is none; ``made`` says whether it was."""
 
     def __init__(self, chosen: StoreSettings = USUAL) -> None:
         self.chosen = chosen
@@ -96,7 +97,7 @@ class StorePool:
         self._clear_trash()
 
     @contextmanager
-    def lease(self, name: str, *, create: Creation | bool = False) -> Generator[Store]:
+    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
         """The open store of a name, for as long as the block runs.
 
         Raises InvalidInput for a name that cannot be, NotFound, and Unavailable when the pool is full or closing.
@@ -107,7 +108,7 @@ class StorePool:
         finally:
             self.release(store)
 
-    def acquire(self, name: str, *, create: Creation | bool = False) -> Store:
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:
         """Like `lease`; to be given back with `release`."""
         check_store_name(name)
         entry = self._enter(name)
@@ -135,7 +136,7 @@ class StorePool:
 
     def create(self, name: str, chosen: StoreSettings = USUAL) -> bool:
         """Make a store with the ``chosen`` settings unless it is there; whether it was made."""
-        wish = Creation(chosen)
+        wish = CreateIfMissing(chosen)
         with self.lease(name, create=wish):
             return wish.made
 
@@ -144,11 +145,10 @@ class StorePool:
         """The store of a name if it is open; it counts as no use of it."""
         with self._lock:
             entry = self._entries.get(name)
-            store = entry.store if entry is not None else None
             if entry is not None:
                 entry.leases += 1
         try:
-            yield store
+            yield entry and entry.store
         finally:
             if entry is not None:
                 self._leave(name)
@@ -238,7 +238,7 @@ class StorePool:
     def _layout(self, name: str) -> Layout:
         return Layout(self.data_dir, name)
 
-    def _open_at_gate(self, name: str, entry: _Entry, *, create: Creation | bool) -> Store:
+    def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         if entry.leases > _MAX_WAITING:
             raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
@@ -267,16 +267,14 @@ class StorePool:
             if entry.leases == 0 and entry.store is None:
                 del self._entries[name]
 
-    def _open(self, name: str, *, create: Creation | bool) -> Store:
+    def _open(self, name: str, *, create: CreateIfMissing | bool) -> Store:
         layout = self._layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NotFound(f"there is no store {name!r}")
         started = time.perf_counter()
-        try:
+        with storing(f"opening store {name!r}"):
             store = self._open_or_create(layout, create=create)
-        except OSError as error:
-            raise storage_error(error, f"opening store {name!r}") from error
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
         store.engine.places = self.engine_places
@@ -286,19 +284,20 @@ class StorePool:
             companion.opened(store)
         return store
 
-    def _open_or_create(self, layout: Layout, *, create: Creation | bool) -> Store:
-        if layout.exists:
-            return Store(layout, self.settings, self._later, self.feeds.of(layout.name), self.observation, self._copies)
-        if not create:
-            raise NotFound(f"there is no store {layout.name!r}")
-        with self._creating:
-            self._refuse_twin(layout.name)
-            private_folder(layout.root)
-        wish = create if isinstance(create, Creation) else Creation()
+    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool) -> Store:
+        wish = create if isinstance(create, CreateIfMissing) else CreateIfMissing()
+        if is_new := not layout.exists:
+            if not create:
+                raise NotFound(f"there is no store {layout.name!r}")
+            with self._creating:
+                self._refuse_twin(layout.name)
+                private_folder(layout.root)
+            create_store(layout, self.settings, wish.chosen, time.time_ns() // 1000)
         feed = self.feeds.of(layout.name)
-        store = Store.create(layout, self.settings, self._later, feed, wish.chosen, self.observation, self._copies)
-        wish.made = True
-        self.feeds.created(layout.name)
+        store = Store(layout, self.settings, self._background.submit, feed, self.observation, self._copies)
+        if is_new:
+            wish.made = True
+            self.feeds.created(layout.name)
         return store
 
     def _refuse_twin(self, name: str) -> None:
@@ -355,7 +354,7 @@ class StorePool:
 
     def _remove(self, name: str) -> None:
         root = self._layout(name).root
-        trash = self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
+        trash = self.staging(name)
         root.rename(trash)
         # Before anything in it goes: it is there as a whole, or not at all.
         sync_folder(self.data_dir)
@@ -366,9 +365,6 @@ class StorePool:
     def _clear_trash(self) -> None:
         for path in self.data_dir.glob(f"{_TRASH_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
-
-    def _later(self, work: Callable[[], None]) -> None:
-        self._background.submit(work)
 
     def _check_now_and_then(self) -> None:
         interval = self.settings.check_interval
@@ -393,3 +389,51 @@ def _is_name(name: str) -> bool:
     except InvalidInput:
         return False
     return True
+
+
+class Tender:
+    """Keeps what follows the journals of open stores in step: one thread, woken by commits and once a second.
+
+    It calls `Store.tend` of each, at once for those in which Cypher is asked.
+    """
+
+    def __init__(
+        self, names: Callable[[], Iterable[str]], held: Callable[[str], AbstractContextManager[Store | None]]
+    ) -> None:
+        """``names`` are the stores that are open, ``held`` gives one of them, if it still is."""
+        self._names = names
+        self._held = held
+        self._awake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
+        self._thread.start()
+
+    def committed(self, store: Store) -> None:
+        """A store has a new commit."""
+        if store.engine.is_asked or store.copy.is_behind:
+            self._awake.set()
+
+    def stop(self) -> None:
+        """End the thread; blocks until it has."""
+        self._stopping = True
+        self._awake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._awake.wait(_PAUSE_SECONDS)
+            self._awake.clear()
+            try:
+                for name in self._names():
+                    self._tend(name)
+            except Exception:
+                # Whatever it is, the thread must go on.
+                log.exception("not_tended")
+
+    def _tend(self, name: str) -> None:
+        try:
+            with self._held(name) as store:
+                if store is not None and not self._stopping:
+                    store.tend()
+        except (KgserveError, OSError, sqlite3.Error) as error:
+            log.warning("not_tended", store=name, error=str(error))

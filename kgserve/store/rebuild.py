@@ -64,13 +64,20 @@ def rebuild(
     # The first engine file of a store is made in the same way, and nobody needs to hear of it.
     level = logging.WARNING if reason and not whole else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
-    if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES and (few := few_rows(present)) is not None:
-        change, state = few
-        engine = build(path, change, state, options, whole=whole)
-        log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
-        return engine
-    rows = fresh_folder(layout.scratch / f"of-{path.name}")
-    folded = _write_present(layout, present, rows, options.closing) or fold_journal(layout, journal, fresh_folder(rows))
+    few = few_rows(present) if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES else None
+    if few is not None:
+        engine = build(path, *few, options, whole=whole)
+    else:
+        engine = _rebuild_of_files(layout, journal, present, options, path, whole=whole)
+    log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=_since(started))
+    return engine
+
+
+def _rebuild_of_files(
+    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, *, whole: bool
+) -> Engine:
+    rows = layout.scratch / f"of-{path.name}"
+    folded = _write_rows(layout, journal, present, rows, options.closing, lambda: True)
     try:
         engine = build(path, rows, folded.state, options, whole=whole)
     except EngineFailed:
@@ -87,7 +94,6 @@ def rebuild(
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
         shutil.rmtree(rows)
-    log.log(level, "rebuild_done", store=layout.name, sequence=state.sequence, seconds=_since(started))
     return engine
 
 
@@ -110,14 +116,15 @@ def few_rows(present: RowsView) -> Few | None:
     return Change(None, nodes, [], [], [], edges, [], []), state
 
 
-def _write_present(
+def _write_rows(
     layout: Layout,
+    journal: Journal,
     present: RowsView,
     target: Path,
     closing: threading.Event | None,
-    idle: Callable[[], bool] = lambda: True,
-) -> Folded | None:
-    """Write the present rows to a folder, in half the time that the journal takes; None when they are not whole.
+    idle: Callable[[], bool],
+) -> Folded:
+    """Write the present rows to an empty folder, in half the time that snapshot and journal take, if they are whole.
 
     It gives way unless all else is ``idle``, and raises Unavailable once the store is ``closing``.
     """
@@ -125,12 +132,14 @@ def _write_present(
         with present.reading() as rows:
             nodes = _giving_way(rows.node_rows(), closing, idle)
             edges = _giving_way(rows.edge_rows(), closing, idle)
-            found = write_rows(nodes, edges, rows.state, target, whole=rows.have_extras)
+            found = write_rows(nodes, edges, rows.state, fresh_folder(target), whole=rows.have_extras)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
-        return None
-    give_back()
-    return None if found.rebased else found
+    else:
+        give_back()
+        if not found.rebased:
+            return found
+    return fold_journal(layout, journal, fresh_folder(target))
 
 
 def _giving_way(
@@ -157,11 +166,9 @@ def take_snapshot(
     snapshots = snapshot.list_snapshots(layout.journal)
     if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last:
         return snapshot.verify(snapshots[0]).state
-    rows = fresh_folder(layout.scratch / "snapshot")
+    rows = layout.scratch / "snapshot"
     try:
-        folded = _write_present(layout, present, rows, closing, idle) or fold_journal(
-            layout, journal, fresh_folder(rows)
-        )
+        folded = _write_rows(layout, journal, present, rows, closing, idle)
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
         snapshot.install(rows, layout.journal, folded.state)
@@ -208,8 +215,7 @@ def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
         break
     else:
         raise _out_of_reach(layout, journal)
-    seconds = round(time.perf_counter() - started, 3)
-    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds)
+    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=_since(started))
 
 
 def _out_of_reach(layout: Layout, journal: Journal) -> JournalDamaged:

@@ -19,16 +19,16 @@ import msgspec
 from kgserve.catalog import catalog
 from kgserve.history.present import Present
 from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal, Seen
-from kgserve.journal.salvage import salvage as salvage_journal
+from kgserve.journal.journal import salvage as salvage_journal
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.closed_store import witnesses
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import fold_journal, fresh_folder
-from kgserve.store.witnesses import witnesses
 
 MOST_EMPTY = 1_000_000
 """So many commits are left without rows at most: a view that has seen more than that has a damaged number."""
@@ -39,14 +39,12 @@ Row = TypeVar("Row", NodeRow, EdgeRow)
 
 
 def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
-    """Do it, and say what was done; nothing when there is nothing to do. The store must not be open.
+    """Mend a store that is not open, and say what was done, in words; nothing when there is nothing to do.
 
     Raises JournalDamaged when the journal no longer leads to any state, StorageFull.
     """
-    try:
+    with storing(f"salvaging store {layout.name!r}"):
         yield from _salvage(layout, settings.journal_segment_mb * MEBIBYTE)
-    except OSError as error:
-        raise storage_error(error, f"salvaging store {layout.name!r}") from error
 
 
 def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
@@ -55,8 +53,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
     layout.mark_open()
     cut = list(salvage_journal(layout.journal))
     yield from cut
-    snapshots = snapshot.list_snapshots(layout.journal)
-    after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
+    after = snapshot.newest_sequence(layout.journal)
     with closing(Journal.open(layout.journal, segment_bytes, after)) as journal:
         if not cut and seen.sequence <= journal.last:
             return
@@ -117,7 +114,7 @@ class _Compared(msgspec.Struct, Generic[Row]):
     before: list[Row] = []
     deleted: list[Row] = []
 
-    def take(self, row: Row, now: Row | None) -> None:
+    def add(self, row: Row, now: Row | None) -> None:
         if now is None:
             self.deleted.append(row)
         elif now != row:
@@ -131,9 +128,9 @@ class _Compared(msgspec.Struct, Generic[Row]):
 def _difference(present: Present, rows: Path, state: StoreState) -> ChangeSet:
     nodes, edges = _Compared[NodeRow](), _Compared[EdgeRow]()
     for node in snapshot.read_nodes(rows):
-        nodes.take(node, present.node(node))
+        nodes.add(node, present.node(node))
     for edge in snapshot.read_edges(rows):
-        edges.take(edge, present.edge(edge))
+        edges.add(edge, present.edge(edge))
     kept = set(present.lost_nodes)
     others = {row.id for row in nodes.updated}
     nodes.created = [row for row in present.nodes_after(state.sequence) if row.id not in others]

@@ -15,7 +15,7 @@ from kgserve.model.store_settings import StoreSettings
 from kgserve.store.feed import Feed
 from kgserve.store.feeds import Feeds, NamedWake
 from kgserve.store.layout import Layout
-from kgserve.store.pool import Creation, StorePool
+from kgserve.store.pool import CreateIfMissing, StorePool
 from kgserve.store.store import USUAL, Store
 
 
@@ -37,7 +37,7 @@ class ScopedPool(StorePool):
         self.observation = whole.observation
         self.feeds: Feeds = ScopedFeeds(whole.feeds, self._check, caller.sees)
 
-    def acquire(self, name: str, *, create: Creation | bool = False) -> Store:
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
         try:
@@ -58,7 +58,7 @@ class ScopedPool(StorePool):
     def create(self, name: str, chosen: StoreSettings = USUAL) -> bool:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
         self._check(name)
-        wish = Creation(chosen)
+        wish = CreateIfMissing(chosen)
         with self.lease(name, create=wish):
             return wish.made
 
@@ -117,7 +117,7 @@ class OpenStores(StorePool):
         self._whole = whole
         self.settings = whole.settings
 
-    def acquire(self, name: str, *, create: Creation | bool = False) -> Store:  # noqa: ARG002 - one that is open is there
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:  # noqa: ARG002 - one that is open is there
         """As `StorePool.acquire_open`."""
         return self._whole.acquire_open(name)
 

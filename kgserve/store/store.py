@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -16,30 +16,28 @@ import structlog
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
+from kgserve.model.rows import EdgeKey
 from kgserve.model.rules import Rules
 from kgserve.model.store_settings import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.snapshot import Rows
+from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
-from kgserve.store.compaction import Compactor
+from kgserve.store.catalog_view import CatalogView
+from kgserve.store.closed_store import witnesses
+from kgserve.store.compaction import Compactor, Folding
+from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
-from kgserve.store.folding import Folding
-from kgserve.store.gather import gather
-from kgserve.store.layout import FORMAT, CloseMark, Layout, StoreFile
-from kgserve.store.lists import Lists
+from kgserve.store.layout import FORMAT, Layout, StoreFile, require_room_to_write
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
-from kgserve.store.room import require_room_to_write
-from kgserve.store.warm_copy import WarmCopies, WarmCopy
-from kgserve.store.witnesses import witnesses
 from kgserve.store.writer import Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
@@ -50,7 +48,7 @@ IDLE_SECONDS = 2.0
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _Listed = TypeVar("_Listed")
-Background = Callable[[Callable[[], None]], None]
+Background = Callable[[Callable[[], None]], object]
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -58,6 +56,14 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     time: int
     ok: bool
+
+
+def create_store(layout: Layout, settings: Settings, chosen: StoreSettings, now: int) -> None:
+    """Make the files of a new, empty store with the ``chosen`` settings; ``now`` is in microseconds."""
+    private_folder(layout.root)
+    # Before the journal, which makes it a store: there is no moment at which it has other settings.
+    layout.describe(StoreFile(FORMAT, now).with_settings(chosen, 0))
+    Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
 
 
 class Store:
@@ -68,15 +74,15 @@ class Store:
         layout: Layout,
         settings: Settings,
         background: Background,
-        feed: Feed | None = None,
-        observation: Observation | None = None,
-        copies: WarmCopies | None = None,
+        feed: Feed,
+        observation: Observation,
+        copies: WarmCopies,
     ) -> None:
         """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
-        self.observation = observation or Observation(settings)
+        self.observation = observation
         self.count = StoreCount()
         self.name = layout.name
-        self.feed = feed or Feed(layout)
+        self.feed = feed
         self.layout = layout
         self.settings = settings
         self.description = layout.described()
@@ -102,31 +108,13 @@ class Store:
         self._committed_at = time.monotonic()
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
-        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies or WarmCopies())
-        self.lists = Lists(layout, self.journal, self.rows)
+        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
+        self.catalog = CatalogView(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
-
-    @classmethod
-    def create(
-        cls,
-        layout: Layout,
-        settings: Settings,
-        background: Background,
-        feed: Feed | None = None,
-        chosen: StoreSettings = USUAL,
-        observation: Observation | None = None,
-        copies: WarmCopies | None = None,
-    ) -> Store:
-        """Make a new, empty store with the ``chosen`` settings and open it."""
-        private_folder(layout.root)
-        # Before the journal, which makes it a store: there is no moment at which it has other settings.
-        layout.describe(StoreFile(FORMAT, _now()).with_settings(chosen, 0))
-        Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
-        return cls(layout, settings, background, feed, observation, copies)
 
     @property
     def state(self) -> StoreState:
@@ -170,10 +158,8 @@ class Store:
             # As JSON: to Python true is 1.
             if _encode(before.settings) == _encode(after.settings):
                 return False
-            try:
+            with storing(f"changing the settings of store {self.name!r}"):
                 self.description = self.layout.describe(after)
-            except OSError as error:
-                raise storage_error(error, f"changing the settings of store {self.name!r}") from error
             self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
         for wake in self.after_change:
             wake()
@@ -189,19 +175,19 @@ class Store:
             self._background(self._renew_rows)
             raise Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2) from error
 
-    def listing(self, look: Callable[[Catalog, Rows], _Listed]) -> _Listed:
-        """What ``look`` finds in the catalog and the rows of one commit. Raises Unavailable."""
-        return self.lists.look(look)
+    def listing(self, question: Callable[[Catalog, Rows], _Listed]) -> _Listed:
+        """What ``question`` finds in the catalog and the rows of one commit. Raises Unavailable."""
+        return self.catalog.ask(question)
 
     def tend(self) -> None:
-        """Have what follows the journal follow, if that is due. Blocks."""
+        """Bring engine, copy and catalog up to date, and fold the present rows, where that is due. Blocks."""
         if self._is_idle():
             self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
             self.rows.sync()
         self.engine.tend(writing=self.writing)
         self.copy.tend()
-        self.lists.tend()
+        self.catalog.tend()
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
@@ -258,10 +244,10 @@ class Store:
         self.copy.close()
         self.engine.close()
         self.rows.close()
-        self.lists.close()
+        self.catalog.close()
         end = self.journal.end
         self.journal.close()
-        self.layout.mark_closed(CloseMark(self.state, end))
+        self.layout.mark_closed(self.state, end)
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     # In the writing thread
@@ -275,7 +261,7 @@ class Store:
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := prepared(write)) is not None]
             laps.lap("prepare")
-        changes, reports = self._plan(writes)
+        changes, reports = self._plan(writes, _now())
         laps.lap("plan")
         size = sum(each.size for each in changes)
         if changes:
@@ -287,7 +273,7 @@ class Store:
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.engine.committed(size)
-            self.lists.committed(size)
+            self.catalog.committed(size)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
@@ -322,12 +308,12 @@ class Store:
         self.folding.wait()
         renew_rows(self.rows, self.layout, self.journal)
 
-    def _plan(self, writes: list[Write]) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+    def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
         if writes and (planned := writes[0].plan) is not None:
-            change, report = planned.change(self.state, _now())
+            change, report = planned.change(self.state, now)
             return [change], [(writes[0], report)]
-        workspace = self._gather([write.batch for write in writes])
-        state, now, rules = self.state, _now(), self._rules()
+        workspace = self.__gathered([write.batch for write in writes])
+        state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
         for write in writes:
@@ -343,21 +329,20 @@ class Store:
             reports.append((write, report))
         return changes, reports
 
-    def _gather(self, batches: list[WriteBatch]) -> Workspace:
+    def __gathered(self, batches: list[WriteBatch]) -> Workspace:
         try:
-            return gather(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            return gather(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
-    snapshots = snapshot.list_snapshots(layout.journal) if layout.journal.is_dir() else []
-    after = snapshot.sequence_of(snapshots[0]) if snapshots else 0
+    after = snapshot.newest_sequence(layout.journal) if layout.journal.is_dir() else 0
     if (mark := layout.close_mark()) is None:
         layout.sync_names()
     trusted = mark and mark.journal
@@ -366,3 +351,41 @@ def _open_journal(layout: Layout, settings: Settings) -> Journal:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
+    """A workspace with everything that planning these batches asks for. Raises RowsDamaged."""
+    workspace = Workspace()
+    batches = list(batches)
+    deleted = {node_id for batch in batches for node_id in batch.delete_nodes}
+    named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
+    # In the order in which they came: they are met again and again, and lie beside each other in memory.
+    keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
+    keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
+    ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    rows.base.look_up(named | ends)
+    workspace.nodes = rows.nodes(named)
+    workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
+    numbers = rows.edge_numbers([*keys])
+    if len(numbers) >= MANY and all(map(_only_puts, batches)):
+        settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
+        numbers = {key: number for key, number in numbers.items() if key not in settled}
+    workspace.edges = {**rows.numbered_edges(numbers)}
+    # A node that is deleted may be given edges by an earlier batch of the same group.
+    for node_id in deleted:
+        incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}
+        workspace.edges.update(incident)
+        workspace.incident[node_id] = set(incident)
+    return workspace
+
+
+def _only_puts(batch: WriteBatch) -> bool:
+    """Whether a batch neither takes rows away nor wants more of those that stay than that they do."""
+    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.told)
+
+
+def _settled(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
+    """The edges with these weights that all puts leave as they are; nobody needs to read their rows."""
+    puts = [put for batch in batches for put in batch.edges]
+    other = {put.key for put in puts if not put.says_nothing_new(weights.get(put.key))}
+    return weights if other.isdisjoint(weights) else weights.keys() - other

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.arrow import pa, pc
-from kgserve.cypher.reach import Reach
+from kgserve.cypher.writes import Reach
 from kgserve.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.journal import snapshot
 from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS

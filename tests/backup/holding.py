@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.backup.folder import BackupFolder
-from kgserve.backup.manifest import Manifest
-from kgserve.backup.stores import Ways
-from kgserve.backup.verifying import verify
+from kgserve.backup.create import BackupOptions
+from kgserve.backup.folder import BackupFolder, Manifest
+from kgserve.backup.verify import verify
 from kgserve.errors import KgserveError
 from kgserve.model.backups import StoreBackupAnswer
 from kgserve.ops import backup as ops
@@ -23,7 +22,7 @@ def back_up(
     pool: StorePool, folder: Path, *, live: bool = True, full: bool = False, keep: int | None = None
 ) -> StoreBackupAnswer:
     """A backup; one that is not ``live`` does not wait for a history that nobody keeps."""
-    return ops.backup_one(pool, folder, NAME, Ways(live=live, full=full, keep=keep))
+    return ops.backup_one(pool, folder, NAME, BackupOptions(live=live, full=full, keep=keep))
 
 
 def manifest(folder: Path, name: str = NAME) -> Manifest:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from kgserve.backup.create import BackupOptions
 from kgserve.backup.folder import BackupFolder
-from kgserve.backup.stores import Ways
-from kgserve.backup.verifying import verify
+from kgserve.backup.verify import verify
 from kgserve.history.history import History
 from kgserve.model.backups import StoreBackupAnswer
 from kgserve.model.digest import to_text
@@ -41,7 +41,7 @@ class KeepingDriver(PastDriver):
         """Make a backup; what it says must be so."""
         if self.store.description.history != "none":
             assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
-        made = ops.backup_one(self.pool, self.backups, NAME, Ways(live=True, full=full, keep=keep))
+        made = ops.backup_one(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
         assert (made.sequence, made.digest) == (self.graph.sequence, to_text(self.graph.digest))
         fresh = set(range(made.first, made.sequence + 1))
         self.covered = fresh if keep == 1 else self.covered | fresh

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.backup.folder import BackupFolder
-from kgserve.backup.verifying import verify
+from kgserve.backup.verify import verify
 from kgserve.errors import BackupDamaged, KgserveError
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
@@ -128,6 +128,6 @@ def test_a_damaged_file_keeps_a_restore_from_beginning(copy: Path) -> None:
 
 def test_verify_tells_what_is_covered(whole: Path) -> None:
     found = next(iter(verify(BackupFolder(whole))))
-    base = found.manifest.bases[-1]
-    assert (base.last.sequence, found.leftovers) == (14, 0)
+    base = found.bases[-1]
+    assert (base.last, found.leftovers) == (14, 0)
     assert base.first == 9

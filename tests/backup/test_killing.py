@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.backup.stores import Ways
+from kgserve.backup.create import BackupOptions
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 from tests.backup.holding import LONG, faults, manifest, restored
@@ -47,7 +47,7 @@ def killed(arguments: list[str], begun: Path, source: random.Random) -> bool:
 def test_a_killed_backup(data: Path, tmp_path: Path) -> None:
     folder, source, cut = tmp_path / "backup", random.Random(5), 0
     with StorePool(settings(data)) as pool:
-        ops.backup_one(pool, folder, NAME, Ways(live=False))
+        ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
     before = manifest(folder)
     for turn in range(KILLS):
         with opened(data) as store:
@@ -71,7 +71,7 @@ def test_a_killed_backup(data: Path, tmp_path: Path) -> None:
 def test_a_killed_restore(data: Path, tmp_path: Path) -> None:
     folder, source = tmp_path / "backup", random.Random(6)
     with StorePool(settings(data)) as pool:
-        ops.backup_one(pool, folder, NAME, Ways(live=False))
+        ops.backup_one(pool, folder, NAME, BackupOptions(live=False))
         rows, state = ids(pool.acquire(NAME)), pool.acquire(NAME).state
     into = tmp_path / "into"
     for _ in range(KILLS):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.ending import ending
 from kgserve.cypher.guard import examine
+from kgserve.cypher.writes import ending
 
 PARAMETERS = {"id": "a", "text": "x", "nothing": None}
 WITH_ENDING = {

@@ -6,12 +6,11 @@ import copy
 import random
 from typing import Any
 
-import msgspec
 import pytest
 
-from kgserve.cypher.footprint import Footprint, meets_any
 from kgserve.cypher.guard import examine
-from kgserve.model.rows import EdgeKey
+from kgserve.cypher.writes import Footprint, meets_any
+from kgserve.model.rows import EdgeKey, NodeRow
 from tests.ops.bare import Bare, Rows
 
 IDS = "abcd"
@@ -19,12 +18,8 @@ TYPES = "tu"
 WORDS = ("x", "it", "ü")
 
 
-class Node(msgspec.Struct, frozen=True):
-    """A node, as far as a statement may ask."""
-
-    id: str
-    type: str
-    content: str
+def node(node_id: str, kind: str, content: str) -> NodeRow:
+    return NodeRow(node_id, kind, content, "{}", 1, 1, 0, 0)
 
 
 class Graph:
@@ -34,8 +29,8 @@ class Graph:
         self._random = source
         self.nodes = {node_id: self._node(node_id) for node_id in source.sample(IDS, 3)}
         self.edges = dict[EdgeKey, float]()
-        self.new: list[Node] = []
-        self.changed: list[Node | str] = []
+        self.new: list[NodeRow] = []
+        self.changed: list[NodeRow | str] = []
         self.touched: list[EdgeKey] = []
         for _ in range(4):
             self._tie()
@@ -51,8 +46,8 @@ class Graph:
         nodes = [[row.id, row.type, row.content, {}] for _, row in sorted(self.nodes.items())]
         return nodes, [[*key, weight, {}] for key, weight in sorted(self.edges.items())]
 
-    def _node(self, node_id: str) -> Node:
-        return Node(node_id, self._random.choice(TYPES), self._random.choice(WORDS))
+    def _node(self, node_id: str) -> NodeRow:
+        return node(node_id, self._random.choice(TYPES), self._random.choice(WORDS))
 
     def _put(self) -> None:
         row = self._node(self._random.choice(IDS))
@@ -170,25 +165,25 @@ def test_what_cannot_have_been_met_changes_no_answer(seed: int) -> None:
     assert unmet > 3
 
 
-ROWS = {row.id: row for row in (Node("a", "t", "x"), Node("b", "u", "y"))}
+ROWS = {row.id: row for row in (node("a", "t", "x"), node("b", "u", "y"))}
 
 
 @pytest.mark.parametrize(
     ("query", "new", "changed", "edges"),
     [
-        ("MATCH (n {id: 'q'}) SET n.content = 'x'", [Node("c", "t", "")], ["b"], [("a", "b", "R")]),
-        ("MATCH (n) WHERE n.type = 'q' AND n.content <> '' DETACH DELETE n", [Node("c", "t", "")], ["a"], []),
-        ("MATCH (n) WHERE n.id STARTS WITH $id WITH n LIMIT 9 DELETE n", [Node("c", "t", "")], ["a", "b"], []),
-        ("MATCH (n {type: 't'})-[r]->(m) DELETE r", [Node("c", "t", "")], [], []),
+        ("MATCH (n {id: 'q'}) SET n.content = 'x'", [node("c", "t", "")], ["b"], [("a", "b", "R")]),
+        ("MATCH (n) WHERE n.type = 'q' AND n.content <> '' DETACH DELETE n", [node("c", "t", "")], ["a"], []),
+        ("MATCH (n) WHERE n.id STARTS WITH $id WITH n LIMIT 9 DELETE n", [node("c", "t", "")], ["a", "b"], []),
+        ("MATCH (n {type: 't'})-[r]->(m) DELETE r", [node("c", "t", "")], [], []),
         ("MATCH (n {type: 't'})-[r]->(m {id: 'a'}) DELETE r", [], [], [("a", "b", "R"), ("b", "b", "R")]),
         ("MATCH (n {id: 'q'}) SET n.content = 'x'", [], [], [("a", "b", "R")]),
-        ("MERGE (n:Entity {id: 'q'}) SET n.type = 'x'", [Node("c", "t", "")], [Node("a", "z", "")], []),
-        ("CREATE (n:Entity {id: 'q', type: 't'})", [Node("c", "t", "")], ["a"], [("a", "b", "R")]),
+        ("MERGE (n:Entity {id: 'q'}) SET n.type = 'x'", [node("c", "t", "")], [node("a", "z", "")], []),
+        ("CREATE (n:Entity {id: 'q', type: 't'})", [node("c", "t", "")], ["a"], [("a", "b", "R")]),
         ("MATCH (n {id: 'q'}), (m {id: 'r'}) MERGE (n)-[:RELATES_TO {relation_type: 'R'}]->(m)", [], ["a", "b"], []),
     ],
 )  # fmt: skip
 def test_what_has_nothing_to_do_with_a_statement(
-    query: str, new: list[Node], changed: list[Node | str], edges: list[EdgeKey]
+    query: str, new: list[NodeRow], changed: list[NodeRow | str], edges: list[EdgeKey]
 ) -> None:
     footprint = Footprint(examine(query, {"id": "q"}, writable=True))
     assert not meets_any(footprint, ROWS.get, new, changed, edges)
@@ -206,4 +201,4 @@ def test_what_has_nothing_to_do_with_a_statement(
 )
 def test_a_new_node_that_matters(query: str) -> None:
     footprint = Footprint(examine(query, {}, writable=True))
-    assert meets_any(footprint, ROWS.get, [Node("c", "t", "")], [], [])
+    assert meets_any(footprint, ROWS.get, [node("c", "t", "")], [], [])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cypher.lexer import Unterminated, complete, offset_of, place, scan, statements, tokens
+from kgserve.cypher.lexer import Unterminated, complete, place, scan, statements, tokens
 from kgserve.errors import InvalidInput
 
 PIECES = [
@@ -114,11 +114,9 @@ def test_a_shell_knows_when_to_wait_for_more(text: str, ends: bool) -> None:
     assert complete(text) is ends
 
 
-def test_places_go_both_ways() -> None:
-    text = "ab\ncd\n\nef"
-    for offset in range(len(text)):
-        line, column = (int(part.split()[1]) for part in place(text, offset).split(", "))
-        assert offset_of(text, line, column) == offset
+@pytest.mark.parametrize(("offset", "line", "column"), [(0, 1, 1), (2, 1, 3), (3, 2, 1), (6, 3, 1), (8, 4, 2)])
+def test_places_are_told_by_line_and_column(offset: int, line: int, column: int) -> None:
+    assert place("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.cypher.guard import examine
-from kgserve.cypher.reach import Reach, reach
+from kgserve.cypher.writes import Reach, reach
 
 SAID = {
     "MATCH (n {id: 'a'}) SET n.content = 'x'": "sets",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.values import values
+from kgserve.cypher.guard import values
 from kgserve.errors import InvalidInput
 
 

@@ -7,8 +7,7 @@ import pytest
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
-from kgserve.journal.journal import Journal, list_segments, read_segment
-from kgserve.journal.salvage import DAMAGED_SUFFIX, salvage, segment_fault
+from kgserve.journal.journal import DAMAGED_SUFFIX, Journal, list_segments, read_segment, salvage, segment_fault
 from kgserve.model.change import ChangeSet
 from tests.journal.history import SEGMENT, journal_of, nodes
 

@@ -12,10 +12,9 @@ import pytest
 from kgserve.engine.protocol import NOTHING, FileOptions
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.model.batch import WriteBatch
-from kgserve.store.aside import Trial
+from kgserve.store.copy_on_write import Trial, WarmCopies, WarmCopy
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
-from kgserve.store.warm_copy import WarmCopies, WarmCopy
 from tests.ops.bare import Bare, Statements
 from tests.ops.stating import changed, fill, rows, write
 from tests.store.writing import NAME, PATIENCE, UNTOUCHED, assert_copy_right, assert_whole, batch, settings

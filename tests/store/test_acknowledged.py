@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import JournalDamaged, KgserveError
-from kgserve.journal import salvage
+from kgserve.journal import journal
 from kgserve.model.batch import WriteBatch
 from kgserve.model.queries import NodesQuery
 from kgserve.settings import MEBIBYTE
@@ -79,7 +79,7 @@ def test_salvage_before_a_snapshot_leaves_a_journal_that_goes_on_after_it(tmp_pa
     found = frames(tmp_path)
     flip(newest_segment(tmp_path), found[4].end - 1)
     forget_close(tmp_path)
-    assert list(salvage.salvage(layout(tmp_path).journal))
+    assert list(journal.salvage(layout(tmp_path).journal))
     with opened(tmp_path) as store:
         assert store.state.sequence == store.journal.last == 10
         write(store, batch("after"))

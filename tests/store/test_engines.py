@@ -94,7 +94,7 @@ def test_a_file_of_another_version_is_not_taken(tmp_path: Path) -> None:
     files = layout(tmp_path)
     mark = files.engine_mark()
     assert mark is not None
-    files.mark_engine(msgspec.structs.replace(mark, engine="ladybug 0.21.9"))
+    files.mark_engine(mark.state, "ladybug 0.21.9")
     kept = kept_link(tmp_path)
     with StorePool(settings(tmp_path, engine="ladybug")) as pool:
         assert answers(pool) == expected

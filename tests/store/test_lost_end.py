@@ -15,9 +15,9 @@ from kgserve.journal.journal import list_segments
 from kgserve.journal.tail import Tail
 from kgserve.model.batch import EdgePut, WriteBatch
 from kgserve.settings import MEBIBYTE
+from kgserve.store.closed_store import witnesses
 from kgserve.store.layout import Layout
 from kgserve.store.salvage import salvage
-from kgserve.store.witnesses import witnesses
 from tests.history.following import SMALL_JOURNAL, Kept, kept
 from tests.store.writing import assert_whole, batch, forget_close, ids, layout, newest_segment, opened, settings, write
 

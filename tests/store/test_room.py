@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.errors import StorageFull
 from kgserve.model.batch import NodeExtrasPut, NodePut, WriteBatch
-from kgserve.store.room import LEAST_BYTES, require_room
+from kgserve.store.layout import LEAST_BYTES, require_room
 from kgserve.store.store import Store
 from tests.store.writing import ask, assert_whole, batch, ids, opened, write
 

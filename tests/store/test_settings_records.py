@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.journal.settings_records import read_records
 from kgserve.model.store_settings import StoreSettings
 from kgserve.ops.doctor import StoreReport, doctor
-from kgserve.store.layout import Layout, StoreFile
+from kgserve.store.layout import Layout, StoreFile, read_records
 from tests.store.writing import NAME, flip, forget_close, layout, opened, settings
 
 CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kgserve.cypher.reach import Reach
+from kgserve.cypher.writes import Reach
 from kgserve.engine.protocol import NOTHING
 from kgserve.journal import snapshot
 from kgserve.journal.frame import Frame
@@ -21,7 +21,7 @@ from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey
 from kgserve.settings import Settings
-from kgserve.store.aside import Trial
+from kgserve.store.copy_on_write import Trial
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.rebuild import fresh_folder

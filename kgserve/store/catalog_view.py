@@ -1,4 +1,4 @@
-"""What lists are made of, brought up to date when somebody asks, and now and then when nobody does."""
+"""The catalog, which lists are made of: brought up to date when somebody asks, and now and then when nobody does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from kgserve.catalog import catalog as catalogs
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.tail import Tail
-from kgserve.model.change import NetChange
+from kgserve.journal.tail import Tail, next_change
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
@@ -23,7 +22,6 @@ log = structlog.get_logger()
 
 _Found = TypeVar("_Found")
 
-GROUP_ROWS = 50_000
 WORTH_ROWS = 5_000
 """So many rows behind, it is brought up to date though nobody asks."""
 
@@ -32,7 +30,7 @@ class CatalogDamaged(sqlite3.DatabaseError):
     """It names a row that it should not."""
 
 
-class Lists:
+class CatalogView:
     """The catalog of a store as a follower of its journal; it is opened when it is first asked."""
 
     def __init__(self, layout: Layout, journal: Journal, rows: RowsView) -> None:
@@ -44,19 +42,19 @@ class Lists:
         self._catalog: Catalog | None = None
         self._behind_rows = 0
 
-    def look(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+    def ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
         """What ``question`` finds in the catalog, which has seen the last commit, and in the rows as of that commit.
 
         It is built anew if it turns out to be damaged. Raises Unavailable.
         """
         try:
-            return self._look(question)
+            return self._ask(question)
         except sqlite3.Error:
             log.exception("catalog_damaged", store=self._layout.name)
         try:
             with self._lock:
                 self._renew()
-                return self._look(question)
+                return self._ask(question)
         except sqlite3.Error as error:
             raise Unavailable("the list of nodes is being rebuilt", retry_after=2) from error
 
@@ -77,7 +75,7 @@ class Lists:
                 self._catalog.close()
                 self._catalog = None
 
-    def _look(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
+    def _ask(self, question: Callable[[Catalog, Rows], _Found]) -> _Found:
         with self._lock, self._rows.reading() as rows:
             return question(self._follow(rows.at), rows)
 
@@ -91,11 +89,7 @@ class Lists:
             return self._renew()
         while seen < sequence:
             self._behind_rows = 0
-            net = NetChange()
-            for change in self._tail.read(seen + 1, sequence):
-                net.add(change)
-                if len(net) >= GROUP_ROWS:
-                    break
+            net = next_change(self._tail, seen, sequence)
             if net.state is None:
                 return self._renew()
             seen = net.state.sequence

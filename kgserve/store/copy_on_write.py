@@ -1,46 +1,48 @@
-"""The copy that statements try their changes on, kept while they keep coming.
+"""Copy on write: statements that write run on a copy of the store, to learn what they would change.
 
-A statement leaves its changes in the copy; what the store made of them is in the journal. So before the next one, the
-rows that a statement has left are put right from the present rows, with what other writes have changed since, in one
-transaction. A copy that anything is unclear about is given back, and the next statement gets a new one; so is one in
-which a statement may have changed edges or taken rows away, for there this engine cannot be relied on.
+Rolling back is not safe in this engine, and a statement that fails half way must change nothing: so it runs in an
+engine file made for such statements alone, from the rows of a store. What it changed is found by looking at the rows
+before and after, and then written like anything else: planned, journaled, applied.
+
+The copy is kept while statements keep coming. One leaves its changes in it; what the store made of them is in the
+journal. So before the next one, the rows that a statement has left are put right from the present rows, with what
+other writes have changed since, in one transaction. A copy that anything is unclear about is given back, and the next
+statement gets a new one; so is one in which a statement may have changed edges or taken rows away, for there this
+engine cannot be relied on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import structlog
 
-from kgserve.cypher.reach import Reach
-from kgserve.engine.engine import kept_versions
-from kgserve.engine.protocol import NOTHING, Difference, Doubtful
+from kgserve.cypher.writes import Reach
+from kgserve.engine.engine import Engine, EngineOptions, Session, build, kept_versions
+from kgserve.engine.files import remove
+from kgserve.engine.protocol import NOTHING, Changed, Compare, Compared, Difference, Doubtful, Tried, Try
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
+from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
-from kgserve.model.change import NetChange
+from kgserve.model.change import NetChange, StoreState
+from kgserve.model.columns import EDGE_EXTRAS
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE
-from kgserve.store.aside import (
-    EVERYTHING,
-    Copy,
-    Trial,
-    copied,
-    is_rough,
-    require_room_to_try,
-)
 from kgserve.store.engine_view import ASKED_SECONDS, EngineView
-from kgserve.store.layout import Layout
-from kgserve.store.rebuild import few_rows
-from kgserve.store.room import require_room
+from kgserve.store.layout import Layout, require_room, require_room_to_try
+from kgserve.store.rebuild import Few, few_rows, fresh_folder
 
 log = structlog.get_logger()
 
@@ -55,6 +57,108 @@ _LOG_BYTES = 4 * MEBIBYTE
 _Found = TypeVar("_Found")
 _Key = TypeVar("_Key", str, EdgeKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
+# With a full disk the engine hangs while it closes a file, or ends the process: it must not come to that. What a
+# statement has changed is in the page cache until it is committed, so that bounds what it may add.
+COPY_FACTOR = 4
+EVERYTHING = Reach()
+_OF_EDGES = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRAS)
+
+
+class Copy:
+    """An engine file with the rows of a store, for statements to write to, one at a time.
+
+    ``state`` is that of the store which it holds, but for what a statement has done: ``left`` says which rows that are,
+    and None that it is to be used no more. ``has_its_edges``: none has changed, and no node gone, since it was built.
+    """
+
+    def __init__(self, folder: Path, state: StoreState, engine: Engine) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.state = state
+        self.left: Difference | None = NOTHING
+        self.is_new = True
+        self.has_its_edges = True
+
+    @contextmanager
+    def trying(self, rows: Rows) -> Generator[Trial]:
+        """Have a statement run; these are the rows that it has, or some that were there a moment before."""
+        channel = self.engine.writer.channel
+        channel.ask(Try())
+        self.left = None
+        yield Trial(self, rows)
+        channel.ask(Tried())
+        self.is_new = False
+
+    def close(self) -> None:
+        """Close the file, and leave nothing of it."""
+        try:
+            self.engine.retire()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Trial:
+    """A statement that may change a copy, through ``session``."""
+
+    def __init__(self, copy: Copy, rows: Rows) -> None:
+        self.session = copy.engine.writer
+        self._copy = copy
+        self._rows = rows
+
+    def difference(self, reach: Reach = EVERYTHING) -> Difference:
+        """What is not as it was when the trial began; only what a statement can ``reach`` is looked at.
+
+        Raises Doubtful when the copy cannot be relied on, a new one never.
+        """
+        copy, state = self._copy, self._copy.state
+        asked = Compare(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
+        compared = self.session.channel.ask(asked, Compared)
+        found = compared.difference
+        found = msgspec.structs.replace(found, doubled=[*found.doubled, *self._there_before(found.edges)])
+        if compared.sound and not deletes_or_changes_edges(reach):
+            copy.left = found
+        return found
+
+    def _there_before(self, edges: list[Changed]) -> Iterator[EdgeKey]:
+        """The keys of new edges that another has, which is as it was."""
+        for key in {row.edge_key for row in edges if row.before is None and row.now["relation_type"] is not None}:
+            if self._rows.edge(key) is not None:
+                yield key
+
+
+def deletes_or_changes_edges(reach: Reach) -> bool:
+    """Whether a statement may take rows away, or change edges.
+
+    In a file whose edges have changed since it was built this engine has been seen to miss some that it was to delete
+    and to leave others behind; after deletions by a caller's statement, to miss nodes. Reading edges has stayed right.
+    """
+    sets_edges = any(reach.may_set(name) for name in _OF_EDGES)
+    return reach.deletes or (reach.relations and (reach.creates or sets_edges))
+
+
+def copied(source: Few | AbstractContextManager[Session], folder: Path, options: EngineOptions, size: int) -> Copy:
+    """A copy of few rows, or of all that a session sees, in a folder of its own; it costs more the more there are.
+
+    The session is given back before the copy is used. ``size`` is about what the engine's files of the store have, in
+    bytes. Raises StorageFull when the disk has no room for the copy and for whatever a statement may add to it.
+    """
+    file = folder / "graph.kuzu"
+    try:
+        with storing("copying a store for a statement"):
+            rows = fresh_folder(fresh_folder(folder) / "rows")
+            require_room_to_try(folder, COPY_FACTOR * size + options.file.cache_bytes)
+            if isinstance(source, tuple):
+                found, state = source
+            else:
+                with source as session:
+                    found, state = rows, session.dump(rows)
+            engine = build(file, found, state, options, whole=True)
+            shutil.rmtree(rows)
+            return Copy(folder, state, engine)
+    except BaseException:
+        remove(file)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class WarmCopies:
@@ -181,7 +285,7 @@ class WarmCopy:
 
     def _suits(self, reach: Reach) -> bool:
         copy = self._copy
-        return copy is not None and (copy.has_its_edges or not is_rough(reach))
+        return copy is not None and (copy.has_its_edges or not deletes_or_changes_edges(reach))
 
     def _tried(self, work: Callable[[Trial], _Found], rows: Rows) -> _Found:
         copy = self._copy

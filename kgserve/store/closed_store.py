@@ -1,8 +1,9 @@
-"""Who else knows how far a store had come: views that were told of commits once the journal had them on the disk.
+"""What the files of a store that is not open tell: its state, and who else knows how far it had come.
 
-So none of them can rightly be ahead of the journal, whatever became of the machine: a view that is not synced may be
-behind or damaged after a power loss, but what it says it has seen was durable before. One that is ahead is proof that
-the journal has lost its end. One that cannot be read says nothing.
+The latter are views that were told of commits once the journal had them on the disk. So none of them can rightly be
+ahead of the journal, whatever became of the machine: a view that is not synced may be behind or damaged after a power
+loss, but what it says it has seen was durable before. One that is ahead is proof that the journal has lost its end. One
+that cannot be read says nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from pathlib import Path
 import msgspec
 
 from kgserve.decoding import decode_json
-from kgserve.journal.journal import Seen
+from kgserve.errors import JournalDamaged
+from kgserve.journal import snapshot
+from kgserve.journal.files import named
+from kgserve.journal.journal import Seen, list_segments, whole_part
+from kgserve.model.change import StoreState
 from kgserve.rows.bases import newest_base
 from kgserve.store.layout import Layout
 
@@ -56,3 +61,23 @@ def _of_database(path: Path, query: str) -> int:
     except sqlite3.Error:
         return 0
     return found[0] if found and isinstance(found[0], int) else 0
+
+
+def closed_state(layout: Layout) -> StoreState:
+    """The state in the mark of its clean close, or else the one in the last whole frame of its journal.
+
+    Raises JournalDamaged when no segment is left, FileNotFoundError when there is no store.
+    """
+    mark = layout.close_mark()
+    if mark is not None:
+        return mark.state
+    segments = list_segments(layout.journal)
+    if not segments:
+        raise JournalDamaged(f"{named(layout.journal)}: no segment of it is left; run `kgserve doctor --salvage`")
+    for segment in reversed(segments):
+        # What comes before a torn tail is what the store will open with.
+        last, _ = whole_part(segment, None)
+        if last is not None:
+            return last.changes()[-1].state
+    snapshots = snapshot.list_snapshots(layout.journal)
+    return snapshot.verify(snapshots[0]).state if snapshots else StoreState()

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.backup.copying import BLOCK
-from kgserve.backup.folder import StoreBackup
-from kgserve.backup.manifest import Base, FileEntry, Manifest, Mark, Piece
-from kgserve.backup.reading import checked_frames, commits, fault_of
+from kgserve.backup.folder import Base, FileEntry, Manifest, Mark, Piece, StoreBackup
+from kgserve.backup.source import BLOCK
+from kgserve.backup.verify import checked_frames, commits, fault_of
 from kgserve.errors import BackupDamaged, InvalidInput
 from kgserve.history.history import History
 from kgserve.journal import snapshot
-from kgserve.journal.files import storage_error, sync_file, sync_folder, write_all
+from kgserve.journal.files import storing, sync_file, sync_folder, write_all
 from kgserve.journal.frame import Frame, encode_frame
 from kgserve.journal.journal import segment_path
 from kgserve.journal.tail import Tail
@@ -92,10 +91,8 @@ def build(backup: StoreBackup, point: Point, target: Path) -> StoreState:
 
     Raises BackupDamaged naming the file and the place, StorageFull.
     """
-    try:
+    with storing(f"writing {target}"):
         return _build(backup, point, target)
-    except OSError as error:
-        raise storage_error(error, f"writing {target}") from error
 
 
 def _build(backup: StoreBackup, point: Point, target: Path) -> StoreState:

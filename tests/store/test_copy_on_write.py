@@ -8,10 +8,10 @@ from typing import LiteralString
 import msgspec
 import pytest
 
-from kgserve.cypher.reach import Reach
+from kgserve.cypher.writes import Reach
 from kgserve.engine.protocol import Difference
 from kgserve.errors import KgserveError, StorageFull, Unavailable
-from kgserve.store.aside import Trial, copied
+from kgserve.store.copy_on_write import Trial, copied
 from kgserve.store.store import Store
 from kgserve.worker.prints import EDGES, NODES
 from tests.store.writing import batch, opened, write

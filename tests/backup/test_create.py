@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.backup.create import BackupOptions, BackupSource
+from kgserve.backup.create import back_up as stores_back_up
 from kgserve.backup.folder import BackupFolder
-from kgserve.backup.stores import Wanted, Ways
-from kgserve.backup.stores import back_up as stores_back_up
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.journal.journal import list_segments, segment_path
 from kgserve.model.times import format_time
@@ -164,7 +164,7 @@ def test_a_missing_file_of_the_former_backup_is_told(pool: StorePool, folder: Pa
 def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
     for name in ("a", "b", "c"):
         pool.create(name)
-    done = ops.backup(pool, folder, ["a", "gone", "c"], Ways(live=True))
+    done = ops.backup(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
     assert [each.store for each in done.stores] == ["a", "c"]
     assert [(each.store, each.error) for each in done.failed] == [("gone", "there is no store 'gone'")]
     assert BackupFolder(folder).names() == ["a", "c"]
@@ -201,7 +201,9 @@ def test_a_commit_made_while_files_are_copied_is_not_covered(pool: StorePool, fo
         return 1
 
     with pool.lease(NAME) as store:
-        done = stores_back_up(BackupFolder(folder), [Wanted(store.layout, mark_then_write)], Ways(live=True)).stores[0]
+        done = stores_back_up(
+            BackupFolder(folder), [BackupSource(store.layout, mark_then_write)], BackupOptions(live=True)
+        ).stores[0]
         assert done.sequence == 1
         assert done.taken_at < format_time(store.state.time)
         with pytest.raises(InvalidInput, match="is not covered"):
@@ -268,7 +270,7 @@ def test_what_stands_where_a_backup_writes_is_told(pool: StorePool, folder: Path
 
 
 def test_an_empty_backup_that_was_copied_without_folders_is_whole(pool: StorePool, folder: Path) -> None:
-    ops.backup(pool, folder, [], Ways(live=True))
+    ops.backup(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
     assert faults(folder) == []
 
@@ -284,7 +286,7 @@ def test_folders_that_look_like_runs(pool: StorePool, folder: Path) -> None:
 def test_nothing_is_restored_when_one_of_the_stores_exists(pool: StorePool, folder: Path) -> None:
     pool.create("a")
     pool.create("b")
-    ops.backup(pool, folder, ["a", "b"], Ways(live=True))
+    ops.backup(pool, folder, ["a", "b"], BackupOptions(live=True))
     pool.drop("a")
     with pytest.raises(Conflict, match="'b' exists already"):
         ops.restore(pool, folder, ops.sources(folder, None, None, None))
