@@ -9,37 +9,13 @@ import msgspec
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.records import Record, Wrong, edge, node
+from kgserve.model.fields import EDGE, NODE
 
 NODES = "nodes"
 EDGES = "edges"
 
-NODE_COLUMNS = (
-    "id",
-    "type",
-    "content",
-    "attributes",
-    "version",
-    "created_at",
-    "updated_at",
-    "summary",
-    "tags",
-    "freshness_at",
-    "created_by",
-    "valid_from",
-    "valid_to",
-)
-EDGE_COLUMNS = (
-    "from",
-    "to",
-    "relation_type",
-    "weight",
-    "attributes",
-    "version",
-    "ordinal",
-    "created_by",
-    "valid_from",
-    "valid_to",
-)
+NODE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
+EDGE_COLUMNS = tuple(field.wire for field in EDGE.exchanged)
 
 _decode = json_decoder(Any).decode
 _encode = msgspec.json.Encoder().encode
@@ -93,6 +69,6 @@ def _check(name: str, columns: list[str], known: tuple[str, ...]) -> None:
             raise InvalidInput(f"{name}: column {column!r} is there twice")
 
 
-def tags_text(tags: list[str]) -> str:
+def tags_text(tags: list[str] | None) -> str:
     """Tags in one cell: a JSON array; nothing when there are none."""
     return _encode(tags).decode() if tags else ""

@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 from kgserve.errors import InvalidInput
 from kgserve.formats.columns import BadCell, parsed
 from kgserve.formats.records import Part, Record, Wrong, edge, node
-from kgserve.model.requests import MAX_SUMMARY_BYTES
+from kgserve.model.fields import MAX_SUMMARY_BYTES
 
 Tables = Mapping[str, frozenset[str]]
 """The columns of each table of a file, by its name."""

@@ -42,12 +42,7 @@ _RELATIONS = ("relation_type", "label", "edge label", "type", "relationship", "i
 _INTEGERS = frozenset({"int", "long", "integer"})
 _REALS = frozenset({"float", "double"})
 _NO_TEXTS = _INTEGERS | _REALS | {"boolean"}
-_OURS_TOO = {
-    "created_by": "created_by",
-    "valid_from": "valid_from",
-    "valid_to": "valid_to",
-    "summary": "summary",
-}
+_OURS_TOO = frozenset({"created_by", "valid_from", "valid_to", "summary"})
 
 
 def ours(element: Element) -> dict[str, Any]:

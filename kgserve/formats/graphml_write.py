@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, BinaryIO, NamedTuple
@@ -17,36 +18,23 @@ from kgserve.decoding import json_decoder
 from kgserve.formats.columns import tags_text
 from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord
 from kgserve.formats.xml_text import xml_text
+from kgserve.model.fields import EDGE, NODE, REAL, WHOLE, Field
 
 FORMAT_KEY = "kgserve_format"
 FORMAT = "1"
 MAX_KEYS = 1000
 """Attributes that get a key of their own; those beyond are in the JSON of ``attributes``."""
 
-NODE_FIELDS = {
-    "type": "string",
-    "content": "string",
-    "version": "long",
-    "created_at": "string",
-    "updated_at": "string",
-    "summary": "string",
-    "tags": "string",
-    "freshness_at": "string",
-    "created_by": "string",
-    "valid_from": "string",
-    "valid_to": "string",
-    "attributes": "string",
-}
-EDGE_FIELDS = {
-    "relation_type": "string",
-    "weight": "double",
-    "version": "long",
-    "ordinal": "long",
-    "created_by": "string",
-    "valid_from": "string",
-    "valid_to": "string",
-    "attributes": "string",
-}
+
+def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
+    """What the fields that are data are called, and their types."""
+    kinds = {field.wire: _KINDS.get(field.type, "string") for field in fields if field.wire not in _ENDS}
+    return kinds | {"attributes": kinds.pop("attributes")}
+
+
+_KINDS = {WHOLE: "long", REAL: "double"}
+_ENDS = {"id", "from", "to"}
+NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged), _kinds(EDGE.exchanged)
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
@@ -108,44 +96,29 @@ def _declared(name: str, key: Key, content: str = "") -> str:
 
 
 def _node(node: NodeRecord, keys: _Keys) -> str:
-    fields = {
-        "type": node.type,
-        "version": node.version,
-        "created_at": node.created_at,
-        "updated_at": node.updated_at,
-        "summary": node.summary,
-        "tags": tags_text(node.tags),
-        "freshness_at": node.freshness_at,
-        "created_by": node.created_by,
-        "valid_from": node.valid_from,
-        "valid_to": node.valid_to,
-    }
     parts = [f'<node id="{xml_text(node.id)}">', _data("node.content", node.content)]
-    parts += _fields("node", fields)
+    parts += _fields("node", zip(_NODE_DATA, _data_of_node(node), strict=True))
     parts += _attributes("node", node.attributes, NODE_FIELDS, keys)
     return "".join([*parts, "</node>\n"])
 
 
 def _edge(edge: EdgeRecord, keys: _Keys) -> str:
-    fields = {
-        "relation_type": edge.relation_type,
-        "weight": repr(edge.weight),
-        "version": edge.version,
-        "ordinal": edge.ordinal,
-        "created_by": edge.created_by,
-        "valid_from": edge.valid_from,
-        "valid_to": edge.valid_to,
-    }
     parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(edge.target)}">']
-    parts += _fields("edge", fields)
+    parts += _fields("edge", zip(_EDGE_DATA, _data_of_edge(edge), strict=True))
     parts += _attributes("edge", edge.attributes, EDGE_FIELDS, keys)
     return "".join([*parts, "</edge>\n"])
 
 
-def _fields(of: str, fields: dict[str, str | int | None]) -> Iterator[str]:
-    for name, value in fields.items():
-        if value is not None and value != "":
-            yield _data(f"{of}.{name}", str(value))
+_NODE_DATA = tuple(name for name in NODE_FIELDS if name not in {"content", "attributes"})
+_EDGE_DATA = tuple(name for name in EDGE_FIELDS if name != "attributes")
+_data_of_node, _data_of_edge = attrgetter(*_NODE_DATA), attrgetter(*_EDGE_DATA)
+
+
+def _fields(of: str, fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for name, value in fields:
+        text = tags_text(value) if name == "tags" else value
+        if text is not None and text != "":
+            yield _data(f"{of}.{name}", str(text))
 
 
 def _data(key: str, text: str) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any, cast
 
 import msgspec
 
 from kgserve.decoding import json_decoder
+from kgserve.model.fields import EDGE, NODE, EdgeExtrasInput, NodeExtrasInput, names
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 TARGET_BYTES = 1 << 20
 """Lines are decoded in batches of about this size, however large the blocks are that they come in."""
 
 
-class NodeRecord(msgspec.Struct, tag="node", tag_field="kind", gc=False):
+class NodeRecord(NodeExtrasInput, tag="node", tag_field="kind", gc=False):
     """A node's line; ``attributes`` is JSON text."""
 
     id: str
@@ -24,15 +26,9 @@ class NodeRecord(msgspec.Struct, tag="node", tag_field="kind", gc=False):
     version: int | None = None
     created_at: str | None = None
     updated_at: str | None = None
-    summary: str = ""
-    tags: list[str] = []
-    freshness_at: str | None = None
-    created_by: str = ""
-    valid_from: str | None = None
-    valid_to: str | None = None
 
 
-class EdgeRecord(msgspec.Struct, tag="edge", tag_field="kind", gc=False):
+class EdgeRecord(EdgeExtrasInput, tag="edge", tag_field="kind", gc=False):
     """An edge's line; ``attributes`` is JSON text."""
 
     source: str = msgspec.field(name="from")
@@ -41,10 +37,17 @@ class EdgeRecord(msgspec.Struct, tag="edge", tag_field="kind", gc=False):
     weight: float = 1.0
     attributes: msgspec.Raw = EMPTY_OBJECT
     version: int | None = None
-    ordinal: int | None = None
-    created_by: str = ""
-    valid_from: str | None = None
-    valid_to: str | None = None
+
+
+values_of_node: Callable[[NodeRecord], tuple[Any, ...]] = attrgetter(*names(NODE.exchanged))
+"""What a line says, in the order of its fields; None and "" for what it leaves out."""
+values_of_edge: Callable[[EdgeRecord], tuple[Any, ...]] = attrgetter(*names(EDGE.exchanged))
+"""The same for an edge."""
+
+
+def json_text(raw: msgspec.Raw) -> str:
+    """JSON that is kept as it came, as text."""
+    return bytes(raw).decode()
 
 
 _decode = json_decoder(NodeRecord | EdgeRecord).decode_lines

@@ -11,7 +11,7 @@ from kgserve.http import examples
 from kgserve.http.operation import READ, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import service_of
-from kgserve.model.requests import MAX_ID_BYTES
+from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.schema import MAX_TAGS_LISTED, SchemaDescription, TagList
 from kgserve.ops import schema as ops
 

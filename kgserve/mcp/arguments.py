@@ -16,10 +16,10 @@ import msgspec
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.faults import place_of
+from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import (
     MAX_CYPHER_ROWS,
     MAX_DEPTH,
-    MAX_ID_BYTES,
     MAX_TRAVERSED_NODES,
     AsOfText,
     Direction,

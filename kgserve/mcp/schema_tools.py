@@ -11,7 +11,7 @@ from kgserve.mcp.arguments import Arguments
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
 from kgserve.model import schema
-from kgserve.model.requests import MAX_ID_BYTES
+from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.ops import schema as ops
 
 

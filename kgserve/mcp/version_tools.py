@@ -15,7 +15,7 @@ from kgserve.mcp.lines import facts, moment
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Pending, Reply, Work
 from kgserve.model.answers import Node
-from kgserve.model.requests import MAX_ID_BYTES, MAX_TAGS
+from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-_Text = str | msgspec.UnsetType
-_Flag = bool | msgspec.UnsetType
+from kgserve.model.fields import EdgeExtrasShown, NodeExtrasShown
 
 
-class Node(msgspec.Struct, kw_only=True):
+class Node(NodeExtrasShown):
     """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one.
 
     What comes after ``updated_at`` is absent where it was not set. ``stale``: ``freshness_at`` is past. ``conflicts``:
@@ -26,15 +25,6 @@ class Node(msgspec.Struct, kw_only=True):
     sequence: int
     created_at: str
     updated_at: str
-    summary: _Text = msgspec.UNSET
-    tags: list[str] | msgspec.UnsetType = msgspec.UNSET
-    freshness_at: _Text = msgspec.UNSET
-    stale: _Flag = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
-    conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
-    superseded_by: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReachedNode(Node, kw_only=True):
@@ -43,7 +33,7 @@ class ReachedNode(Node, kw_only=True):
     depth: int
 
 
-class Edge(msgspec.Struct, kw_only=True):
+class Edge(EdgeExtrasShown):
     """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` names it in a URL.
 
     What comes after ``sequence`` is absent where it was not set.
@@ -57,10 +47,6 @@ class Edge(msgspec.Struct, kw_only=True):
     attributes: dict[str, Any]
     version: int
     sequence: int
-    ordinal: int | msgspec.UnsetType = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
 
 
 class Skipped(msgspec.Struct, kw_only=True):

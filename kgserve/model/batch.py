@@ -2,89 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 
-from kgserve.model.rows import EdgeExtras, EdgeKey, NodeExtras
-
-Moment = int | None | msgspec.UnsetType
-"""A time to store, None to have none, UNSET to keep what is stored."""
-_Value = TypeVar("_Value")
-
-
-class NodeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of a node to write. ``created_by`` is not kept: it is of this state alone."""
-
-    summary: str | None = None
-    tags: tuple[str, ...] | None = None
-    freshness_at: Moment = msgspec.UNSET
-    created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-
-    @property
-    def says_any(self) -> bool:
-        """Whether a node without extras has some once this is written."""
-        return self.onto(NodeExtras()) != NodeExtras()
-
-    def onto(self, old: NodeExtras) -> NodeExtras:
-        """What is stored once this is written, without conflicts."""
-        return NodeExtras(
-            old.summary if self.summary is None else self.summary,
-            old.tags if self.tags is None else self.tags,
-            given(self.freshness_at, old.freshness_at),
-            self.created_by,
-            given(self.valid_from, old.valid_from),
-            given(self.valid_to, old.valid_to),
-        )
-
-    def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        if earlier is None:
-            return self
-        return NodeExtrasPut(
-            earlier.summary if self.summary is None else self.summary,
-            earlier.tags if self.tags is None else self.tags,
-            given(self.freshness_at, earlier.freshness_at),
-            self.created_by or earlier.created_by,
-            given(self.valid_from, earlier.valid_from),
-            given(self.valid_to, earlier.valid_to),
-        )
-
-
-class EdgeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of an edge to write."""
-
-    ordinal: int | None = None
-    created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-
-    def onto(self, old: EdgeExtras) -> EdgeExtras:
-        """What is stored once this is written."""
-        return EdgeExtras(
-            old.ordinal if self.ordinal is None else self.ordinal,
-            self.created_by,
-            given(self.valid_from, old.valid_from),
-            given(self.valid_to, old.valid_to),
-        )
-
-    def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        if earlier is None:
-            return self
-        return EdgeExtrasPut(
-            earlier.ordinal if self.ordinal is None else self.ordinal,
-            self.created_by or earlier.created_by,
-            given(self.valid_from, earlier.valid_from),
-            given(self.valid_to, earlier.valid_to),
-        )
-
-
-def given(value: _Value | msgspec.UnsetType, otherwise: _Value) -> _Value:
-    """A value, if there is one."""
-    return otherwise if value is msgspec.UNSET else value
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.model.rows import EdgeKey
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):

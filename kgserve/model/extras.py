@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from kgserve.model.batch import EdgeExtrasPut, NodeExtrasPut, NodePut
-from kgserve.model.rows import EdgeExtras, NodeExtras, NodeRow
-
-NO_EXTRAS = NodeExtras()
-NO_EDGE_EXTRAS = EdgeExtras()
+from kgserve.model.batch import NodePut
+from kgserve.model.fields import NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.rows import NodeRow
 
 
 def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
@@ -19,8 +17,8 @@ def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras
 
 def put_again(row: NodeRow) -> NodePut:
     """A put that makes a node what it was in a state, by whoever writes it now."""
-    old = row.extras or NO_EXTRAS
-    extras = NodeExtrasPut(old.summary, old.tags, old.freshness_at, "", old.valid_from, old.valid_to)
+    values = msgspec.structs.astuple(row.extras or NO_EXTRAS)[: len(NodeExtrasPut.__struct_fields__)]
+    extras = msgspec.structs.replace(NodeExtrasPut(*values), created_by="")
     return NodePut(0, row.id, row.type, row.content, row.attributes, extras=extras)
 
 

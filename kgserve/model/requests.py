@@ -9,17 +9,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-MAX_ID_BYTES = 512
-MAX_CONTENT_BYTES = 1 << 20
-MAX_ATTRIBUTES_BYTES = 256 << 10
+from kgserve.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
+
 MAX_ATTRIBUTES_DEPTH = 64
 MAX_DEPTH = 10
 MAX_TRAVERSED_NODES = 10_000
 MAX_CYPHER_ROWS = 100_000
-
-MAX_SUMMARY_BYTES = 4096
-MAX_TAGS = 100
-MAX_ORDINAL = 1 << 53
 
 MAX_SEQUENCE = 10**18 - 1
 AsOfText = Annotated[
@@ -44,45 +39,18 @@ _Attributes = Annotated[
     msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Weight = Annotated[float | None, msgspec.Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
-_Summary = Annotated[
-    str | None, msgspec.Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
-]
-_Tags = (
-    Annotated[
-        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]],
-        msgspec.Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
-    ]
-    | None
-)
-_Moment = Annotated[str, msgspec.Meta(max_length=64)]
-_Fresh = Annotated[_Moment, msgspec.Meta(description="Stale from then on (RFC 3339); empty: none")] | None
-_Start = Annotated[_Moment, msgspec.Meta(description="True from then on (RFC 3339); empty: none")] | None
-_End = Annotated[_Moment, msgspec.Meta(description="True until then (RFC 3339); empty: none")] | None
-_Author = (
-    Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
-)
-_Ordinal = (
-    Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")]
-    | None
-)
 
 
-class NodeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeInput(NodeExtrasInput, forbid_unknown_fields=True):
     """A node to create or update. ``type`` may be left out for a node that exists."""
 
     id: _Id
     type: _Label | None = None
     content: _Content = None
     attributes: _Attributes = None
-    summary: _Summary = None
-    tags: _Tags = None
-    freshness_at: _Fresh = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
 
 
-class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
     """An edge to create or update; one edge per source, target and relation type."""
 
     source: _Id = msgspec.field(name="from")
@@ -90,10 +58,6 @@ class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relation_type: _Label
     weight: _Weight = None
     attributes: _Attributes = None
-    ordinal: _Ordinal = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from kgserve.model.fields import EdgeExtras, NodeExtras
+
 EMPTY_OBJECT = "{}"
 
 EdgeKey = tuple[str, str, str]
 """Source id, target id, relation type: at most one edge has it."""
-
-
-class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The fields that most entities have no use for. Times are microseconds since 1970.
-
-    ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
-    before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
-    """
-
-    summary: str = ""
-    tags: tuple[str, ...] = ()
-    freshness_at: int | None = None
-    created_by: str = ""
-    valid_from: int | None = None
-    valid_to: int | None = None
-    conflicts: tuple[int, ...] = ()
-
-
-class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
-
-    ordinal: int | None = None
-    created_by: str = ""
-    valid_from: int | None = None
-    valid_to: int | None = None
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,8 @@ import msgspec
 from kgserve.errors import Conflict
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.extras import conflicts, edge_extras, node_extras
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import EdgeExtras, NodeExtras
+from kgserve.model.rows import EdgeRow, NodeRow
 
 MAX_NAMED = 10
 MAX_HEADS = 100

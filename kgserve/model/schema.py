@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kgserve.model.fields import NodeExtrasShown
+
 MAX_KINDS = 100
 MAX_PREFIXES = 100
 MAX_TAGS_LISTED = 100
@@ -53,29 +55,17 @@ class TagList(msgspec.Struct, kw_only=True):
     tags: list[TagFreq]
 
 
-_Text = str | msgspec.UnsetType
-
-
-class ListedNode(msgspec.Struct, kw_only=True):
+class ListedNode(NodeExtrasShown):
     """A node of a list. ``content`` and ``attributes`` are absent in a compact one, and so is what is not said here."""
 
     id: str
     type: str
-    content: _Text = msgspec.UNSET
-    attributes: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     version: int
     sequence: int
     created_at: str
     updated_at: str
-    summary: _Text = msgspec.UNSET
-    tags: list[str] | msgspec.UnsetType = msgspec.UNSET
-    freshness_at: _Text = msgspec.UNSET
-    stale: bool | msgspec.UnsetType = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
-    conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
-    superseded_by: int | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    attributes: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ListedPage(msgspec.Struct, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kgserve.model.requests import MAX_ID_BYTES
+from kgserve.model.fields import MAX_ID_BYTES
 
 MAX_NAME_BYTES = 512
 MAX_KINDS = 1_000

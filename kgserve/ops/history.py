@@ -26,6 +26,7 @@ from kgserve.model.answers import (
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet
 from kgserve.model.extras import conflicts, put_again
+from kgserve.model.fields import AUTHOR, NODE, names
 from kgserve.model.requests import RevertRequest
 from kgserve.model.rows import NodeRow
 from kgserve.model.store_settings import PruneAnswer, PruneRequest
@@ -38,7 +39,7 @@ from kgserve.ops.validate import Faults, check_label
 from kgserve.store.pool import StorePool
 from kgserve.views.historian import DAY, Historian, HistoryFollower
 
-_EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
+_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
 MAX_STATES = 200
 MAX_CHANGES = 200
 MAX_ROWS_OF_CHANGES = 20_000

@@ -12,6 +12,7 @@ from kgserve.catalog.catalog import Catalog
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import Node, NodeAnswer, NodePage
+from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
 from kgserve.model.schema import ListedNode, ListedPage
@@ -185,19 +186,11 @@ def _checked(wanted: NodeList) -> Place:
 
 
 def _compact(node: Node) -> ListedNode:
-    return ListedNode(
-        id=node.id,
-        type=node.type,
-        version=node.version,
-        sequence=node.sequence,
-        created_at=node.created_at,
-        updated_at=node.updated_at,
-        summary=node.summary,
-        tags=node.tags,
-        stale=node.stale,
-        valid_from=node.valid_from,
-        valid_to=node.valid_to,
-    )
+    return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
+
+
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
 def _encode(place: Place) -> str:

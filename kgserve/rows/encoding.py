@@ -6,24 +6,40 @@ but whether it has extras at all, which is one of its flags.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
+from typing import Any, TypeVar
 
 import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.model.edge_ids import edge_id
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import (
+    EDGE,
+    NO_EDGE_EXTRAS,
+    NO_EXTRAS,
+    NODE,
+    TIME,
+    EdgeExtras,
+    EdgeExtrasInput,
+    EdgeExtrasShown,
+    Field,
+    NodeExtras,
+    NodeExtrasInput,
+    NodeExtrasShown,
+)
+from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.times import format_time, microseconds_of
 
 EXTRAS, DATED, FRESH, ORDINAL = 1, 2, 4, 8
 """Flags of a row: it has extras, says when it is true, says when it goes stale, has a place among its siblings."""
 
 _UNSET = msgspec.UNSET
-_Text = str | msgspec.UnsetType
+_Read = TypeVar("_Read")
 
 
-class NodeFields(msgspec.Struct, gc=False):
+class NodeFields(NodeExtrasShown, gc=False):
     """As `kgserve.model.answers.Node`, with attributes that are JSON already."""
 
     id: str
@@ -34,17 +50,9 @@ class NodeFields(msgspec.Struct, gc=False):
     sequence: int
     created_at: str
     updated_at: str
-    summary: _Text = _UNSET
-    tags: tuple[str, ...] | msgspec.UnsetType = _UNSET
-    freshness_at: _Text = _UNSET
-    stale: bool | msgspec.UnsetType = _UNSET
-    created_by: _Text = _UNSET
-    valid_from: _Text = _UNSET
-    valid_to: _Text = _UNSET
-    conflicts: tuple[int, ...] | msgspec.UnsetType = _UNSET
 
 
-class EdgeFields(msgspec.Struct, gc=False):
+class EdgeFields(EdgeExtrasShown, gc=False):
     """As `kgserve.model.answers.Edge`, with attributes that are JSON already."""
 
     id: str
@@ -55,10 +63,29 @@ class EdgeFields(msgspec.Struct, gc=False):
     attributes: msgspec.Raw
     version: int
     sequence: int
-    ordinal: int | msgspec.UnsetType = _UNSET
-    created_by: _Text = _UNSET
-    valid_from: _Text = _UNSET
-    valid_to: _Text = _UNSET
+
+
+class ExportedNode(NodeExtrasInput, tag="node", tag_field="kind", omit_defaults=True):
+    """A node as a line of an export, with attributes that are JSON already."""
+
+    id: str
+    type: str
+    content: str
+    attributes: msgspec.Raw
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class ExportedEdge(EdgeExtrasInput, tag="edge", tag_field="kind", omit_defaults=True):
+    """An edge as a line of an export, with attributes that are JSON already."""
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    relation_type: str
+    weight: float
+    attributes: msgspec.Raw
+    version: int
 
 
 class RowsDamaged(Exception):
@@ -68,6 +95,8 @@ class RowsDamaged(Exception):
 _encode = msgspec.json.Encoder().encode
 _decode_node = json_decoder(NodeFields).decode
 _decode_edge = json_decoder(EdgeFields).decode
+_export_node = json_decoder(ExportedNode).decode
+_export_edge = json_decoder(ExportedEdge).decode
 # Rows that were written together have their times in common.
 _text_of = lru_cache(maxsize=4096)(format_time)
 
@@ -106,7 +135,7 @@ def encode_node(row: NodeRow) -> bytes:
         _text_of(row.updated_at),
     )
     if row.extras is not None:
-        _add_extras(node, row.extras)
+        _show(node, row.extras, _OF_NODE)
     return _encode(node)[:-1]
 
 
@@ -123,42 +152,48 @@ def encode_edge(row: EdgeRow) -> bytes:
         row.sequence,
     )
     if row.extras is not None:
-        if row.extras.ordinal is not None:
-            edge.ordinal = row.extras.ordinal
-        _add_author_and_validity(edge, row.extras)
+        _show(edge, row.extras, _OF_EDGE)
     return _encode(edge)
 
 
-def node_fields(data: bytes) -> NodeFields:
-    """The fields of an open node. Raises RowsDamaged."""
-    try:
-        return _decode_node(data + b"}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RowsDamaged(f"a node cannot be read: {error}") from error
+def exported_node(data: bytes) -> ExportedNode:
+    """The line of an open node. Raises RowsDamaged."""
+    return _read(_export_node, data + b"}")
 
 
-def edge_fields(data: bytes) -> EdgeFields:
-    """The fields of an edge. Raises RowsDamaged."""
+def exported_edge(data: bytes) -> ExportedEdge:
+    """The line of an edge. Raises RowsDamaged."""
+    return _read(_export_edge, data)
+
+
+def node_line(row: NodeRow) -> ExportedNode:
+    """The line of a node."""
+    times = format_time(row.created_at), format_time(row.updated_at)
+    line = ExportedNode(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
+    if row.extras is not None:
+        _show(line, row.extras, _OF_EXPORTED_NODE)
+    return line
+
+
+def edge_line(row: EdgeRow) -> ExportedEdge:
+    """The line of an edge."""
+    line = ExportedEdge(*row.key, row.weight, msgspec.Raw(row.attributes), row.version)
+    if row.extras is not None:
+        _show(line, row.extras, _OF_EDGE)
+    return line
+
+
+def _read(decode: Callable[[bytes], _Read], data: bytes) -> _Read:
     try:
-        return _decode_edge(data)
+        return decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RowsDamaged(f"an edge cannot be read: {error}") from error
+        raise RowsDamaged(f"a row cannot be read: {error}") from error
 
 
 def decode_node(data: bytes, flags: int) -> NodeRow:
     """The inverse of `encode_node`."""
-    node = node_fields(data)
-    extras = None
-    if flags & EXTRAS:
-        extras = NodeExtras(
-            node.summary or "",
-            node.tags or (),
-            _micros(node.freshness_at),
-            node.created_by or "",
-            _micros(node.valid_from),
-            _micros(node.valid_to),
-            node.conflicts or (),
-        )
+    node = _read(_decode_node, data + b"}")
+    extras = NodeExtras(*_values(node, _OF_NODE)) if flags & EXTRAS else None
     return NodeRow(
         node.id,
         node.type,
@@ -174,11 +209,8 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
 
 def decode_edge(data: bytes, flags: int) -> EdgeRow:
     """The inverse of `encode_edge`."""
-    edge = edge_fields(data)
-    extras = None
-    if flags & EXTRAS:
-        ordinal = None if edge.ordinal is _UNSET else edge.ordinal
-        extras = EdgeExtras(ordinal, edge.created_by or "", _micros(edge.valid_from), _micros(edge.valid_to))
+    edge = _read(_decode_edge, data)
+    extras = EdgeExtras(*_values(edge, _OF_EDGE)) if flags & EXTRAS else None
     attributes = str(edge.attributes, "utf-8")
     return EdgeRow(
         edge.source, edge.target, edge.relation_type, edge.weight, attributes, edge.version, edge.sequence, extras
@@ -187,31 +219,36 @@ def decode_edge(data: bytes, flags: int) -> EdgeRow:
 
 def with_staleness(data: bytes, now: int) -> bytes:
     """An open node that says when it goes stale, with whether it is at a moment in microseconds."""
-    node = node_fields(data)
-    node.stale = (_micros(node.freshness_at) or 0) <= now
+    node = _read(_decode_node, data + b"}")
+    node.stale = not isinstance(node.freshness_at, str) or _time_of(node.freshness_at) <= now
     return _encode(node)[:-1]
 
 
-def _add_extras(node: NodeFields, extras: NodeExtras) -> None:
-    if extras.summary:
-        node.summary = extras.summary
-    if extras.tags:
-        node.tags = extras.tags
-    if extras.freshness_at is not None:
-        node.freshness_at = format_time(extras.freshness_at)
-    if extras.conflicts:
-        node.conflicts = extras.conflicts
-    _add_author_and_validity(node, extras)
+_Extra = tuple[str, Any, bool]
+"""The name of an extra, its value where there is nothing to say, and whether it is a time."""
 
 
-def _add_author_and_validity(encoded: NodeFields | EdgeFields, extras: NodeExtras | EdgeExtras) -> None:
-    if extras.created_by:
-        encoded.created_by = extras.created_by
-    if extras.valid_from is not None:
-        encoded.valid_from = format_time(extras.valid_from)
-    if extras.valid_to is not None:
-        encoded.valid_to = format_time(extras.valid_to)
+def _extras(fields: tuple[Field, ...], empty: NodeExtras | EdgeExtras) -> tuple[_Extra, ...]:
+    values = zip(fields, msgspec.structs.astuple(empty), strict=True)
+    return tuple((field.name, value, field.type is TIME) for field, value in values)
 
 
-def _micros(text: _Text) -> int | None:
-    return _time_of(text) if isinstance(text, str) else None
+_OF_NODE, _OF_EDGE = _extras(NODE.extras, NO_EXTRAS), _extras(EDGE.extras, NO_EDGE_EXTRAS)
+_OF_EXPORTED_NODE = tuple(known for known, field in zip(_OF_NODE, NODE.extras, strict=True) if not field.is_own)
+_Encoded = NodeFields | EdgeFields | ExportedNode | ExportedEdge
+
+
+def _show(encoded: _Encoded, extras: NodeExtras | EdgeExtras, known: tuple[_Extra, ...]) -> None:
+    for value, (name, nothing, is_time) in zip(msgspec.structs.astuple(extras), known, strict=False):
+        if value != nothing:
+            setattr(encoded, name, format_time(value) if is_time else value)
+
+
+def _values(encoded: NodeFields | EdgeFields, known: tuple[_Extra, ...]) -> Iterator[Any]:
+    """The inverse of `_show`: the values of extras in order."""
+    for name, nothing, is_time in known:
+        value = getattr(encoded, name)
+        if value is _UNSET:
+            yield nothing
+        else:
+            yield _time_of(value) if is_time else tuple(value) if nothing == () else value

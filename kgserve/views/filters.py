@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kgserve.model.rows import NodeExtras, NodeRow
+from kgserve.model.fields import NodeExtras
+from kgserve.model.rows import NodeRow
 
 
 class Marks(msgspec.Struct, frozen=True, array_like=True):

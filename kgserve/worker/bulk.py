@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kgserve.arrow import pa, pq
+from kgserve.journal.snapshot import are_whole
 from kgserve.model.change import StoreState
-from kgserve.model.columns import NODE_FIELDS
-from kgserve.worker import projection
+from kgserve.model.fields import EDGE, ENDS, NODE, names
 from kgserve.worker.copying import copy
 from kgserve.worker.session import Session
 
@@ -38,10 +38,10 @@ def load(session: Session, folder: Path, state: StoreState, group_bytes: int) ->
     only_fields = session.whole and not are_whole(folder)
     # Copying nothing still costs 2 MB of file.
     if state.nodes:
-        fields = f"({projection.NODE_FIELDS.replace('e.', '')})" if only_fields else ""
+        fields = f"({', '.join(names(NODE.plain))})" if only_fields else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({projection.EDGE_FIELDS.replace('k.', '')})" if only_fields else ""
+        fields = f"({', '.join(names(EDGE.plain[ENDS:]))})" if only_fields else ""
         session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 
@@ -52,11 +52,6 @@ def edge_memory(folder: Path) -> int:
             _EDGE_FACTOR * sum(size for _rows, size in _groups(parquet.metadata))
             + _EDGE_BYTES * parquet.metadata.num_rows
         )
-
-
-def are_whole(folder: Path) -> bool:
-    """Whether a folder of rows has columns for extras."""
-    return len(pq.read_schema(folder / "nodes.parquet")) > NODE_FIELDS
 
 
 def _load_nodes(session: Session, folder: Path, statement: str, group_bytes: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from kgserve.engine.protocol import FileOptions
 from kgserve.errors import EngineFailed
+from kgserve.journal.snapshot import are_whole
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.worker import bulk, schema
@@ -54,7 +55,7 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, *, wh
     cache_bytes = _BUILDING_BYTES + bulk.edge_memory(rows)
     database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = Session(database, whole=whole or bulk.are_whole(rows))
+        session = Session(database, whole=whole or are_whole(rows))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
         schema.create(session)

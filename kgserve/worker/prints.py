@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from kgserve.arrow import pa, pc
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, WHOLES, Field
 from kgserve.worker import projection
 from kgserve.worker.projection import Query
 from kgserve.worker.session import Session
@@ -27,39 +28,26 @@ class Kind(msgspec.Struct, frozen=True):
     new: Query
 
 
-# The hash of an empty list is that of null.
+def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, LiteralString]:
+    return {field.name: _look(f"{row}.{field.name}", field) for field in fields if field.name != "version"}
+
+
+def _look(value: LiteralString, field: Field) -> LiteralString:
+    if field.type in {TEXTS, WHOLES}:
+        # The hash of an empty list is that of null.
+        return f"hash({value}), size({value})"
+    return f"hash({value})" if field.type is TEXT else value
+
+
 NODES = Kind(
     "MATCH (e:Entity) RETURN offset(id(e)), e.version",
-    {
-        "type": "hash(e.type)",
-        "content": "hash(e.content)",
-        "attributes": "hash(e.attributes)",
-        "sequence": "e.sequence",
-        "created_at": "e.created_at",
-        "updated_at": "e.updated_at",
-        "summary": "hash(e.summary)",
-        "tags": "hash(e.tags), size(e.tags)",
-        "freshness_at": "e.freshness_at",
-        "created_by": "hash(e.created_by)",
-        "valid_from": "e.valid_from",
-        "valid_to": "e.valid_to",
-        "conflicts": "hash(e.conflicts), size(e.conflicts)",
-    },
+    _columns("e", NODE.whole[1:]),
     projection.nodes("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
     projection.nodes("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
 )
 EDGES = Kind(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
-    {
-        "relation_type": "hash(k.relation_type)",
-        "weight": "k.weight",
-        "attributes": "hash(k.attributes)",
-        "sequence": "k.sequence",
-        "ordinal": "k.ordinal",
-        "created_by": "hash(k.created_by)",
-        "valid_from": "k.valid_from",
-        "valid_to": "k.valid_to",
-    },
+    _columns("k", EDGE.whole[ENDS:]),
     projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
     projection.edges("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
 )

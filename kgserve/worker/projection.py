@@ -10,14 +10,13 @@ from typing import LiteralString
 
 import msgspec
 
+from kgserve.model.fields import EDGE, ENDS, NODE, names
 from kgserve.worker.session import Session
 
-NODE_FIELDS = "e.id, e.type, e.content, e.attributes, e.version, e.sequence, e.created_at, e.updated_at"
-NODE_EXTRAS = "e.summary, e.tags, e.freshness_at, e.created_by, e.valid_from, e.valid_to, e.conflicts"
-EDGE_FIELDS = "k.relation_type, k.weight, k.attributes, k.version, k.sequence"
-EDGE_EXTRAS = "k.ordinal, k.created_by, k.valid_from, k.valid_to"
-WHOLE_NODE: LiteralString = f"{NODE_FIELDS}, {NODE_EXTRAS}"
-WHOLE_EDGE: LiteralString = f"{EDGE_FIELDS}, {EDGE_EXTRAS}"
+NODE_FIELDS: LiteralString = ", ".join(f"e.{name}" for name in names(NODE.plain))
+EDGE_FIELDS: LiteralString = ", ".join(f"k.{name}" for name in names(EDGE.plain[ENDS:]))
+WHOLE_NODE: LiteralString = ", ".join(f"e.{name}" for name in names(NODE.whole))
+WHOLE_EDGE: LiteralString = ", ".join(f"k.{name}" for name in names(EDGE.whole[ENDS:]))
 
 
 class Query(msgspec.Struct, frozen=True):

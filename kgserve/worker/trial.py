@@ -15,8 +15,8 @@ from kgserve.arrow import pa, pc
 from kgserve.cypher.reach import Reach
 from kgserve.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.journal import snapshot
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.fields import EDGE, NODE, names
+from kgserve.model.rows import EdgeKey
 from kgserve.worker import dumping
 from kgserve.worker.prints import (
     EDGES,
@@ -40,8 +40,8 @@ MOST_COMPARED = 100_000_000
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
-_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
-_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_NODE_FIELDS = names(NODE.whole)
+_EDGE_FIELDS = names(EDGE.whole)
 
 
 class Comparison:
@@ -123,7 +123,7 @@ class Comparison:
         for session in (self._before, self._session):
             folder = _fresh(Path(self._asked.folder) / "rows")
             write(session, folder)
-            tables.append(_plain(snapshot.table(folder / name, list(_fields(kind))), kind))
+            tables.append(_plain(snapshot.table(folder / name), kind))
             shutil.rmtree(folder)
         return tables[0], tables[1]
 

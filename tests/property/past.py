@@ -14,7 +14,8 @@ import pytest
 
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.model.answers import Edge
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.requests import RevertRequest, TraverseRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes
+from kgserve.model.fields import EdgeExtras, NodeExtras
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base
 from kgserve.rows.bases import UNSYNCED
 from kgserve.rows.encoding import RowsDamaged

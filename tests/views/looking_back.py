@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from kgserve.model.answers import SearchAnswer
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.requests import SearchRequest
 from kgserve.model.rows import EdgeKey
 from kgserve.model.times import format_time
