@@ -15,7 +15,7 @@ from kgserve.backup import manifest as manifests
 from kgserve.backup.manifest import FORMAT, MANIFEST, STORES, Manifest, StoreNames
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, NotFound
 from kgserve.journal.files import storage_error, sync_folder
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.permissions import close_folder, private_folder
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from kgserve.backup.manifest import Base
 from kgserve.backup.taking import Taken, Taker
 from kgserve.backup.verifying import Verified
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.model.backups import BackupAnswer, BackupFailure, BaseAnswer, StoreBackupAnswer, VerifiedStore
+from kgserve.model.stores import BackupAnswer, BackupFailure, BaseAnswer, StoreBackupAnswer, VerifiedStore
 from kgserve.model.times import format_time
 from kgserve.store.layout import Layout
 

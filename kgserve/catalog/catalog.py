@@ -19,10 +19,7 @@ import msgspec
 from kgserve.catalog import extras, tallies
 from kgserve.catalog import statements as sql
 from kgserve.catalog.listing import list_ids
-from kgserve.model.change import NetChange
-from kgserve.model.listing import Listed, NodeFilter, Place
-from kgserve.model.rows import NodeRow
-from kgserve.model.schema import (
+from kgserve.model.answers import (
     MAX_EXAMPLES,
     MAX_KINDS,
     MAX_PREFIXES,
@@ -32,6 +29,9 @@ from kgserve.model.schema import (
     TagFreq,
     TagPrefixFreq,
 )
+from kgserve.model.change import NetChange
+from kgserve.model.listing import Listed, NodeFilter, Place
+from kgserve.model.rows import NodeRow
 
 _ROWS_AT_ONCE = 5_000
 

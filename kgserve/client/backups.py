@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kgserve.client.wire import Call, Route
-from kgserve.model.backups import (
+from kgserve.model.stores import (
     BackupAnswer,
     BackupRequest,
     RestoreBackupAnswer,

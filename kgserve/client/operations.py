@@ -19,10 +19,12 @@ from kgserve.model.answers import (
     ContextAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    Health,
     ImportAnswer,
     InjectAnswer,
     NodeAnswer,
     NodePage,
+    Ready,
     ReindexAnswer,
     SearchAnswer,
 )
@@ -41,8 +43,7 @@ from kgserve.model.requests import (
     SearchVariant,
     TraverseRequest,
 )
-from kgserve.model.service import Health, Ready
-from kgserve.model.store_answers import DropAnswer, StoreList, StoreStats
+from kgserve.model.stores import DropAnswer, StoreList, StoreStats
 
 MARGIN = 30.0
 """Seconds that an answer may take beyond the time limit of its query: it may wait for its turn."""

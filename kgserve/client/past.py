@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from kgserve.client.wire import Call, Route
-from kgserve.model.answers import ChangesPage, InjectAnswer, NodeHistory, RestoreAnswer
-from kgserve.model.entities import EntityVersion
+from kgserve.model.answers import ChangesPage, EntityVersion, InjectAnswer, NodeHistory, RestoreAnswer
 from kgserve.model.requests import RestoreRequest, RevertRequest
-from kgserve.model.store_settings import PruneAnswer, PruneRequest
+from kgserve.model.stores import PruneAnswer, PruneRequest
 
 _STORE = "/api/memory/{store}"
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgserve.client.wire import Call, Route
-from kgserve.model.store_answers import StoreAnswer
-from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettingsAnswer
+from kgserve.model.stores import ConflictPolicy, Keeping, StoreAnswer, StoreSettingsAnswer
 
 _STORE = "/api/memory/{store}"
 

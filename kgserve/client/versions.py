@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgserve.client.wire import Call, Route
-from kgserve.model.answers import DeleteEdgeAnswer
-from kgserve.model.schema import SchemaDescription, TagList
+from kgserve.model.answers import DeleteEdgeAnswer, SchemaDescription, TagList
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,

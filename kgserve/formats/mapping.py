@@ -21,7 +21,7 @@ from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.columns import BadCell
 from kgserve.formats.csv_pair import Table, real_number, whole_number
 from kgserve.formats.records import Part, Record, Wrong, edge, node
-from kgserve.model.faults import place_of
+from kgserve.model.requests import place_of
 
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]

@@ -15,7 +15,8 @@ from kgserve.http.body import read_json, read_json_if_any
 from kgserve.http.operation import WRITE, Body, Operation, described
 from kgserve.http.parameters import path_text
 from kgserve.http.service import answer, caller_of, service_of
-from kgserve.model.backups import (
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import (
     BackupAnswer,
     BackupRequest,
     RestoreBackupAnswer,
@@ -23,7 +24,6 @@ from kgserve.model.backups import (
     StoreBackupAnswer,
     StoreBackupRequest,
 )
-from kgserve.model.names import check_store_name
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 

@@ -12,7 +12,7 @@ from kgserve.http import examples
 from kgserve.http.operation import READ, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
-from kgserve.model.entities import EntityVersion
+from kgserve.model.answers import EntityVersion
 from kgserve.ops import entities as ops
 
 

@@ -16,7 +16,7 @@ from kgserve.http.operation import ALWAYS, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, service_of
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.ops.events import EventReader, Page, Wanted
 
 if TYPE_CHECKING:

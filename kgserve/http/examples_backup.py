@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
+from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 
 _DIGEST = "3f1d0c5a9be84276a2b7c6d1e0f94853"
 

@@ -12,7 +12,7 @@ from kgserve.http import examples
 from kgserve.http.direct import Call, direct
 from kgserve.http.operation import ALWAYS, Body, Operation, described
 from kgserve.http.service import Answer, service_of
-from kgserve.model.service import Health, Ready
+from kgserve.model.answers import Health, Ready
 from kgserve.ops import health as ops
 
 _HEALTH = Operation(

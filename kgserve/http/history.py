@@ -14,7 +14,7 @@ from kgserve.http.parameters import path_text, query
 from kgserve.http.service import service_of
 from kgserve.model.answers import ChangesPage, InjectAnswer, NodeHistory, RestoreAnswer
 from kgserve.model.requests import RestoreRequest, RevertRequest
-from kgserve.model.store_settings import PruneAnswer, PruneRequest
+from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.ops import history as ops
 from kgserve.ops import past_export
 

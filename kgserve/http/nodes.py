@@ -13,10 +13,9 @@ from kgserve.http.direct import Call, direct
 from kgserve.http.operation import READ, WRITE, Body, Operation, described
 from kgserve.http.parameters import given, path_text, query
 from kgserve.http.service import Answer, service_of
-from kgserve.model.answers import DeleteNodeAnswer, NodeAnswer
+from kgserve.model.answers import DeleteNodeAnswer, ListedPage, NodeAnswer
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import KEPT_AT, VALID_AT, AsOfText
-from kgserve.model.schema import ListedPage
 from kgserve.ops import delete as delete_ops
 from kgserve.ops import history as history_ops
 from kgserve.ops import nodes as ops

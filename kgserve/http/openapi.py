@@ -17,7 +17,7 @@ from kgserve import __version__
 from kgserve.access.door import PUBLIC
 from kgserve.http.operation import KEY, Body, Operation
 from kgserve.http.problem import KINDS, MEDIA_TYPE
-from kgserve.model.service import Problem
+from kgserve.model.answers import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

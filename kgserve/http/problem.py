@@ -26,7 +26,7 @@ from kgserve.errors import (
     Unavailable,
 )
 from kgserve.http.observed import REFUSED
-from kgserve.model.service import Problem
+from kgserve.model.answers import Problem
 
 log = structlog.get_logger()
 

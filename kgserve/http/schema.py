@@ -11,8 +11,8 @@ from kgserve.http import examples
 from kgserve.http.operation import READ, Body, Operation, described
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import service_of
+from kgserve.model.answers import MAX_TAGS_LISTED, SchemaDescription, TagList
 from kgserve.model.fields import MAX_ID_BYTES
-from kgserve.model.schema import MAX_TAGS_LISTED, SchemaDescription, TagList
 from kgserve.ops import schema as ops
 
 

@@ -13,8 +13,14 @@ from kgserve.http.operation import ALWAYS, READ, WRITE, Body, Operation, describ
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
 from kgserve.model.answers import ReindexAnswer
-from kgserve.model.store_answers import DropAnswer, StoreAnswer, StoreList, StoreStats
-from kgserve.model.store_settings import StoreSettingsAnswer, StoreSettingsRequest
+from kgserve.model.stores import (
+    DropAnswer,
+    StoreAnswer,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreSettingsRequest,
+    StoreStats,
+)
 from kgserve.ops import stores as ops
 
 

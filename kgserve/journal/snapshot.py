@@ -19,9 +19,8 @@ from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model import fields
 from kgserve.model.change import StoreState
-from kgserve.model.columns import RowTuple, edge_tuples, node_tuples
 from kgserve.model.digest import from_text, rows_digest, to_text
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, RowTuple, edge_tuples, node_tuples
 
 PREFIX = "snapshot."
 _REMOVED = ".removed"

@@ -17,8 +17,7 @@ import msgspec
 import xxhash
 
 from kgserve.decoding import msgpack_decoder
-from kgserve.model.columns import RowTuple
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple
 
 Row = TypeVar("Row", NodeRow, EdgeRow)
 PARTS = 256

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kgserve.backup.stores import Ways
 from kgserve.errors import InvalidInput
-from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, StoreBackupAnswer, StoreBackupRequest
+from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, StoreBackupAnswer, StoreBackupRequest
 from kgserve.ops import backup as ops
 from kgserve.views.companions import Opened
 

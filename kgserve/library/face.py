@@ -32,7 +32,6 @@ from kgserve.library.methods import (
     store_uploads,
 )
 from kgserve.library.quiet import defer_to_host
-from kgserve.model.backups import StoreBackupRequest
 from kgserve.model.requests import (
     BatchSearchRequest,
     ContextRequest,
@@ -43,7 +42,7 @@ from kgserve.model.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.model.store_settings import PruneRequest, StoreSettingsRequest
+from kgserve.model.stores import PruneRequest, StoreBackupRequest, StoreSettingsRequest
 from kgserve.model.versioned import PutNodeRequest, PutSubgraphRequest, RetireEdgeRequest
 from kgserve.settings import load
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from kgserve.library.work import past
-from kgserve.model.answers import DeleteEdgeAnswer
-from kgserve.model.schema import SchemaDescription, TagList
+from kgserve.model.answers import DeleteEdgeAnswer, SchemaDescription, TagList
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,

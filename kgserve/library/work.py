@@ -18,9 +18,9 @@ from kgserve.client.operations import Paged
 from kgserve.client.settings import chosen
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
-from kgserve.model import answers, store_answers
-from kgserve.model.entities import EntityVersion
-from kgserve.model.faults import place_of
+from kgserve.model import answers
+from kgserve.model import stores as store_model
+from kgserve.model.answers import EntityVersion
 from kgserve.model.requests import (
     BatchSearchRequest,
     ContextRequest,
@@ -31,8 +31,9 @@ from kgserve.model.requests import (
     RevertRequest,
     SearchRequest,
     TraverseRequest,
+    place_of,
 )
-from kgserve.model.store_settings import (
+from kgserve.model.stores import (
     ConflictPolicy,
     Keeping,
     PruneAnswer,
@@ -74,7 +75,7 @@ def read(text: bytes, kind: type[R]) -> R:
         raise InvalidInput(f"this cannot be read as JSON again: {error}") from None
 
 
-def stores(opened: Opened) -> store_answers.StoreList:
+def stores(opened: Opened) -> store_model.StoreList:
     return store_ops.list_stores(opened.pool, opened.indexer, opened.historian)
 
 
@@ -87,7 +88,7 @@ def create(
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     history: Keeping | None = None,
-) -> store_answers.StoreAnswer:
+) -> store_model.StoreAnswer:
     wanted = chosen(
         name=display_name,
         conflict_policy=conflict_policy,
@@ -98,7 +99,7 @@ def create(
     return store_ops.create_store(opened.pool, name, read(json_body(wanted), StoreSettingsRequest))
 
 
-def drop(opened: Opened, name: str, *, confirm: str) -> store_answers.DropAnswer:
+def drop(opened: Opened, name: str, *, confirm: str) -> store_model.DropAnswer:
     return store_ops.drop_store(opened.pool, name, confirm)
 
 
@@ -192,7 +193,7 @@ def cypher_rows(opened: Opened, store: str, request: CypherRequest) -> RowStream
     return stream(opened.pool, store, request, "ndjson")
 
 
-def stats(opened: Opened, store: str) -> store_answers.StoreStats:
+def stats(opened: Opened, store: str) -> store_model.StoreStats:
     return store_ops.stats(opened.pool, store, opened.indexer, opened.historian)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from kgserve.model import answers, store_answers
+from kgserve.model import answers, stores
 
 More = Annotated[str | msgspec.UnsetType, msgspec.Meta(description="What was left out or shortened, and how to get it")]
 
@@ -36,7 +36,7 @@ class Entity(answers.NodeAnswer, kw_only=True):
     more: More = msgspec.UNSET
 
 
-class Stores(store_answers.StoreList, kw_only=True):
+class Stores(stores.StoreList, kw_only=True):
     """A page of the stores by name; ``count`` is that of all."""
 
     more: More = msgspec.UNSET

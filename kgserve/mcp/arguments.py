@@ -15,7 +15,6 @@ import msgspec
 
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.faults import place_of
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import (
     MAX_CYPHER_ROWS,
@@ -26,6 +25,7 @@ from kgserve.model.requests import (
     EdgeInput,
     NodeInput,
     SearchVariant,
+    place_of,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)

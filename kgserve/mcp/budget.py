@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.model.answers import Edge, Node
-from kgserve.model.schema import ListedNode
+from kgserve.model.answers import Edge, ListedNode, Node
 
 TEXT = 25_000
 """Characters of readable text."""

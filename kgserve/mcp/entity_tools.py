@@ -13,8 +13,7 @@ from kgserve.mcp.arguments import Arguments, AsOf, Id, RelationTypes, Tags, Type
 from kgserve.mcp.lines import edge_line, facts, moment_asked, node_line
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
-from kgserve.model.answers import Node, NodeAnswer
-from kgserve.model.schema import ListedNode, ListedPage
+from kgserve.model.answers import ListedNode, ListedPage, Node, NodeAnswer
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import edges, history, nodes
 

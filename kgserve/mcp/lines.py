@@ -8,8 +8,7 @@ import msgspec
 
 from kgserve.mcp import budget
 from kgserve.mcp.tool import quoted
-from kgserve.model.answers import Edge, Node
-from kgserve.model.schema import ListedNode
+from kgserve.model.answers import Edge, ListedNode, Node
 
 TEASER = 80
 _TAGS = 200

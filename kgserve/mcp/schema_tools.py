@@ -10,7 +10,7 @@ from kgserve.mcp import answers, budget
 from kgserve.mcp.arguments import Arguments
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
-from kgserve.model import schema
+from kgserve.model import answers as model
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.ops import schema as ops
 
@@ -23,18 +23,16 @@ class ListTags(Arguments, kw_only=True):
     """Which tags to list."""
 
     prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=schema.MAX_TAGS_LISTED, description="Most tags")] = (
-        schema.MAX_TAGS_LISTED
-    )
+    limit: Annotated[int, msgspec.Meta(ge=1, le=model.MAX_TAGS_LISTED, description="Most tags")] = model.MAX_TAGS_LISTED
 
 
-class Schema(schema.SchemaDescription, kw_only=True):
+class Schema(model.SchemaDescription, kw_only=True):
     """The types and tags in use, the most frequent first."""
 
     more: answers.More = msgspec.UNSET
 
 
-class Tags(schema.TagList, kw_only=True):
+class Tags(model.TagList, kw_only=True):
     """Tags, the most frequent first."""
 
     more: answers.More = msgspec.UNSET
@@ -86,7 +84,7 @@ def _list_tags(work: Work, default: str | None, given: ListTags) -> Reply:
     return Reply("\n".join([*budget.lines_within([head, *_tag_lines(answer.tags)], budget.TEXT - 200), *tail]), answer)
 
 
-def _tag_lines(tags: list[schema.TagFreq]) -> list[str]:
+def _tag_lines(tags: list[model.TagFreq]) -> list[str]:
     return [f"  {quoted(each.tag)}: {each.count:,}" for each in tags]
 
 

@@ -8,7 +8,7 @@ from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import answers, arguments, budget
 from kgserve.mcp.tool import Tool, counted, quoted, store_of
 from kgserve.mcp.work import Reply, Work
-from kgserve.model.store_answers import DropAnswer
+from kgserve.model.stores import DropAnswer
 from kgserve.ops import nodes, stores
 
 _TYPES_WITH_EXAMPLES = 20

@@ -15,10 +15,9 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.change import ChangeSet
-from kgserve.model.edge_ids import edge_id
 from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
-from kgserve.model.names import check_store_name
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.requests import check_store_name
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time
 
 EventKind = Literal[

@@ -1,14 +1,17 @@
 """What callers send, as Structs. Unknown fields are an error that names them; ``null`` means "left out".
 
-Lengths of text are limited in UTF-8 bytes; `kgserve.ops.validate` checks what a schema cannot say.
+Lengths of text are limited in UTF-8 bytes; `kgserve.ops.validate` checks what a schema cannot say. At the end:
+names of stores, and what msgspec says of a value that does not fit.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
 
 MAX_ATTRIBUTES_DEPTH = 64
@@ -208,3 +211,34 @@ class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=Tr
     """An edge as a line of the exchange format; created_at and updated_at are in its attributes."""
 
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
+
+
+STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(?![\s\S])"
+"""Pattern of a store's name; it ends so that a trailing newline does not pass, in Python and in JSON Schema alike."""
+
+_STORE_NAME = re.compile(STORE_NAME)
+# Files of these names cannot exist on Windows, where a data folder may be copied to.
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+
+
+def check_store_name(name: str) -> str:
+    """The name, if it can be one. Raises InvalidInput."""
+    if not _STORE_NAME.match(name):
+        raise InvalidInput("a store's name is 1 to 64 letters, digits, - or _ (ASCII), starting with a letter or digit")
+    if name.lower() in _RESERVED:
+        raise InvalidInput(f"{name!r} is a reserved name on some systems; choose another")
+    return name
+
+
+_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+
+def place_of(error: msgspec.ValidationError) -> FieldError:
+    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path."""
+    found = _FAULT.fullmatch(str(error))
+    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
+    path = path.removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(message):
+        path = f"{path}.{field['name']}" if path else field["name"]
+    return FieldError(path, message)

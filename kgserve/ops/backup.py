@@ -17,16 +17,10 @@ from kgserve.backup.manifest import STORES, Manifest
 from kgserve.backup.restoring import build, find_point
 from kgserve.backup.stores import Wanted, Ways, back_up, back_up_one
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
-from kgserve.model.backups import (
-    BackupAnswer,
-    PreparedStore,
-    RestoreBackupAnswer,
-    RestoredStore,
-    StoreBackupAnswer,
-)
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 from kgserve.settings import Settings
 from kgserve.store.layout import SUFFIX
 from kgserve.store.pool import StorePool

@@ -11,7 +11,6 @@ from kgserve.decoding import decode_json
 from kgserve.engine.protocol import Changed, Difference
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.fields import (
     EDGE,
     MAX_ORDINAL,
@@ -26,6 +25,7 @@ from kgserve.model.fields import (
     NodeExtrasPut,
 )
 from kgserve.model.requests import EdgeInput, NodeInput
+from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.times import is_within
 from kgserve.ops.inject import cost
 from kgserve.ops.validate import Fault, edge_put, node_put

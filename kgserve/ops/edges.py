@@ -9,9 +9,8 @@ import numpy as np
 
 from kgserve.decoding import json_decoder
 from kgserve.errors import NotFound
-from kgserve.model.edge_ids import edge_id, edge_key
 from kgserve.model.requests import EdgeKeyRequest
-from kgserve.model.rows import EdgeRow, edge_stamps
+from kgserve.model.rows import EdgeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
 from kgserve.ops import as_of, render

@@ -8,8 +8,7 @@ from typing import Self
 
 import msgspec
 
-from kgserve.model.columns import RowTuple
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, RowTuple
 from kgserve.ops.validity import valid_moment
 from kgserve.rows.encoding import edge_line, exported_edge, exported_node, node_line
 from kgserve.rows.snapshot import Rows

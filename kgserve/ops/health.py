@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kgserve.errors import StorageFull
 from kgserve.journal.files import storage_error, write_all
-from kgserve.model.service import Ready
+from kgserve.model.answers import Ready
 from kgserve.settings import MEBIBYTE
 from kgserve.store.pool import StorePool
 from kgserve.store.room import ROOM_BYTES

@@ -23,13 +23,12 @@ from kgserve.model.answers import (
     NodeHistory,
     NodeState,
 )
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import WriteBatch, conflicts, put_again
 from kgserve.model.change import ChangeSet
-from kgserve.model.extras import conflicts, put_again
 from kgserve.model.fields import AUTHOR, NODE, names
 from kgserve.model.requests import RevertRequest
 from kgserve.model.rows import NodeRow
-from kgserve.model.store_settings import PruneAnswer, PruneRequest
+from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
 from kgserve.ops.inject import cost, inject_answer

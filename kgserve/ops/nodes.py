@@ -11,11 +11,10 @@ import numpy as np
 from kgserve.catalog.catalog import Catalog
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput, NotFound
-from kgserve.model.answers import Node, NodeAnswer, NodePage
+from kgserve.model.answers import ListedNode, ListedPage, Node, NodeAnswer, NodePage
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.ops import as_of, render
 from kgserve.ops.moments import Past
 from kgserve.ops.validate import Faults, check_label

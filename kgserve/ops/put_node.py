@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import ConflictManual
-from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.extras import conflicts
+from kgserve.model.batch import NodePut, WriteBatch, conflicts
 from kgserve.model.fields import NODE, TEXTS
 from kgserve.model.plan import Report
 from kgserve.model.requests import NodeInput

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 
 from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound, Unsupported
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.edge_ids import edge_id
 from kgserve.model.fields import EDGE, names
 from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput
+from kgserve.model.rows import edge_id
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,

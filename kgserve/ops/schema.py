@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.answers import MAX_EXAMPLE, MAX_TAGS_LISTED, SchemaDescription, TagList
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import MAX_EXAMPLE, MAX_TAGS_LISTED, SchemaDescription, TagList
 from kgserve.store.pool import StorePool
 
 _MOST_BYTES = 1 << 16

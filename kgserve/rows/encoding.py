@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from kgserve.decoding import json_decoder
-from kgserve.model.edge_ids import edge_id
 from kgserve.model.fields import (
     EDGE,
     NO_EDGE_EXTRAS,
@@ -29,7 +28,7 @@ from kgserve.model.fields import (
     NodeExtrasInput,
     NodeExtrasShown,
 )
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time, microseconds_of
 
 EXTRAS, DATED, FRESH, ORDINAL = 1, 2, 4, 8

@@ -21,8 +21,7 @@ from kgserve.engine.protocol import NOTHING, Changed, Compare, Compared, Differe
 from kgserve.errors import StorageFull
 from kgserve.journal.files import storage_error
 from kgserve.model.change import StoreState
-from kgserve.model.columns import EDGE_EXTRAS
-from kgserve.model.rows import EdgeKey, EdgeRow
+from kgserve.model.rows import EDGE_EXTRAS, EdgeKey, EdgeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import Few, fresh_folder

@@ -18,7 +18,7 @@ from kgserve.journal.settings_records import read_records, write_record
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettings
+from kgserve.model.stores import ConflictPolicy, Keeping, StoreSettings
 
 log = structlog.get_logger()
 

@@ -20,12 +20,11 @@ from kgserve.journal.files import storage_error
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import Observation, StoreCount
 from kgserve.metrics.origin import Laps
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
-from kgserve.model.rules import Rules
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import Rows

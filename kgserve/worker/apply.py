@@ -18,10 +18,9 @@ import msgspec
 from kgserve.arrow import pa
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
-from kgserve.model.columns import edge_values, node_values
 from kgserve.model.digest import to_text
 from kgserve.model.fields import EDGE, ENDS, NODE, TIME, Field, names
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values
 from kgserve.worker.columns import arrow_array, engine_time
 from kgserve.worker.session import Session
 

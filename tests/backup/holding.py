@@ -9,7 +9,7 @@ from kgserve.backup.manifest import Manifest
 from kgserve.backup.stores import Ways
 from kgserve.backup.verifying import verify
 from kgserve.errors import KgserveError
-from kgserve.model.backups import StoreBackupAnswer
+from kgserve.model.stores import StoreBackupAnswer
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from kgserve.catalog.catalog import Catalog, remove
 from kgserve.catalog.tallies import behind
+from kgserve.model.answers import KindFreq, TagFreq
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import KindFreq, TagFreq
 from kgserve.ops.nodes import NodeList, page_nodes
 from kgserve.ops.schema import example_of
 from kgserve.store.pool import StorePool

@@ -11,11 +11,10 @@ import pytest
 
 from kgserve.formats.lines import EdgeRecord, NodeRecord
 from kgserve.model import fields
-from kgserve.model.answers import Edge, Node
+from kgserve.model.answers import Edge, ListedNode, Node
 from kgserve.model.fields import EDGE, ENDS, NODE, Field, Fields, names
 from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.model.schema import ListedNode
 from kgserve.model.versioned import EdgeSpec, NodeSpec
 from kgserve.rows.encoding import EdgeFields, ExportedEdge, ExportedNode, NodeFields
 

@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import Unavailable
 from kgserve.journal.settings_records import read_records
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.stores import StoreSettings
 from kgserve.ops.doctor import StoreReport, doctor
 from kgserve.store.layout import Layout, StoreFile
 from tests.store.writing import NAME, flip, forget_close, layout, opened, settings
