@@ -9,9 +9,24 @@ from io import TextIOWrapper
 from typing import Any, BinaryIO
 
 from kgserve.errors import InvalidInput
-from kgserve.formats.columns import EDGE_COLUMNS, EDGES, NODE_COLUMNS, NODES, BadCell, kind_of, record, tags_text
-from kgserve.formats.lines import Lines, json_text, values_of_edge, values_of_node
-from kgserve.formats.records import MAX_LINE_BYTES, Part, Record, Wrong
+from kgserve.formats.lines import (
+    EDGE_COLUMNS,
+    EDGES,
+    MAX_LINE_BYTES,
+    NODE_COLUMNS,
+    NODES,
+    BadCell,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    json_text,
+    kind_of,
+    record,
+    tags_text,
+    values_of_edge,
+    values_of_node,
+)
 from kgserve.model import fields
 from kgserve.model.fields import EDGE, NODE, Field
 

@@ -18,9 +18,8 @@ import msgspec
 
 from kgserve.decoding import convert, decode_json
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.formats.columns import BadCell
 from kgserve.formats.csv_pair import Table, real_number, whole_number
-from kgserve.formats.records import Part, Record, Wrong, edge, node
+from kgserve.formats.lines import BadCell, Part, Record, Wrong, edge, node
 from kgserve.model.requests import place_of
 
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]

@@ -9,10 +9,21 @@ from typing import Any, BinaryIO
 
 from kgserve.arrow import arrow_type, pa, pc, pq
 from kgserve.errors import InvalidInput
-from kgserve.formats.columns import EDGES, NODES, kind_of, record
 from kgserve.formats.csv_pair import Sink
-from kgserve.formats.lines import Lines, json_text, values_of_edge, values_of_node
-from kgserve.formats.records import MAX_LINE_BYTES, Part, Record, Wrong
+from kgserve.formats.lines import (
+    EDGES,
+    MAX_LINE_BYTES,
+    NODES,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    json_text,
+    kind_of,
+    record,
+    values_of_edge,
+    values_of_node,
+)
 from kgserve.model.fields import EDGE, NODE, TIME, Field
 from kgserve.model.times import format_time, is_within, parse_time
 
