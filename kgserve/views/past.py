@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import Unavailable
-from kgserve.history.ended import Ended, Place, read_ended
 from kgserve.history.history import State
+from kgserve.history.reading import Ended, Place, read_ended
 from kgserve.model.rows import NodeRow
 from kgserve.store.store import Store
 from kgserve.views.embed import Embedder

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kgserve.catalog.catalog import Catalog, remove
-from kgserve.catalog.tallies import behind
+from kgserve.catalog.catalog import Catalog, behind, remove
 from kgserve.model.answers import KindFreq, TagFreq
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange
