@@ -10,8 +10,7 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.foreseen import Foreseen
-from kgserve.rows.view import RowsView
+from kgserve.rows.view import Foreseen, RowsView
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ import msgspec
 
 from kgserve.decoding import decode_json
 from kgserve.journal.journal import Seen
-from kgserve.rows.bases import newest_base
+from kgserve.rows.view import newest_base
 from kgserve.store.layout import Layout
 
 # The moment is written with the cursor: a damaged number is believed only where it stands twice.
