@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 import structlog
 
-from kgserve.engine.packages import edition
+from kgserve.engine.files import edition
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storage_error, sync_folder
 from kgserve.metrics.observation import Observation
