@@ -24,8 +24,7 @@ from kgserve.formats.lines import (
     kind_of,
     record,
     tags_text,
-    values_of_edge,
-    values_of_node,
+    values_of,
 )
 from kgserve.model import fields
 from kgserve.model.fields import EDGE, NODE, Field
@@ -43,9 +42,9 @@ def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
     with sink(NODES) as file:
-        _write(file, NODE_COLUMNS, (_cells(NODES, values_of_node(node)) for batch in lines.nodes() for node in batch))
+        _write(file, NODE_COLUMNS, (_cells(NODES, values_of(node)) for batch in lines.nodes() for node in batch))
     with sink(EDGES) as file:
-        _write(file, EDGE_COLUMNS, (_cells(EDGES, values_of_edge(edge)) for batch in lines.edges() for edge in batch))
+        _write(file, EDGE_COLUMNS, (_cells(EDGES, values_of(edge)) for batch in lines.edges() for edge in batch))
     return lines.count
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, BinaryIO, NamedTuple
@@ -38,6 +37,7 @@ from kgserve.formats.lines import (
     node,
     parsed,
     tags_text,
+    values_of,
 )
 from kgserve.model.fields import EDGE, NODE, REAL, WHOLE, Field
 
@@ -139,28 +139,31 @@ def _declared(name: str, key: Key, content: str = "") -> str:
 
 def _node(node: NodeRecord, keys: _Keys) -> str:
     parts = [f'<node id="{xml_text(node.id)}">', _data("node.content", node.content)]
-    parts += _fields("node", zip(_NODE_DATA, _data_of_node(node), strict=True))
+    parts += _fields(_NODE_KEYS, values_of(node))
     parts += _attribute_data("node", node.attributes, NODE_FIELDS, keys)
     return "".join([*parts, "</node>\n"])
 
 
 def _edge(edge: EdgeRecord, keys: _Keys) -> str:
     parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(edge.target)}">']
-    parts += _fields("edge", zip(_EDGE_DATA, _data_of_edge(edge), strict=True))
+    parts += _fields(_EDGE_KEYS, values_of(edge))
     parts += _attribute_data("edge", edge.attributes, EDGE_FIELDS, keys)
     return "".join([*parts, "</edge>\n"])
 
 
-_NODE_DATA = tuple(name for name in NODE_FIELDS if name not in {"content", "attributes"})
-_EDGE_DATA = tuple(name for name in EDGE_FIELDS if name != "attributes")
-_data_of_node, _data_of_edge = attrgetter(*_NODE_DATA), attrgetter(*_EDGE_DATA)
+def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
+    """The keys of a record's values; "" for those that are written otherwise."""
+    otherwise = {*_ENDS, "content", "attributes"}
+    return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
 
 
-def _fields(of: str, fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    for name, value in fields:
-        text = tags_text(value) if name == "tags" else value
-        if text is not None and text != "":
-            yield _data(f"{of}.{name}", str(text))
+_NODE_KEYS, _EDGE_KEYS = _keys_of("node", NODE.exchanged), _keys_of("edge", EDGE.exchanged)
+
+
+def _fields(keys: list[str], values: tuple[Any, ...]) -> Iterator[str]:
+    for key, value in zip(keys, values, strict=True):
+        if key and value is not None and value != "":
+            yield _data(key, tags_text(value) if isinstance(value, list) else str(value))
 
 
 def _data(key: str, text: str) -> str:

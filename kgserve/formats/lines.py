@@ -10,8 +10,7 @@ import tempfile
 from array import array
 from bisect import bisect_right
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
@@ -19,7 +18,7 @@ import msgspec
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.answers import ImportAnswer, LineError
-from kgserve.model.fields import EDGE, NODE, EdgeExtrasInput, NodeExtrasInput, names
+from kgserve.model.fields import EDGE, NODE, EdgeExtrasLine, NodeExtrasLine
 
 BLOCK_BYTES = 256 << 10
 """Bytes of lines that are sent at a time."""
@@ -263,7 +262,7 @@ TARGET_BYTES = 1 << 20
 """Lines are decoded in batches of about this size, however large the blocks are that they come in."""
 
 
-class NodeRecord(NodeExtrasInput, tag="node", tag_field="kind", gc=False):
+class NodeRecord(NodeExtrasLine, tag="node", tag_field="kind", gc=False):
     """A node's line; ``attributes`` is JSON text."""
 
     id: str
@@ -275,7 +274,7 @@ class NodeRecord(NodeExtrasInput, tag="node", tag_field="kind", gc=False):
     updated_at: str | None = None
 
 
-class EdgeRecord(EdgeExtrasInput, tag="edge", tag_field="kind", gc=False):
+class EdgeRecord(EdgeExtrasLine, tag="edge", tag_field="kind", gc=False):
     """An edge's line; ``attributes`` is JSON text."""
 
     source: str = msgspec.field(name="from")
@@ -286,10 +285,8 @@ class EdgeRecord(EdgeExtrasInput, tag="edge", tag_field="kind", gc=False):
     version: int | None = None
 
 
-values_of_node: Callable[[NodeRecord], tuple[Any, ...]] = attrgetter(*names(NODE.exchanged))
-"""What a line says, in the order of its fields; None and "" for what it leaves out."""
-values_of_edge: Callable[[EdgeRecord], tuple[Any, ...]] = attrgetter(*names(EDGE.exchanged))
-"""The same for an edge."""
+values_of = msgspec.structs.astuple
+"""What a record says, in the order of the fields that are exchanged; None for what its line leaves out."""
 
 
 def json_text(raw: msgspec.Raw) -> str:

@@ -21,8 +21,7 @@ from kgserve.formats.lines import (
     json_text,
     kind_of,
     record,
-    values_of_edge,
-    values_of_node,
+    values_of,
 )
 from kgserve.model.fields import EDGE, NODE, TIME, Field
 from kgserve.model.times import format_time, is_within, parse_time
@@ -53,9 +52,9 @@ def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
     with sink(NODES) as file:
-        _write(file, NODE.exchanged, (map(values_of_node, batch) for batch in lines.nodes()))
+        _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
     with sink(EDGES) as file:
-        _write(file, EDGE.exchanged, (map(values_of_edge, batch) for batch in lines.edges()))
+        _write(file, EDGE.exchanged, (map(values_of, batch) for batch in lines.edges()))
     return lines.count
 
 

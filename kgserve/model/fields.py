@@ -7,9 +7,12 @@ no use for, in each form that they take: stored, to be written, sent by a caller
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, LiteralString, NamedTuple
 
 import msgspec
+
+from kgserve.model.times import format_time, time_of
 
 MAX_ID_BYTES = 512
 MAX_CONTENT_BYTES = 1 << 20
@@ -142,6 +145,27 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     valid_to: int | None = None
     conflicts: tuple[int, ...] = ()
 
+    @classmethod
+    def of_columns(cls, values: Sequence[Any]) -> NodeExtras | None:
+        """The extras in columns of values; None where nobody is their author."""
+        summary, tags, freshness_at, author, valid_from, valid_to, conflicts = values
+        if author is None:
+            return None
+        return cls(summary or "", tuple(tags or ()), freshness_at, author, valid_from, valid_to, tuple(conflicts or ()))
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The inverse of `of_columns`: nothing for empty texts and lists, but for the author."""
+        return (
+            self.summary or None,
+            self.tags or None,
+            self.freshness_at,
+            self.created_by,
+            self.valid_from,
+            self.valid_to,
+            self.conflicts or None,
+        )
+
 
 class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
@@ -150,6 +174,16 @@ class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_by: str = ""
     valid_from: int | None = None
     valid_to: int | None = None
+
+    @classmethod
+    def of_columns(cls, values: Sequence[Any]) -> EdgeExtras | None:
+        """The extras in columns of values; None where nobody is their author."""
+        return None if values[1] is None else cls(*values)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The inverse of `of_columns`."""
+        return msgspec.structs.astuple(self)
 
 
 NO_EXTRAS = NodeExtras()
@@ -176,9 +210,14 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 
     def onto(self, old: NodeExtras) -> NodeExtras:
         """What is stored once this is written, without conflicts."""
-        values = _joined(self, old, _KEPT)
-        values[_AUTHOR] = self.created_by
-        return NodeExtras(*values)
+        return NodeExtras(
+            old.summary if self.summary is None else self.summary,
+            old.tags if self.tags is None else self.tags,
+            old.freshness_at if self.freshness_at is msgspec.UNSET else self.freshness_at,
+            self.created_by,
+            old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
+            old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
+        )
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -195,9 +234,12 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
 
     def onto(self, old: EdgeExtras) -> EdgeExtras:
         """What is stored once this is written."""
-        values = _joined(self, old, _KEPT_OF_EDGE)
-        values[_EDGE_AUTHOR] = self.created_by
-        return EdgeExtras(*values)
+        return EdgeExtras(
+            old.ordinal if self.ordinal is None else self.ordinal,
+            self.created_by,
+            old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
+            old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
+        )
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -206,13 +248,11 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
 
 _astuple = msgspec.structs.astuple
 _KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
-_AUTHOR = names(NODE.extras).index(AUTHOR)
-_EDGE_AUTHOR = names(EDGE.extras).index(AUTHOR)
 
 
 def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
     """The values of ``put``, and those of ``old`` where it has what stands for keeping them."""
-    values = zip(_astuple(put), _astuple(old), kept, strict=False)
+    values = zip(_astuple(put), _astuple(old), kept, strict=True)
     return [was if given == keeping else given for given, was, keeping in values]
 
 
@@ -260,11 +300,31 @@ class EdgeExtrasInput(msgspec.Struct, kw_only=True):
     valid_to: _End = None
 
 
+class NodeExtrasLine(msgspec.Struct, kw_only=True):
+    """The extras of a node in a line of an export."""
+
+    summary: str | None = None
+    tags: list[str] | None = None
+    freshness_at: str | None = None
+    created_by: str | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
+
+
+class EdgeExtrasLine(msgspec.Struct, kw_only=True):
+    """The extras of an edge in a line of an export."""
+
+    ordinal: int | None = None
+    created_by: str | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
+
+
 _Text = str | msgspec.UnsetType
 
 
 class NodeExtrasShown(msgspec.Struct, kw_only=True):
-    """The extras of a node as callers get them: those that are set.
+    """The extras of a node as callers get them, those that are set, times as text.
 
     Two are found when it is read. ``stale``: ``freshness_at`` is past. ``superseded_by``: the version after this one.
     """
@@ -279,11 +339,62 @@ class NodeExtrasShown(msgspec.Struct, kw_only=True):
     conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
     superseded_by: int | msgspec.UnsetType = msgspec.UNSET
 
+    def show(self, extras: NodeExtras) -> None:
+        """Set what there is; a row's way to its JSON, and so without a loop."""
+        if extras.summary:
+            self.summary = extras.summary
+        if extras.tags:
+            self.tags = list(extras.tags)
+        if extras.freshness_at is not None:
+            self.freshness_at = format_time(extras.freshness_at)
+        if extras.created_by:
+            self.created_by = extras.created_by
+        if extras.valid_from is not None:
+            self.valid_from = format_time(extras.valid_from)
+        if extras.valid_to is not None:
+            self.valid_to = format_time(extras.valid_to)
+        if extras.conflicts:
+            self.conflicts = list(extras.conflicts)
+
+    @property
+    def extras(self) -> NodeExtras:
+        """The inverse of `show`."""
+        return NodeExtras(
+            self.summary or "",
+            tuple(self.tags or ()),
+            _time_of(self.freshness_at),
+            self.created_by or "",
+            _time_of(self.valid_from),
+            _time_of(self.valid_to),
+            tuple(self.conflicts or ()),
+        )
+
 
 class EdgeExtrasShown(msgspec.Struct, kw_only=True):
-    """The extras of an edge as callers get them: those that are set."""
+    """The extras of an edge as callers get them, those that are set, times as text."""
 
     ordinal: int | msgspec.UnsetType = msgspec.UNSET
     created_by: _Text = msgspec.UNSET
     valid_from: _Text = msgspec.UNSET
     valid_to: _Text = msgspec.UNSET
+
+    def show(self, extras: EdgeExtras) -> None:
+        """Set what there is."""
+        if extras.ordinal is not None:
+            self.ordinal = extras.ordinal
+        if extras.created_by:
+            self.created_by = extras.created_by
+        if extras.valid_from is not None:
+            self.valid_from = format_time(extras.valid_from)
+        if extras.valid_to is not None:
+            self.valid_to = format_time(extras.valid_to)
+
+    @property
+    def extras(self) -> EdgeExtras:
+        """The inverse of `show`."""
+        ordinal = None if self.ordinal is msgspec.UNSET else self.ordinal
+        return EdgeExtras(ordinal, self.created_by or "", _time_of(self.valid_from), _time_of(self.valid_to))
+
+
+def _time_of(text: _Text) -> int | None:
+    return time_of(text) if isinstance(text, str) else None

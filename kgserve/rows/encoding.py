@@ -6,35 +6,25 @@ but whether it has extras at all, which is one of its flags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.model.fields import (
-    EDGE,
-    NO_EDGE_EXTRAS,
-    NO_EXTRAS,
-    NODE,
-    TIME,
     EdgeExtras,
-    EdgeExtrasInput,
     EdgeExtrasShown,
-    Field,
     NodeExtras,
-    NodeExtrasInput,
     NodeExtrasShown,
 )
 from kgserve.model.rows import EdgeRow, NodeRow, edge_id
-from kgserve.model.times import format_time, microseconds_of
+from kgserve.model.times import format_time, time_of
 
 EXTRAS, DATED, FRESH, ORDINAL = 1, 2, 4, 8
 """Flags of a row: it has extras, says when it is true, says when it goes stale, has a place among its siblings."""
 
-_UNSET = msgspec.UNSET
 _Read = TypeVar("_Read")
 
 
@@ -64,7 +54,7 @@ class EdgeFields(EdgeExtrasShown, gc=False):
     sequence: int
 
 
-class ExportedNode(NodeExtrasInput, tag="node", tag_field="kind", omit_defaults=True):
+class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
     """A node as a line of an export, with attributes that are JSON already."""
 
     id: str
@@ -76,7 +66,7 @@ class ExportedNode(NodeExtrasInput, tag="node", tag_field="kind", omit_defaults=
     updated_at: str
 
 
-class ExportedEdge(EdgeExtrasInput, tag="edge", tag_field="kind", omit_defaults=True):
+class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
     """An edge as a line of an export, with attributes that are JSON already."""
 
     source: str = msgspec.field(name="from")
@@ -98,11 +88,6 @@ _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
 # Rows that were written together have their times in common.
 _text_of = lru_cache(maxsize=4096)(format_time)
-
-
-@lru_cache(maxsize=4096)
-def _time_of(text: str) -> int:
-    return microseconds_of(datetime.fromisoformat(text))
 
 
 def node_flags(extras: NodeExtras | None) -> int:
@@ -134,7 +119,7 @@ def encode_node(row: NodeRow) -> bytes:
         _text_of(row.updated_at),
     )
     if row.extras is not None:
-        _show(node, row.extras, _OF_NODE)
+        node.show(row.extras)
     return _encode(node)[:-1]
 
 
@@ -151,13 +136,13 @@ def encode_edge(row: EdgeRow) -> bytes:
         row.sequence,
     )
     if row.extras is not None:
-        _show(edge, row.extras, _OF_EDGE)
+        edge.show(row.extras)
     return _encode(edge)
 
 
 def exported_node(data: bytes) -> ExportedNode:
     """The line of an open node. Raises RowsDamaged."""
-    return _read(_export_node, data + b"}")
+    return _exchanged(_read(_export_node, data + b"}"))
 
 
 def exported_edge(data: bytes) -> ExportedEdge:
@@ -167,18 +152,24 @@ def exported_edge(data: bytes) -> ExportedEdge:
 
 def node_line(row: NodeRow) -> ExportedNode:
     """The line of a node."""
-    times = format_time(row.created_at), format_time(row.updated_at)
+    times = _text_of(row.created_at), _text_of(row.updated_at)
     line = ExportedNode(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
     if row.extras is not None:
-        _show(line, row.extras, _OF_EXPORTED_NODE)
-    return line
+        line.show(row.extras)
+    return _exchanged(line)
 
 
 def edge_line(row: EdgeRow) -> ExportedEdge:
     """The line of an edge."""
     line = ExportedEdge(*row.key, row.weight, msgspec.Raw(row.attributes), row.version)
     if row.extras is not None:
-        _show(line, row.extras, _OF_EDGE)
+        line.show(row.extras)
+    return line
+
+
+def _exchanged(line: ExportedNode) -> ExportedNode:
+    """A line without what the store it goes to finds by itself."""
+    line.stale = line.conflicts = msgspec.UNSET
     return line
 
 
@@ -192,7 +183,7 @@ def _read(decode: Callable[[bytes], _Read], data: bytes) -> _Read:
 def decode_node(data: bytes, flags: int) -> NodeRow:
     """The inverse of `encode_node`."""
     node = _read(_decode_node, data + b"}")
-    extras = NodeExtras(*_values(node, _OF_NODE)) if flags & EXTRAS else None
+    extras = node.extras if flags & EXTRAS else None
     return NodeRow(
         node.id,
         node.type,
@@ -200,8 +191,8 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
         str(node.attributes, "utf-8"),
         node.version,
         node.sequence,
-        _time_of(node.created_at),
-        _time_of(node.updated_at),
+        time_of(node.created_at),
+        time_of(node.updated_at),
         extras,
     )
 
@@ -209,7 +200,7 @@ def decode_node(data: bytes, flags: int) -> NodeRow:
 def decode_edge(data: bytes, flags: int) -> EdgeRow:
     """The inverse of `encode_edge`."""
     edge = _read(_decode_edge, data)
-    extras = EdgeExtras(*_values(edge, _OF_EDGE)) if flags & EXTRAS else None
+    extras = edge.extras if flags & EXTRAS else None
     attributes = str(edge.attributes, "utf-8")
     return EdgeRow(
         edge.source, edge.target, edge.relation_type, edge.weight, attributes, edge.version, edge.sequence, extras
@@ -219,35 +210,5 @@ def decode_edge(data: bytes, flags: int) -> EdgeRow:
 def with_staleness(data: bytes, now: int) -> bytes:
     """An open node that says when it goes stale, with whether it is at a moment in microseconds."""
     node = _read(_decode_node, data + b"}")
-    node.stale = not isinstance(node.freshness_at, str) or _time_of(node.freshness_at) <= now
+    node.stale = not isinstance(node.freshness_at, str) or time_of(node.freshness_at) <= now
     return _encode(node)[:-1]
-
-
-_Extra = tuple[str, Any, bool]
-"""The name of an extra, its value where there is nothing to say, and whether it is a time."""
-
-
-def _extras(fields: tuple[Field, ...], empty: NodeExtras | EdgeExtras) -> tuple[_Extra, ...]:
-    values = zip(fields, msgspec.structs.astuple(empty), strict=True)
-    return tuple((field.name, value, field.type is TIME) for field, value in values)
-
-
-_OF_NODE, _OF_EDGE = _extras(NODE.extras, NO_EXTRAS), _extras(EDGE.extras, NO_EDGE_EXTRAS)
-_OF_EXPORTED_NODE = tuple(known for known, field in zip(_OF_NODE, NODE.extras, strict=True) if not field.is_own)
-_Encoded = NodeFields | EdgeFields | ExportedNode | ExportedEdge
-
-
-def _show(encoded: _Encoded, extras: NodeExtras | EdgeExtras, known: tuple[_Extra, ...]) -> None:
-    for value, (name, nothing, is_time) in zip(msgspec.structs.astuple(extras), known, strict=False):
-        if value != nothing:
-            setattr(encoded, name, format_time(value) if is_time else value)
-
-
-def _values(encoded: NodeFields | EdgeFields, known: tuple[_Extra, ...]) -> Iterator[Any]:
-    """The inverse of `_show`: the values of extras in order."""
-    for name, nothing, is_time in known:
-        value = getattr(encoded, name)
-        if value is _UNSET:
-            yield nothing
-        else:
-            yield _time_of(value) if is_time else tuple(value) if nothing == () else value

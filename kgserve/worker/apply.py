@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, LiteralString, NamedTuple, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from kgserve.arrow import pa
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import to_text
-from kgserve.model.fields import EDGE, ENDS, NODE, TIME, Field, names
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXTS, TIME, WHOLES, Field, names
 from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values
 from kgserve.worker.columns import arrow_array, engine_time
 from kgserve.worker.session import Session
@@ -30,54 +30,73 @@ _Stored = TypeVar("_Stored", NodeRow, EdgeRow)
 SCAN_ROWS = 50_000
 
 
-class _Change(NamedTuple):
+class _Change:
     """A change of rows: a statement for one, one for a table of more than ``threshold``, and what they take of a row.
 
     Their parameters and columns are called as the fields with ``_`` behind: they enter the scope of the statement.
     """
 
-    fields: tuple[Field, ...]
-    values: Callable[[Any], Sequence[Any]]
-    one: LiteralString
-    many: LiteralString
-    threshold: int
+    def __init__(
+        self,
+        fields: tuple[Field, ...],
+        values: Callable[[Any], Sequence[Any]],
+        one: LiteralString,
+        many: LiteralString,
+        threshold: int,
+    ) -> None:
+        self.one, self.many, self.threshold = one, many, threshold
+        self._fields, self._values = fields, values
+        self._names = [f"{field.name}_" for field in fields]
+        self._converted = [f"{field.name}_" for field in fields if field.type in {TIME, TEXTS, WHOLES}]
+
+    def parameters(self, item: Any) -> dict[str, Any]:
+        """The parameters of the statement for one."""
+        parameters = dict(zip(self._names, self._values(item), strict=True))
+        for name in self._converted:
+            value = parameters[name]
+            if value is not None:
+                parameters[name] = engine_time(value) if isinstance(value, int) else list(value)
+        return parameters
+
+    def table(self, items: list[Any]) -> pa.Table:
+        """The table of the statement for many."""
+        columns = zip(self._names, self._fields, zip(*map(self._values, items), strict=True), strict=True)
+        return pa.table({name: arrow_array(field, values) for name, field, values in columns})
 
 
-def _listed(fields: tuple[Field, ...], before: LiteralString, between: LiteralString) -> LiteralString:
-    return ", ".join(f"{before}{field.name}{between}{field.name}_" for field in fields)
+def _properties(fields: tuple[Field, ...], sign: LiteralString) -> LiteralString:
+    return ", ".join(f"{field.name}: {sign}{field.name}_" for field in fields)
 
 
 def _creating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _Change:
-    one, many = (f"CREATE (e:Entity {{{_listed(fields, '', sign)}}}) RETURN count(*)" for sign in _SIGNS)
-    return _Change(fields, values, one, f"LOAD FROM $rows {many}", 10)
+    def text(sign: LiteralString) -> LiteralString:
+        return f"CREATE (e:Entity {{{_properties(fields, sign)}}}) RETURN count(*)"
+
+    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
 
 
 def _updating_nodes(
     fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]], cleared: tuple[Field, ...] = ()
 ) -> _Change:
     nothing: LiteralString = "".join(f", e.{field.name} = NULL" for field in cleared)
-    one, many = (
-        f"MATCH (e:Entity {{id{sign}id_}}) SET {_listed(fields[1:], 'e.', sets)}{nothing} RETURN count(*)"
-        for sign, sets in zip(_SIGNS, (" = $", " = "), strict=True)
-    )
-    return _Change(fields, values, one, f"LOAD FROM $rows {many}", 40)
+
+    def text(sign: LiteralString) -> LiteralString:
+        assigned: LiteralString = ", ".join(f"e.{field.name} = {sign}{field.name}_" for field in fields[1:])
+        return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned}{nothing} RETURN count(*)"
+
+    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
 
 
 def _creating_edges(fields: tuple[Field, ...], values: Callable[[EdgeRow], Sequence[Any]]) -> _Change:
-    one, many = (
-        f"CREATE (x)-[k:RELATES_TO {{{_listed(fields[ENDS:], '', sign)}}}]->(y) RETURN count(*)" for sign in _SIGNS
-    )
+    def text(sign: LiteralString) -> LiteralString:
+        return f"CREATE (x)-[k:RELATES_TO {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
+
+    one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:Entity {{id: $target_}}) {text('$')}"
     columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
-    return _Change(
-        fields,
-        values,
-        f"MATCH (x:Entity {{id: $source_}}), (y:Entity {{id: $target_}}) {one}",
-        f"LOAD FROM $rows MATCH (x:Entity {{id: source_}}) WITH x, {columns} MATCH (y:Entity {{id: target_}}) {many}",
-        40,
-    )
+    begun: LiteralString = f"LOAD FROM $rows MATCH (x:Entity {{id: source_}}) WITH x, {columns}"
+    return _Change(fields, values, one, f"{begun} MATCH (y:Entity {{id: target_}}) {text('')}", 40)
 
 
-_SIGNS: tuple[LiteralString, LiteralString] = (": $", ": ")
 _plain_node, _plain_edge = attrgetter(*names(NODE.plain)), attrgetter(*names(EDGE.plain))
 
 
@@ -181,26 +200,10 @@ def record(session: Session, state: StoreState) -> None:
 def _change(session: Session, items: Iterable[Any], change: _Change) -> None:
     for part in _parts(items):
         if len(part) <= change.threshold:
-            met = sum(session.rows(change.one, _parameters(change, item))[0][0] for item in part)
+            met = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)
         else:
-            met = session.scan(change.many, _table(change, part))
+            met = session.scan(change.many, change.table(part))
         _expect(len(part), met)
-
-
-def _parameters(change: _Change, item: Any) -> dict[str, Any]:
-    values = zip(change.fields, change.values(item), strict=True)
-    return {f"{field.name}_": _parameter(field, value) for field, value in values}
-
-
-def _parameter(field: Field, value: Any) -> Any:
-    if field.type is TIME and value is not None:
-        return engine_time(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _table(change: _Change, items: list[Any]) -> pa.Table:
-    columns = zip(change.fields, zip(*map(change.values, items), strict=True), strict=True)
-    return pa.table({f"{field.name}_": arrow_array(field, values) for field, values in columns})
 
 
 def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
