@@ -44,7 +44,9 @@ class _Change:
         many: LiteralString,
         threshold: int,
     ) -> None:
-        self.one, self.many, self.threshold = one, many, threshold
+        self.one: LiteralString = one
+        self.many: LiteralString = many
+        self.threshold = threshold
         self._fields, self._values = fields, values
         self._names = [f"{field.name}_" for field in fields]
         self._converted = [f"{field.name}_" for field in fields if field.type in {TIME, TEXTS, WHOLES}]

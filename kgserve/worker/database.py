@@ -25,7 +25,7 @@ _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING
 
 
 EXTRAS = 3
-"""The number of the file that a store has once a row of it has extras."""
+"""From this number on are files that a store has once a row of it has extras."""
 
 
 class SchemaFile(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def create_tables(session: Session) -> None:
     """Give a new engine file its tables and record the files; with columns for extras if the session is whole."""
     session.run(_RECORD)
     for file in schema_files():
-        if file.number == EXTRAS and not session.whole:
+        if file.number >= EXTRAS and not session.whole:
             continue
         for statement in file.statements:
             session.run(cast("LiteralString", statement))
@@ -62,7 +62,7 @@ def is_current(session: Session) -> bool:
     """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
     whole = [(file.number, file.xxh3) for file in schema_files()]
-    return found in (whole, [file for file in whole if file[0] != EXTRAS])
+    return found in (whole, [file for file in whole if file[0] < EXTRAS])
 
 
 def _is_whole(session: Session) -> bool:
