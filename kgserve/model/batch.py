@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.model.fields import NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.fields import AUTHOR, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 
@@ -118,8 +118,8 @@ def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras
 
 def put_again(row: NodeRow) -> NodePut:
     """A put that makes a node what it was in a state, by whoever writes it now."""
-    values = msgspec.structs.astuple(row.extras or NO_EXTRAS)[: len(NodeExtrasPut.__struct_fields__)]
-    extras = msgspec.structs.replace(NodeExtrasPut(*values), created_by="")
+    old = row.extras or NO_EXTRAS
+    extras = NodeExtrasPut(**{name: getattr(old, name) for name in NodeExtrasPut.__struct_fields__ if name != AUTHOR})
     return NodePut(0, row.id, row.type, row.content, row.attributes, extras=extras)
 
 
