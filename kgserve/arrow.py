@@ -24,4 +24,11 @@ else:
 
     pa, pc, pq = map(_Later, ("pyarrow", "pyarrow.compute", "pyarrow.parquet"))
 
-__all__ = ["pa", "pc", "pq"]
+
+def arrow_type(name: str) -> pa.DataType:
+    """The type of this name; ``[]`` behind it makes lists."""
+    item = name.removesuffix("[]")
+    return pa.type_for_alias(item) if item == name else pa.list_(pa.type_for_alias(item))
+
+
+__all__ = ["arrow_type", "pa", "pc", "pq"]

@@ -42,9 +42,9 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import named, storing, sync_file, sync_folder
 from kgserve.journal.journal import Segment
 from kgserve.journal.tail import oldest_sequence
-from kgserve.model.backups import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
+from kgserve.model.stores import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.model.times import format_time
 from kgserve.permissions import private_folder
 from kgserve.store.layout import Layout, StoreFile

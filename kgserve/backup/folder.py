@@ -24,7 +24,7 @@ from kgserve.decoding import decode_json
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, NotFound
 from kgserve.journal.files import storing, sync_folder, write_whole
 from kgserve.model.change import StoreState
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.model.times import is_within
 from kgserve.permissions import close_folder, private_folder
 from kgserve.store.layout import StoreFile

@@ -29,7 +29,7 @@ from kgserve.decoding import msgpack_decoder
 from kgserve.errors import BackupDamaged, JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.frame import Frame, FrameError, read_frames
-from kgserve.model.backups import BaseAnswer, VerifiedStore
+from kgserve.model.stores import BaseAnswer, VerifiedStore
 from kgserve.model.times import format_time
 
 

@@ -2,27 +2,28 @@
 
 A view like any other: it carries the sequence that it has seen, is brought up to date before it is asked, and is built
 anew whenever it does not fit. For that reason commits do not wait for the disk. What it names is compared with the row.
+
+A tag `prefix:value` counts three times: as a tag, for its prefix, and as a value of that prefix, so that each of them
+is found by frequency in one index. Tags of nodes, and their bounds in the world's time, are kept for those nodes alone
+that have any.
 """
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kgserve.catalog import extras, tallies
 from kgserve.catalog import statements as sql
-from kgserve.catalog.listing import list_ids
-from kgserve.model.change import NetChange
-from kgserve.model.listing import Listed, NodeFilter, Place
-from kgserve.model.rows import NodeRow
-from kgserve.model.schema import (
+from kgserve.model.answers import (
     MAX_EXAMPLES,
     MAX_KINDS,
     MAX_PREFIXES,
@@ -32,6 +33,172 @@ from kgserve.model.schema import (
     TagFreq,
     TagPrefixFreq,
 )
+from kgserve.model.change import NetChange
+from kgserve.model.listing import MAX_PASSED, Listed, NodeFilter, Place, page_of
+from kgserve.model.rows import NodeRow
+
+TYPES = "type"
+RELATION_TYPES = "relation_type"
+TAGS = "tag"
+PREFIXES = "prefix"
+_VALUES = "value:"
+# Sorting fewer than these is faster than to pass over the rest, the most frequent first.
+_FEW = 5_000
+_LAST = chr(0x10FFFF)
+_HALVES, _BEHIND_HALVES = 0xD800, 0xE000
+
+Count = tuple[str, str, int]
+
+
+def _values_of(prefix: str) -> str:
+    """The kind of tally that holds the values of a prefix."""
+    return _VALUES + prefix
+
+
+def split_tag(tag: str) -> tuple[str, str] | None:
+    """The prefix of a tag, and its value; None when nothing is in front of a colon."""
+    prefix, colon, value = tag.partition(":")
+    return (prefix, value) if prefix and colon else None
+
+
+def _counts(kind: str, counts: Counter[str]) -> list[Count]:
+    """Counts of one kind that are not zero."""
+    return [(kind, name, count) for name, count in counts.items() if count]
+
+
+def _counts_of_tags(tags: Counter[str]) -> list[Count]:
+    """What a change of counts by tag comes to in all."""
+    prefixes: Counter[str] = Counter()
+    values: list[Count] = []
+    for tag, count in tags.items():
+        if count and (parts := split_tag(tag)):
+            prefixes[parts[0]] += count
+            values.append((_values_of(parts[0]), parts[1], count))
+    return [*_counts(TAGS, tags), *_counts(PREFIXES, prefixes), *values]
+
+
+def _add(connection: sqlite3.Connection, counts: Iterable[Count]) -> None:
+    """Change counts; what comes to nothing is no longer there."""
+    changes = list(counts)
+    connection.executemany(sql.TALLY, changes)
+    if less := [(kind, name) for kind, name, count in changes if count < 0]:
+        connection.executemany(sql.TALLY_END, less)
+
+
+def _count_of(connection: sqlite3.Connection, kind: str, name: str) -> int:
+    """One count; 0 when it is not there."""
+    found = connection.execute(sql.COUNT, (kind, name)).fetchone()
+    return found[0] if found else 0
+
+
+def _most(connection: sqlite3.Connection, kind: str, limit: int) -> list[tuple[str, int]]:
+    """The most frequent of a kind, by count and then by name."""
+    return connection.execute(sql.MOST, {"kind": kind, "limit": limit}).fetchall()
+
+
+def _most_tags(connection: sqlite3.Connection, start: str, limit: int) -> Iterator[tuple[str, int]]:
+    """The most frequent tags that start so."""
+    parts = split_tag(start)
+    kind, first = (_values_of(parts[0]), parts[1]) if parts else (TAGS, start)
+    before = start.removesuffix(first)
+    found = _most_between(connection, kind, first, limit) if first else _most(connection, kind, limit)
+    return ((before + name, count) for name, count in found)
+
+
+def _most_between(connection: sqlite3.Connection, kind: str, first: str, limit: int) -> list[tuple[str, int]]:
+    values = {"kind": kind, "first": first, "behind": behind(first), "limit": _FEW}
+    (number,) = connection.execute(sql.HOW_MANY, values).fetchone()
+    query = sql.FEW_BETWEEN if number < _FEW else sql.MOST_BETWEEN
+    return connection.execute(query, {**values, "limit": limit}).fetchall()
+
+
+def behind(start: str) -> str | bytes:
+    """What SQLite puts behind all texts that start so, and before what follows them. Halves of pairs are no text."""
+    kept = start.rstrip(_LAST)
+    if not kept:
+        return b""  # behind all texts
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_BEHIND_HALVES if following == _HALVES else following)
+
+
+def _any_extras(connection: sqlite3.Connection) -> bool:
+    """Whether any node has tags or bounds."""
+    return bool(connection.execute(sql.ANY_EXTRAS).fetchone()[0])
+
+
+def _extended(rows: Iterable[NodeRow]) -> list[NodeRow]:
+    """The rows that may have tags or bounds."""
+    return [row for row in rows if row.extras is not None]
+
+
+def _follow_extras(transaction: sqlite3.Connection, net: NetChange, rows: list[NodeRow]) -> Counter[str]:
+    """Take in what a group of writes changed, and by how much that changes the number of nodes with each tag.
+
+    ``rows`` are its `extended` rows.
+    """
+    replaced = (*net.nodes_deleted, *net.nodes_updated)
+    transaction.executemany(sql.UNBOUND, [(node_id,) for node_id in replaced])
+    _bound(transaction, rows)
+    before = {node_id: {tag for (tag,) in transaction.execute(sql.TAGS_OF, (node_id,))} for node_id in replaced}
+    return _retag(transaction, before, _tags(rows))
+
+
+def _fill_extras(transaction: sqlite3.Connection, rows: list[NodeRow]) -> Counter[str]:
+    """Take in `extended` rows of new nodes, and the number of them with each tag."""
+    _bound(transaction, rows)
+    return _retag(transaction, {}, _tags(rows))
+
+
+def _clear_extras(transaction: sqlite3.Connection) -> None:
+    """Forget everything."""
+    transaction.execute("DELETE FROM tagged")
+    transaction.execute("DELETE FROM valid")
+
+
+def _bound(transaction: sqlite3.Connection, rows: list[NodeRow]) -> None:
+    bounds = [(row.id, row.extras.valid_from, row.extras.valid_to) for row in rows if row.extras is not None]
+    transaction.executemany(sql.BOUND, [each for each in bounds if each[1:] != (None, None)])
+
+
+def _tags(rows: list[NodeRow]) -> dict[str, set[str]]:
+    return {row.id: set(row.extras.tags) for row in rows if row.extras is not None and row.extras.tags}
+
+
+def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: dict[str, set[str]]) -> Counter[str]:
+    lost = [(tag, node_id) for node_id, tags in before.items() for tag in tags - after.get(node_id, set())]
+    won = [(tag, node_id) for node_id, tags in after.items() for tag in tags - before.get(node_id, set())]
+    transaction.executemany(sql.UNTAG, lost)
+    transaction.executemany(sql.TAG, won)
+    changes = Counter(tag for tag, _ in won)
+    changes.subtract(tag for tag, _ in lost)
+    return changes
+
+
+def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
+    """The next ids that fit, in order; it looks at `MAX_PASSED` at most."""
+    return page_of(heapq.merge(*_sources(reader, wanted, place.after)), place, limit)
+
+
+def _sources(reader: sqlite3.Connection, wanted: NodeFilter, after: str) -> Iterator[Iterable[tuple[str, str, int]]]:
+    values: dict[str, Any] = {"after": after, "limit": MAX_PASSED + 1, "valid_at": wanted.valid_at}
+    values |= {f"tag{number}": tag for number, tag in enumerate(wanted.tags)}
+    values |= {f"type{number}": type_ for number, type_ in enumerate(wanted.types)}
+    source, names = _fewest(reader, wanted)
+    query = sql.passing(source, wanted)
+    for name in names:
+        yield reader.execute(query, {**values, "source": name})
+
+
+def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> tuple[str, Iterable[str]]:
+    """The index to go along, and the entries of it: each type, or the rarest tag."""
+    types = set(wanted.types)
+    if not wanted.tags:
+        return ("type", types) if types else ("all", ("",))
+    rarest, count = min(((tag, _count_of(reader, TAGS, tag)) for tag in wanted.tags), key=lambda found: found[1])
+    if types and sum(_count_of(reader, TYPES, type_) for type_ in types) < count:
+        return "type", types
+    return "tag", (rarest,)
+
 
 _ROWS_AT_ONCE = 5_000
 
@@ -82,8 +249,8 @@ class Catalog:
             transaction.executemany(sql.PUT, map(_stored, (*net.nodes_created.values(), *net.nodes_updated.values())))
             relations = Counter(key[2] for key in net.edges_created)
             relations.subtract(key[2] for key in net.edges_deleted)
-            counts = tallies.by_kind(tallies.TYPES, types) + tallies.by_kind(tallies.RELATION_TYPES, relations)
-            tallies.add(transaction, counts + self._tags(transaction, net))
+            counts = _counts(TYPES, types) + _counts(RELATION_TYPES, relations)
+            _add(transaction, counts + self._tags(transaction, net))
             transaction.execute(sql.MOVE, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
@@ -91,43 +258,43 @@ class Catalog:
         with self._writing, self._writer as transaction:
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
-            extras.clear(transaction)
+            _clear_extras(transaction)
             self._any_extras = True
             tags: Counter[str] = Counter()
             source = iter(nodes)
             while rows := list(islice(source, _ROWS_AT_ONCE)):
                 transaction.executemany(sql.ADD, map(_stored, rows))
-                if extended := extras.extended(rows):
-                    tags.update(extras.fill(transaction, extended))
-            transaction.execute(sql.TALLY_TYPES, (tallies.TYPES,))
-            counted = [(tallies.RELATION_TYPES, name, count) for name, count in relations]
-            transaction.executemany(sql.TALLY_ADD, counted + tallies.of_tags(tags))
+                if some := _extended(rows):
+                    tags.update(_fill_extras(transaction, some))
+            transaction.execute(sql.TALLY_TYPES, (TYPES,))
+            counted = [(RELATION_TYPES, name, count) for name, count in relations]
+            transaction.executemany(sql.TALLY_ADD, counted + _counts_of_tags(tags))
             transaction.execute(sql.RESET, (sequence,))
 
     def listed(self, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
         """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
-            return list_ids(reader, wanted, place, limit)
+            return _list_ids(reader, wanted, place, limit)
 
     def types(self, limit: int) -> dict[str, int]:
         """The most frequent node types with their counts."""
-        return self._most(tallies.TYPES, limit)
+        return self._most(TYPES, limit)
 
     def relation_types(self, limit: int) -> dict[str, int]:
         """The most frequent relation types with their counts."""
-        return self._most(tallies.RELATION_TYPES, limit)
+        return self._most(RELATION_TYPES, limit)
 
     def tags(self, start: str, limit: int) -> list[TagFreq]:
         """The most frequent tags that start so, by count and then by name."""
         with self._at_once() as reader:
-            return [TagFreq(tag=tag, count=count) for tag, count in tallies.most_tags(reader, start, limit)]
+            return [TagFreq(tag=tag, count=count) for tag, count in _most_tags(reader, start, limit)]
 
     def vocabulary(self, text_of: TextOf) -> Vocabulary:
         """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
-            kinds = tallies.most(reader, tallies.TYPES, MAX_KINDS)
-            prefixes = tallies.most(reader, tallies.PREFIXES, MAX_PREFIXES)
-            tags = tallies.most(reader, tallies.TAGS, MAX_TAGS_LISTED)
+            kinds = _most(reader, TYPES, MAX_KINDS)
+            prefixes = _most(reader, PREFIXES, MAX_PREFIXES)
+            tags = _most(reader, TAGS, MAX_TAGS_LISTED)
             return Vocabulary(
                 nodes=reader.execute(sql.NODES).fetchone()[0],
                 kinds=[
@@ -147,18 +314,18 @@ class Catalog:
         with self._writing:
             self._writer.close()
 
-    def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[tallies.Count]:
+    def _tags(self, transaction: sqlite3.Connection, net: NetChange) -> list[Count]:
         """What a change comes to for tags and bounds; most stores have none and pay nothing for that."""
-        rows = extras.extended((*net.nodes_created.values(), *net.nodes_updated.values()))
+        rows = _extended((*net.nodes_created.values(), *net.nodes_updated.values()))
         if not rows and not self._any_extras:
             return []
-        counts = tallies.of_tags(extras.follow(transaction, net, rows))
-        self._any_extras = extras.any_kept(transaction)
+        counts = _counts_of_tags(_follow_extras(transaction, net, rows))
+        self._any_extras = _any_extras(transaction)
         return counts
 
     def _most(self, kind: str, limit: int) -> dict[str, int]:
         with self._reading:
-            return dict(tallies.most(self._reader, kind, limit))
+            return dict(_most(self._reader, kind, limit))
 
     @contextmanager
     def _at_once(self) -> Generator[sqlite3.Connection]:
@@ -205,7 +372,7 @@ def _type_changes(connection: sqlite3.Connection, net: NetChange) -> Counter[str
 
 
 def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
-    return [value for value, _ in tallies.most(reader, tallies.values_of(prefix), MAX_VALUES)]
+    return [value for value, _ in _most(reader, _values_of(prefix), MAX_VALUES)]
 
 
 def _examples(reader: sqlite3.Connection, type_: str, text_of: TextOf) -> list[str]:

@@ -14,8 +14,7 @@ from kgserve.cli.options import load, require_data
 from kgserve.cli.remote import check, connect, decode, find, server_options
 from kgserve.cli.terminal import Column, as_size, show_table
 from kgserve.errors import NotFound
-from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, VerifiedStore
-from kgserve.model.store_answers import StoreList
+from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreList, VerifiedStore
 from kgserve.permissions import private_files
 
 if TYPE_CHECKING:

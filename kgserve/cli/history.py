@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kgserve.cli.remote import connect, decode, find, server_options, store_path
-from kgserve.model.store_settings import PruneAnswer
+from kgserve.model.stores import PruneAnswer
 
 
 @click.command("prune-history")

@@ -11,7 +11,7 @@ import click
 from kgserve.cli.remote import connect, decode, find, server_options, store_path
 from kgserve.cli.terminal import IndexProgress
 from kgserve.model.answers import ReindexAnswer
-from kgserve.model.store_answers import IndexStatus, StoreStats
+from kgserve.model.stores import IndexStatus, StoreStats
 
 if TYPE_CHECKING:
     import httpx

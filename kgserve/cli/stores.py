@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.cli.remote import connect, decode, find, server_options, store_path
 from kgserve.cli.terminal import Column, show_table
-from kgserve.model.store_answers import StoreList, StoreStats, StoreSummary
+from kgserve.model.stores import StoreList, StoreStats, StoreSummary
 
 if TYPE_CHECKING:
     import httpx

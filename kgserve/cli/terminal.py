@@ -10,7 +10,7 @@ from typing import Any, Self
 import click
 import msgspec
 
-from kgserve.model.store_answers import IndexStatus
+from kgserve.model.stores import IndexStatus
 
 
 class Column(msgspec.Struct, frozen=True):

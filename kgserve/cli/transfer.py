@@ -21,7 +21,7 @@ from kgserve.permissions import private_files
 
 if TYPE_CHECKING:
     from kgserve.formats.csv_pair import Sink
-    from kgserve.formats.records import Conversion, Part
+    from kgserve.formats.lines import Conversion, Part
 
 EXPORTED = ("ndjson", "parquet", "csv", "graphml")
 IMPORTED = (*EXPORTED, "memory-server", "graphiti")
@@ -97,7 +97,7 @@ def _opened(
 
 def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | None, Iterator[bytes], int | None]:
     from kgserve.formats.files import stream_part
-    from kgserve.formats.records import Conversion
+    from kgserve.formats.lines import Conversion
 
     kind = kind or "ndjson"
     if len(files) > 1:
@@ -115,7 +115,7 @@ def _converted(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion, Iterator[bytes], int | None]:
     from kgserve.formats.files import open_parts
-    from kgserve.formats.records import Conversion
+    from kgserve.formats.lines import Conversion
 
     parts = _foreign(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
     conversion = Conversion(parts)
@@ -123,7 +123,7 @@ def _converted(
 
 
 def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
-    from kgserve.formats.graphiti import read_graphiti
+    from kgserve.formats.peers import read_graphiti
     from kgserve.worker.foreign import foreign_file
 
     parts: list[Part] = []
@@ -206,7 +206,7 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
         return list(files)
     with _destination(None if output is None else Path(output)) as file:
         if kind == "graphml":
-            from kgserve.formats.graphml_write import write_graphml
+            from kgserve.formats.graphml import write_graphml
 
             write_graphml(blocks, file)
         else:

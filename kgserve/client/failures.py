@@ -40,7 +40,7 @@ from kgserve.errors import (
     Unavailable,
     Unsupported,
 )
-from kgserve.model.service import Problem
+from kgserve.model.answers import Problem
 
 _TYPE = "urn:kgserve:error:"
 _BUSY = {502, 503, 504}

@@ -14,8 +14,8 @@ import msgspec
 from kgserve.client.failures import Interrupted, Unintelligible, of_problem
 from kgserve.decoding import convert, json_decoder
 from kgserve.errors import InvalidInput
+from kgserve.model.answers import Problem
 from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
-from kgserve.model.service import Problem
 
 T = TypeVar("T")
 

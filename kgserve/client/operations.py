@@ -15,20 +15,16 @@ from kgserve.model.answers import (
     ContextAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    Health,
     InjectAnswer,
     NodeAnswer,
     NodeHistory,
+    Ready,
     ReindexAnswer,
     RestoreAnswer,
+    SchemaDescription,
     SearchAnswer,
-)
-from kgserve.model.backups import (
-    BackupAnswer,
-    BackupRequest,
-    RestoreBackupAnswer,
-    RestoreBackupRequest,
-    StoreBackupAnswer,
-    StoreBackupRequest,
+    TagList,
 )
 from kgserve.model.queries import (
     ChangesQuery,
@@ -54,10 +50,20 @@ from kgserve.model.requests import (
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.model.schema import SchemaDescription, TagList
-from kgserve.model.service import Health, Ready
-from kgserve.model.store_answers import DropAnswer, StoreList, StoreStats
-from kgserve.model.store_settings import PruneAnswer, PruneRequest, StoreSettingsAnswer
+from kgserve.model.stores import (
+    BackupAnswer,
+    BackupRequest,
+    DropAnswer,
+    PruneAnswer,
+    PruneRequest,
+    RestoreBackupAnswer,
+    RestoreBackupRequest,
+    StoreBackupAnswer,
+    StoreBackupRequest,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreStats,
+)
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,

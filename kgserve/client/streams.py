@@ -15,12 +15,10 @@ from kgserve.client.answers import CypherResult
 from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
-from kgserve.model.answers import BatchSearchAnswer, ImportAnswer, NodePage
-from kgserve.model.entities import EntityVersion
+from kgserve.model.answers import BatchSearchAnswer, EntityVersion, ImportAnswer, NodePage
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
 from kgserve.model.requests import CypherRequest, SearchVariant
-from kgserve.model.store_answers import StoreAnswer
-from kgserve.model.store_settings import ConflictPolicy, Keeping, StoreSettingsAnswer
+from kgserve.model.stores import ConflictPolicy, Keeping, StoreAnswer, StoreSettingsAnswer
 from kgserve.model.versioned import PutNodeAnswer, PutNodeRequest
 
 MARGIN = 30.0

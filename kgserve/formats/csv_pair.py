@@ -9,9 +9,25 @@ from io import TextIOWrapper
 from typing import Any, BinaryIO
 
 from kgserve.errors import InvalidInput
-from kgserve.formats.columns import EDGE_COLUMNS, EDGES, NODE_COLUMNS, NODES, BadCell, kind_of, record, tags_text
-from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord
-from kgserve.formats.records import MAX_LINE_BYTES, Part, Record, Wrong
+from kgserve.formats.lines import (
+    EDGE_COLUMNS,
+    EDGES,
+    MAX_LINE_BYTES,
+    NODE_COLUMNS,
+    NODES,
+    BadCell,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    json_text,
+    kind_of,
+    record,
+    tags_text,
+    values_of,
+)
+from kgserve.model import fields
+from kgserve.model.fields import EDGE, NODE, Field
 
 Sink = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes or of edges, one after the other."""
@@ -26,13 +42,13 @@ def write_csv(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
     with sink(NODES) as file:
-        _write(file, NODE_COLUMNS, (_node_cells(node) for batch in lines.nodes() for node in batch))
+        _write(file, NODE_COLUMNS, (_cells(NODES, values_of(node)) for batch in lines.nodes() for node in batch))
     with sink(EDGES) as file:
-        _write(file, EDGE_COLUMNS, (_edge_cells(edge) for batch in lines.edges() for edge in batch))
+        _write(file, EDGE_COLUMNS, (_cells(EDGES, values_of(edge)) for batch in lines.edges() for edge in batch))
     return lines.count
 
 
-def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
+def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[list[Any]]) -> None:
     text = TextIOWrapper(file, encoding=ENCODING, newline="", write_through=False)
     try:
         # With both characters in the line's end, texts that hold one of them are quoted.
@@ -43,37 +59,21 @@ def _write(file: BinaryIO, header: tuple[str, ...], rows: Iterable[tuple[Any, ..
         text.detach()
 
 
-def _node_cells(node: NodeRecord) -> tuple[Any, ...]:
-    return (
-        node.id,
-        node.type,
-        node.content,
-        bytes(node.attributes).decode(),
-        node.version,
-        node.created_at,
-        node.updated_at,
-        node.summary,
-        tags_text(node.tags),
-        node.freshness_at,
-        node.created_by,
-        node.valid_from,
-        node.valid_to,
-    )
+def _cells(kind: str, values: tuple[Any, ...]) -> list[Any]:
+    cells = list(values)
+    for place, text_of in _TEXTS[kind]:
+        cells[place] = text_of(cells[place])
+    return cells
 
 
-def _edge_cells(edge: EdgeRecord) -> tuple[Any, ...]:
-    return (
-        edge.source,
-        edge.target,
-        edge.relation_type,
-        repr(edge.weight),
-        bytes(edge.attributes).decode(),
-        edge.version,
-        edge.ordinal,
-        edge.created_by,
-        edge.valid_from,
-        edge.valid_to,
-    )
+def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
+    """Where a cell is not the value itself, and what it is then. The writer's own numbers come back as they were."""
+    special = {"attributes": json_text, "tags": tags_text}
+    return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
+
+
+_TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE.exchanged)}
+_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE.exchanged)}
 
 
 class Table:
@@ -168,9 +168,13 @@ def _records(table: Table, kind: str) -> Iterator[Record]:
 
 
 def _value(column: str, text: str) -> Any:
-    if column in {"version", "ordinal"}:
-        return whole_number(column, text)
-    return real_number(column, text) if column == "weight" else text
+    match _TYPES[column]:
+        case fields.WHOLE:
+            return whole_number(column, text)
+        case fields.REAL:
+            return real_number(column, text)
+        case _:
+            return text
 
 
 def whole_number(column: str, text: str) -> int:

@@ -18,14 +18,15 @@ import msgspec
 
 from kgserve.decoding import convert, decode_json
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.formats.columns import BadCell
 from kgserve.formats.csv_pair import Table, real_number, whole_number
-from kgserve.formats.records import Part, Record, Wrong, edge, node
-from kgserve.model.faults import place_of
+from kgserve.formats.lines import BadCell, Part, Record, Wrong, edge, node
+from kgserve.model.fields import EDGE, NODE, TEXT, TIME, Fields
+from kgserve.model.requests import place_of
 
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_TEXTS = {TEXT, TIME}
 _TRUE = frozenset({"true", "yes", "y", "1", "t"})
 _FALSE = frozenset({"false", "no", "n", "0", "f"})
 
@@ -198,14 +199,11 @@ def _node(number: int, table: NodeTable, cells: dict[str, str]) -> Record:
         "type": _needed("type", table.type, cells),
         "content": "\n".join(text for text in texts if text),
         "attributes": _attributes(table.attributes, cells),
-        "summary": _filled(table.summary, cells) or None,
-        "created_by": _filled(table.created_by, cells) or None,
+        **_extras(table, NODE, cells),
     }
     if table.tags is not None:
         tags = (tag.strip() for tag in cells[table.tags.column].split(table.tags.separator))
         values["tags"] = [tag for tag in tags if tag]
-    for field in ("valid_from", "valid_to", "freshness_at"):
-        values[field] = _moment(field, _filled(getattr(table, field), cells))
     return node(number, values)
 
 
@@ -218,11 +216,17 @@ def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
         "weight": real_number("weight", weight) if weight else None,
         "ordinal": whole_number("ordinal", ordinal) if ordinal else None,
         "attributes": _attributes(table.attributes, cells),
-        "created_by": _filled(table.created_by, cells) or None,
+        **_extras(table, EDGE, cells),
     }
-    for field in ("valid_from", "valid_to"):
-        values[field] = _moment(field, _filled(getattr(table, field), cells))
     return edge(number, values)
+
+
+def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
+    """The texts and times among the extras."""
+    filled = (
+        (field, _filled(getattr(table, field.name, ""), cells)) for field in fields.extras if field.type in _TEXTS
+    )
+    return {field.name: _moment(field.name, text) if field.type is TIME else text or None for field, text in filled}
 
 
 def _needed(field: str, template: str, cells: dict[str, str]) -> str:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kgserve.arrow import pa, pc, pq
+from kgserve.arrow import arrow_type, pa, pc, pq
 from kgserve.errors import InvalidInput
-from kgserve.formats.columns import EDGES, NODES, kind_of, record
 from kgserve.formats.csv_pair import Sink
-from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord
-from kgserve.formats.records import MAX_LINE_BYTES, Part, Record, Wrong
+from kgserve.formats.lines import (
+    EDGES,
+    MAX_LINE_BYTES,
+    NODES,
+    Lines,
+    Part,
+    Record,
+    Wrong,
+    json_text,
+    kind_of,
+    record,
+    values_of,
+)
+from kgserve.model.fields import EDGE, NODE, TIME, Field
 from kgserve.model.times import format_time, is_within, parse_time
 
 GROUP_BYTES = 32 << 20
@@ -21,44 +32,15 @@ READ_BYTES = 32 << 20
 """Rows are read in batches of about this size, by what the file says of itself."""
 READ_ROWS = range(8, 1_000)
 
-_NODE_COLUMNS = {
-    "id": "string",
-    "type": "string",
-    "content": "string",
-    "attributes": "string",
-    "version": "int64",
-    "created_at": "moment",
-    "updated_at": "moment",
-    "summary": "string",
-    "tags": "strings",
-    "freshness_at": "moment",
-    "created_by": "string",
-    "valid_from": "moment",
-    "valid_to": "moment",
-}
-_EDGE_COLUMNS = {
-    "from": "string",
-    "to": "string",
-    "relation_type": "string",
-    "weight": "float64",
-    "attributes": "string",
-    "version": "int64",
-    "ordinal": "int64",
-    "created_by": "string",
-    "valid_from": "moment",
-    "valid_to": "moment",
-}
 _KEYS = {"id", "from", "to", "relation_type"}
 
 
-def _schema(columns: Mapping[str, str]) -> pa.Schema:
-    special = {"moment": pa.timestamp("us", tz="UTC"), "strings": pa.list_(pa.string())}
-    return pa.schema(
-        [
-            pa.field(name, special.get(kind) or pa.type_for_alias(kind), nullable=name not in _KEYS)
-            for name, kind in columns.items()
-        ]
-    )
+def _schema(fields: tuple[Field, ...]) -> pa.Schema:
+    return pa.schema([pa.field(field.wire, _type(field), nullable=field.wire not in _KEYS) for field in fields])
+
+
+def _type(field: Field) -> pa.DataType:
+    return pa.timestamp("us", tz="UTC") if field.type is TIME else arrow_type(field.type.arrow)
 
 
 def _broken() -> tuple[type[Exception], ...]:
@@ -70,17 +52,19 @@ def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
     """Write an export; the number of its lines."""
     lines = Lines(blocks)
     with sink(NODES) as file:
-        _write(file, _schema(_NODE_COLUMNS), (_node_columns(batch) for batch in lines.nodes()))
+        _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
     with sink(EDGES) as file:
-        _write(file, _schema(_EDGE_COLUMNS), (_edge_columns(batch) for batch in lines.edges()))
+        _write(file, EDGE.exchanged, (map(values_of, batch) for batch in lines.edges()))
     return lines.count
 
 
-def _write(file: BinaryIO, schema: pa.Schema, batches: Iterable[list[list[Any]]]) -> None:
+def _write(file: BinaryIO, fields: tuple[Field, ...], batches: Iterable[Iterable[tuple[Any, ...]]]) -> None:
+    schema = _schema(fields)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         group: list[pa.RecordBatch] = []
-        for columns in batches:
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        for rows in batches:
+            columns = zip(fields, zip(*rows, strict=True), strict=True)
+            arrays = [pa.array(_column(field, values), _type(field)) for field, values in columns]
             group.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
             if sum(batch.nbytes for batch in group) >= GROUP_BYTES:
                 _write_group(writer, group)
@@ -94,37 +78,10 @@ def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
     writer.write_table(table, row_group_size=table.num_rows)
 
 
-def _node_columns(nodes: list[NodeRecord]) -> list[list[Any]]:
-    return [
-        [node.id for node in nodes],
-        [node.type for node in nodes],
-        [node.content for node in nodes],
-        [bytes(node.attributes).decode() for node in nodes],
-        [node.version for node in nodes],
-        [_moment(node.created_at) for node in nodes],
-        [_moment(node.updated_at) for node in nodes],
-        [node.summary or None for node in nodes],
-        [node.tags or None for node in nodes],
-        [_moment(node.freshness_at) for node in nodes],
-        [node.created_by or None for node in nodes],
-        [_moment(node.valid_from) for node in nodes],
-        [_moment(node.valid_to) for node in nodes],
-    ]
-
-
-def _edge_columns(edges: list[EdgeRecord]) -> list[list[Any]]:
-    return [
-        [edge.source for edge in edges],
-        [edge.target for edge in edges],
-        [edge.relation_type for edge in edges],
-        [edge.weight for edge in edges],
-        [bytes(edge.attributes).decode() for edge in edges],
-        [edge.version for edge in edges],
-        [edge.ordinal for edge in edges],
-        [edge.created_by or None for edge in edges],
-        [_moment(edge.valid_from) for edge in edges],
-        [_moment(edge.valid_to) for edge in edges],
-    ]
+def _column(field: Field, values: tuple[Any, ...]) -> Sequence[Any]:
+    if field.type is TIME:
+        return list(map(_moment, values))
+    return list(map(json_text, values)) if field.name == "attributes" else values
 
 
 def _moment(text: str | None) -> int | None:

@@ -12,7 +12,7 @@ from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, TooLarge, Unsupported
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
-from kgserve.model.faults import place_of
+from kgserve.model.requests import place_of
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:

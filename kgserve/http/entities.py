@@ -10,7 +10,7 @@ from litestar import Request, Response, get
 
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import answer, service_of
-from kgserve.model.entities import EntityVersion
+from kgserve.model.answers import EntityVersion
 from kgserve.model.queries import EntityHistoryQuery, EntityHistoryRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import READ, Body, Operation, described

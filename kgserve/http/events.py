@@ -15,7 +15,7 @@ from kgserve.http import sse
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, service_of
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.ops.events import EventReader, Page, Wanted

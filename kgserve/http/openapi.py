@@ -19,7 +19,7 @@ from kgserve import __version__
 from kgserve.access.authentication import PUBLIC
 from kgserve.http.problem import KINDS, MEDIA_TYPE
 from kgserve.http.service import answer
-from kgserve.model.service import Problem
+from kgserve.model.answers import Problem
 from kgserve.operations.operation import KEY, Body, Operation, described
 
 if TYPE_CHECKING:

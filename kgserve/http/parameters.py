@@ -10,7 +10,7 @@ from litestar import Request
 
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.faults import place_of
+from kgserve.model.requests import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from kgserve.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kgserve.model.service import Problem
+from kgserve.model.answers import Problem
 
 log = structlog.get_logger()
 

@@ -29,9 +29,8 @@ from kgserve.journal.snapshot import (
     verify,
 )
 from kgserve.model.change import ChangeSet, NetChange, StoreState
-from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple, edge_values, node_values
 from kgserve.model.digest import rows_digest
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values
 
 MEMORY_BYTES = 128 << 20
 """What the change sets that are folded in memory may have in rows; there they take two to three times as much."""

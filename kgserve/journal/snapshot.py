@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from kgserve.arrow import pa, pq
+from kgserve.arrow import arrow_type, pa, pq
 from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, sync_file, sync_folder, write_whole
+from kgserve.model import fields
 from kgserve.model.change import StoreState
-from kgserve.model.columns import RowTuple, edge_tuples, node_tuples
 from kgserve.model.digest import from_text, rows_digest, to_text
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, RowTuple, edge_tuples, node_tuples
 
 PREFIX = "snapshot."
 _REMOVED = ".removed"
@@ -35,60 +35,18 @@ _READ_BYTES = 1 << 20
 BATCH_BYTES = 16 << 20
 """Size of the rows that are read at a time, by their average; texts may have a MiB each."""
 
-_FIELDS = {
-    NODES: {
-        "id": "string",
-        "type": "string",
-        "content": "string",
-        "attributes": "string",
-        "version": "int64",
-        "sequence": "int64",
-        "created_at": "timestamp[us]",
-        "updated_at": "timestamp[us]",
-    },
-    EDGES: {
-        "from": "string",
-        "to": "string",
-        "relation_type": "string",
-        "weight": "float64",
-        "attributes": "string",
-        "version": "int64",
-        "sequence": "int64",
-    },
-}
-_EXTRAS = {
-    NODES: {
-        "summary": "string",
-        "tags": "string[]",
-        "freshness_at": "timestamp[us]",
-        "created_by": "string",
-        "valid_from": "timestamp[us]",
-        "valid_to": "timestamp[us]",
-        "conflicts": "int64[]",
-    },
-    EDGES: {
-        "ordinal": "int64",
-        "created_by": "string",
-        "valid_from": "timestamp[us]",
-        "valid_to": "timestamp[us]",
-    },
-}
+_FIELDS = {NODES: fields.NODE, EDGES: fields.EDGE}
 
 
 def schema_of(name: str, *, whole: bool) -> pa.Schema:
     """The columns of one of the two files; those for extras are there only in stores that have some."""
-    columns = _FIELDS[name] | _EXTRAS[name] if whole else _FIELDS[name]
-    return pa.schema([(column, _type_of(kind)) for column, kind in columns.items()])
-
-
-def _type_of(kind: str) -> pa.DataType:
-    item = kind.removesuffix("[]")
-    return pa.type_for_alias(item) if item == kind else pa.list_(pa.type_for_alias(item))
+    columns = _FIELDS[name].whole if whole else _FIELDS[name].plain
+    return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in columns])
 
 
 def are_whole(folder: Path) -> bool:
     """Whether the rows in a folder have columns for extras."""
-    return len(pq.read_schema(folder / NODES)) > len(_FIELDS[NODES])
+    return len(pq.read_schema(folder / NODES)) > len(fields.NODE.plain)
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -150,12 +108,12 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
         yield from (EdgeRow(*row) for row in rows)
 
 
-def table(file: Path, fields: list[str]) -> pa.Table:
-    """All rows of a Parquet file of a snapshot, with ``fields`` for names; columns that it has not are null."""
+def table(file: Path) -> pa.Table:
+    """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
     found = pq.read_table(file)
-    for field in list(schema_of(file.name, whole=True))[found.num_columns : len(fields)]:
+    for field in list(schema_of(file.name, whole=True))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-    return found.rename_columns(fields)
+    return found.rename_columns(fields.names(_FIELDS[file.name].whole))
 
 
 def record_batches(file: Path) -> Iterator[pa.RecordBatch]:

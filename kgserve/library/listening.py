@@ -10,7 +10,7 @@ from kgserve.client.following import Event, Following
 from kgserve.decoding import json_decoder
 from kgserve.library.folder import Handle
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.ops.events import Delivery, EventReader, Wanted
 
 LOOK_UP_SECONDS = 0.5

@@ -26,9 +26,8 @@ from kgserve.errors import InvalidInput, KgserveError, Opening
 from kgserve.library.folder import Handle
 from kgserve.library.listening import listen
 from kgserve.model import answers
-from kgserve.model.faults import place_of
 from kgserve.model.queries import EntityHistoryRequest
-from kgserve.model.requests import CypherRequest
+from kgserve.model.requests import CypherRequest, place_of
 from kgserve.operations.table import USE_CASES
 from kgserve.ops import cypher, entities, opening, past_export, transfer
 from kgserve.ops.cypher_stream import RowStream, stream

@@ -28,7 +28,7 @@ from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp.present import Reply, conflict, present
 from kgserve.mcp.schemas import Arguments, input_schema, schema
 from kgserve.mcp.tools import TOOLS, Tool
-from kgserve.model.faults import place_of
+from kgserve.model.requests import place_of
 from kgserve.ops.graph import Graphs
 from kgserve.ops.opening import patiently
 from kgserve.ops.shares import Shares

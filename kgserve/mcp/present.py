@@ -25,18 +25,22 @@ from kgserve.model.answers import (
     Edge,
     FieldChange,
     InjectAnswer,
+    ListedNode,
+    ListedPage,
     Node,
     NodeAnswer,
     NodeHistory,
     NodeState,
     ReachedNode,
+    SchemaDescription,
     SearchAnswer,
     SearchHit,
     Skipped,
+    TagFreq,
+    TagList,
     TraverseAnswer,
 )
-from kgserve.model.schema import ListedNode, ListedPage, SchemaDescription, TagFreq, TagList
-from kgserve.model.store_answers import DropAnswer, StoreList
+from kgserve.model.stores import DropAnswer, StoreList
 from kgserve.model.versioned import EdgeList, EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer, RetireAnswer
 
 TEXT = 25_000

@@ -13,13 +13,12 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.model.answers import Node, NodeAnswer
+from kgserve.model.answers import MAX_TAGS_LISTED, Node, NodeAnswer
+from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
 from kgserve.model.requests import (
     MAX_CYPHER_ROWS,
     MAX_DEPTH,
-    MAX_ID_BYTES,
-    MAX_TAGS,
     MAX_TRAVERSED_NODES,
     AsOfText,
     BatchSearchRequest,
@@ -34,7 +33,6 @@ from kgserve.model.requests import (
     SearchVariant,
     TraverseRequest,
 )
-from kgserve.model.schema import MAX_TAGS_LISTED
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,

@@ -12,7 +12,8 @@ from kgserve.access.caller import Role
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import present, schemas
 from kgserve.mcp.schemas import Description, Example, TypeDescription, as_request, with_more
-from kgserve.model import answers, queries, requests, schema, store_answers, versioned
+from kgserve.model import answers, queries, requests, versioned
+from kgserve.model import stores as store_answers
 from kgserve.ops import (
     cypher,
     delete,
@@ -70,7 +71,7 @@ def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
     return as_struct(nodes.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
 
 
-def _list_entities(graph: Graph, given: schemas.ListEntities) -> schema.ListedPage:
+def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedPage:
     found = _page(graph, given, given.limit)
     # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
     while (fitting := present.fitting(found.nodes)) < len(found.nodes):
@@ -78,14 +79,14 @@ def _list_entities(graph: Graph, given: schemas.ListEntities) -> schema.ListedPa
     return found
 
 
-def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> schema.ListedPage:
+def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> answers.ListedPage:
     wanted = as_request(queries.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     page = nodes.list_nodes(graph, wanted)
-    if isinstance(page, schema.ListedPage):
+    if isinstance(page, answers.ListedPage):
         return page
-    listed = [schema.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
-    return schema.ListedPage(nodes=listed, next_cursor=page.next_cursor)
+    listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
+    return answers.ListedPage(nodes=listed, next_cursor=page.next_cursor)
 
 
 def _list_relations(graph: Graph, given: schemas.ListRelations) -> versioned.EdgeList:
@@ -200,7 +201,7 @@ _ALL: tuple[Tool[Any], ...] = (
         "or meaning use search_knowledge.",
         schemas.ListEntities,
         with_more(
-            schema.ListedPage,
+            answers.ListedPage,
             "Entities",
             "A page of entities in the order of their ids; ``next_cursor`` is null on the last one.",
         ),
@@ -359,7 +360,7 @@ _ALL: tuple[Tool[Any], ...] = (
         "Which types and tags a store uses, with counts and examples: the 100 most frequent of each, and tags of the "
         "form prefix:value by prefix. Read it before you write, so that you use the words that are there.",
         schemas.DescribeSchema,
-        with_more(schema.SchemaDescription, "Schema", "The types and tags in use, the most frequent first."),
+        with_more(answers.SchemaDescription, "Schema", "The types and tags in use, the most frequent first."),
         "describing the schema",
         lambda graph, _: vocabulary.describe_schema(graph),
     ),
@@ -368,7 +369,7 @@ _ALL: tuple[Tool[Any], ...] = (
         "List tags",
         "The tags that start with `prefix`, or all, with the number of nodes that have each: the most frequent first.",
         schemas.ListTags,
-        with_more(schema.TagList, "Tags", "Tags, the most frequent first."),
+        with_more(answers.TagList, "Tags", "Tags, the most frequent first."),
         "listing tags",
         lambda graph, given: vocabulary.list_tags(graph, as_request(queries.TagsQuery, given)),
     ),

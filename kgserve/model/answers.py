@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-_Text = str | msgspec.UnsetType
-_Flag = bool | msgspec.UnsetType
+from kgserve.model.fields import EdgeExtrasShown, NodeExtrasShown
 
 
-class Node(msgspec.Struct, kw_only=True):
+class Node(NodeExtrasShown):
     """A node. ``version`` counts its states; ``sequence`` is the commit that wrote this one.
 
     What comes after ``updated_at`` is absent where it was not set. ``stale``: ``freshness_at`` is past. ``conflicts``:
@@ -26,15 +25,6 @@ class Node(msgspec.Struct, kw_only=True):
     sequence: int
     created_at: str
     updated_at: str
-    summary: _Text = msgspec.UNSET
-    tags: list[str] | msgspec.UnsetType = msgspec.UNSET
-    freshness_at: _Text = msgspec.UNSET
-    stale: _Flag = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
-    conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
-    superseded_by: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReachedNode(Node, kw_only=True):
@@ -43,7 +33,7 @@ class ReachedNode(Node, kw_only=True):
     depth: int
 
 
-class Edge(msgspec.Struct, kw_only=True):
+class Edge(EdgeExtrasShown):
     """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` names it in a URL.
 
     What comes after ``sequence`` is absent where it was not set.
@@ -57,10 +47,6 @@ class Edge(msgspec.Struct, kw_only=True):
     attributes: dict[str, Any]
     version: int
     sequence: int
-    ordinal: int | msgspec.UnsetType = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
 
 
 class Skipped(msgspec.Struct, kw_only=True):
@@ -319,3 +305,125 @@ class RestoreAnswer(msgspec.Struct, kw_only=True):
     edges: int
     from_sequence: int
     sequence: int
+
+
+class EntityVersion(msgspec.Struct, kw_only=True):
+    """One state of an entity. ``id`` is ``ENTITY_ID@SEQUENCE``: no other state of the store has it.
+
+    ``layer`` and ``parent_id`` are the attributes of these names, or null. It was true from ``valid_from`` to before
+    ``valid_to``: as the writer said, or else from when it was recorded until it was superseded; null: it still is.
+    """
+
+    id: str
+    entity_id: str
+    content: str
+    layer: Any
+    parent_id: Any
+    valid_from: str
+    valid_to: str | None
+    version: int
+    type: str
+    attributes: dict[str, Any]
+    sequence: int
+
+
+MAX_KINDS = 100
+MAX_PREFIXES = 100
+MAX_TAGS_LISTED = 100
+MAX_VALUES = 10
+MAX_EXAMPLES = 3
+MAX_EXAMPLE = 120
+
+
+class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
+    """A type of node. ``examples`` are summaries, or beginnings of contents where there is none."""
+
+    kind: str
+    count: int
+    examples: Annotated[list[str], msgspec.Meta(description="At most 3, of at most 120 characters")]
+
+
+class TagPrefixFreq(msgspec.Struct, frozen=True, kw_only=True):
+    """Tags of the form `prefix:value`, by what is in front of the first colon."""
+
+    prefix: str
+    count: Annotated[int, msgspec.Meta(description="Tags so prefixed, over all nodes")]
+    values: Annotated[list[str], msgspec.Meta(description="The most frequent values, at most 10")]
+
+
+class TagFreq(msgspec.Struct, frozen=True, kw_only=True):
+    """A tag, and how many nodes have it."""
+
+    tag: str
+    count: int
+
+
+class SchemaDescription(msgspec.Struct, kw_only=True):
+    """The types and tags that are in use, the most frequent first."""
+
+    store: str
+    node_count: int
+    kinds: Annotated[list[KindFreq], msgspec.Meta(description="At most 100")]
+    tag_prefixes: Annotated[list[TagPrefixFreq], msgspec.Meta(description="At most 100")]
+    tags: Annotated[list[TagFreq], msgspec.Meta(description="At most 100")]
+
+
+class TagList(msgspec.Struct, kw_only=True):
+    """Tags, the most frequent first, and of equally frequent ones in the order of their names."""
+
+    tags: list[TagFreq]
+
+
+class ListedNode(NodeExtrasShown):
+    """A node of a list. ``content`` and ``attributes`` are absent in a compact one, and so is what is not said here."""
+
+    id: str
+    type: str
+    version: int
+    sequence: int
+    created_at: str
+    updated_at: str
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    attributes: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ListedPage(msgspec.Struct, kw_only=True):
+    """One page of nodes in the order of their ids; ``next_cursor`` is null on the last one.
+
+    A page that looked at 20,000 nodes ends there, even when it is not full.
+    """
+
+    nodes: list[ListedNode]
+    next_cursor: str | None
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Ready(msgspec.Struct, kw_only=True):
+    """Stores can be opened and written."""
+
+    ready: Literal[True] = True
+    open_stores: int
+    free_bytes: int
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """An error, RFC 9457. ``instance`` is the request's id; ``errors`` names every place of an invalid input.
+
+    ``oldest``, with `gone`, is the first sequence that can still be read; ``node``, with `conflict_manual`, is what was
+    written.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
+    oldest: int | msgspec.UnsetType = msgspec.UNSET
+    node: Node | msgspec.UnsetType = msgspec.UNSET

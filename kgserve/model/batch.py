@@ -1,90 +1,17 @@
-"""A write as the writer takes it: checked, in canonical form, independent of who sent it."""
+"""A write as the writer takes it: checked, in canonical form, independent of who sent it.
+
+Then what it does to the extras of a row, and what the present state and a store's settings do not allow of it.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kgserve.model.rows import EdgeExtras, EdgeKey, NodeExtras
-
-Moment = int | None | msgspec.UnsetType
-"""A time to store, None to have none, UNSET to keep what is stored."""
-_Value = TypeVar("_Value")
-
-
-class NodeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of a node to write. ``created_by`` is not kept: it is of this state alone."""
-
-    summary: str | None = None
-    tags: tuple[str, ...] | None = None
-    freshness_at: Moment = msgspec.UNSET
-    created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-
-    @property
-    def says_any(self) -> bool:
-        """Whether a node without extras has some once this is written."""
-        return self.onto(NodeExtras()) != NodeExtras()
-
-    def onto(self, old: NodeExtras) -> NodeExtras:
-        """What is stored once this is written, without conflicts."""
-        return NodeExtras(
-            old.summary if self.summary is None else self.summary,
-            old.tags if self.tags is None else self.tags,
-            given(self.freshness_at, old.freshness_at),
-            self.created_by,
-            given(self.valid_from, old.valid_from),
-            given(self.valid_to, old.valid_to),
-        )
-
-    def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        if earlier is None:
-            return self
-        return NodeExtrasPut(
-            earlier.summary if self.summary is None else self.summary,
-            earlier.tags if self.tags is None else self.tags,
-            given(self.freshness_at, earlier.freshness_at),
-            self.created_by or earlier.created_by,
-            given(self.valid_from, earlier.valid_from),
-            given(self.valid_to, earlier.valid_to),
-        )
-
-
-class EdgeExtrasPut(msgspec.Struct, frozen=True):
-    """The extras of an edge to write."""
-
-    ordinal: int | None = None
-    created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-
-    def onto(self, old: EdgeExtras) -> EdgeExtras:
-        """What is stored once this is written."""
-        return EdgeExtras(
-            old.ordinal if self.ordinal is None else self.ordinal,
-            self.created_by,
-            given(self.valid_from, old.valid_from),
-            given(self.valid_to, old.valid_to),
-        )
-
-    def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
-        """Both as one: what this one leaves out comes from the earlier."""
-        if earlier is None:
-            return self
-        return EdgeExtrasPut(
-            earlier.ordinal if self.ordinal is None else self.ordinal,
-            self.created_by or earlier.created_by,
-            given(self.valid_from, earlier.valid_from),
-            given(self.valid_to, earlier.valid_to),
-        )
-
-
-def given(value: _Value | msgspec.UnsetType, otherwise: _Value) -> _Value:
-    """A value, if there is one."""
-    return otherwise if value is msgspec.UNSET else value
+from kgserve.errors import Conflict
+from kgserve.model.fields import AUTHOR, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
@@ -181,3 +108,126 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """Rows that it names."""
         return len(self.nodes) + len(self.edges) + len(self.delete_nodes) + len(self.delete_edges)
+
+
+def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
+    """The extras of the next state, which stands alone. Once a node has any, it keeps some, be they empty."""
+    extras = (put or _KEPT).onto(old or NO_EXTRAS) if put or old else NO_EXTRAS
+    return None if old is None and extras == NO_EXTRAS else extras
+
+
+def put_again(row: NodeRow) -> NodePut:
+    """A put that makes a node what it was in a state, by whoever writes it now."""
+    old = row.extras or NO_EXTRAS
+    extras = NodeExtrasPut(**{name: getattr(old, name) for name in NodeExtrasPut.__struct_fields__ if name != AUTHOR})
+    return NodePut(0, row.id, row.type, row.content, row.attributes, extras=extras)
+
+
+def edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
+    """The extras of the next state; None when there is nothing in them."""
+    extras = (put or _KEPT_OF_EDGE).onto(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
+    return None if extras == NO_EDGE_EXTRAS else extras
+
+
+def with_heads(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
+    """The extras of a state that is beside other heads."""
+    return msgspec.structs.replace(extras or NO_EXTRAS, conflicts=heads)
+
+
+def conflicts(row: NodeRow) -> tuple[int, ...]:
+    """The versions of a node's other heads."""
+    return row.extras.conflicts if row.extras is not None else ()
+
+
+def same_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
+    """Whether nothing is new; that somebody else says it, or that there are other heads, is not."""
+    return one is other or _bare(one) == _bare(other)
+
+
+def same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
+    """As `same_extras`."""
+    return one is other or _bare_edge(one) == _bare_edge(other)
+
+
+def _bare(extras: NodeExtras | None) -> NodeExtras:
+    return NO_EXTRAS if extras is None else msgspec.structs.replace(extras, created_by="", conflicts=())
+
+
+def _bare_edge(extras: EdgeExtras | None) -> EdgeExtras:
+    return NO_EDGE_EXTRAS if extras is None else msgspec.structs.replace(extras, created_by="")
+
+
+_KEPT = NodeExtrasPut()
+_KEPT_OF_EDGE = EdgeExtrasPut()
+
+
+MAX_NAMED = 10
+MAX_HEADS = 100
+
+Fault = tuple[str, str]
+"""A field, and what is wrong with it."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a store's settings say about writes. ``kinds``: only these types; empty: any.
+
+    ``keeps_both``: what is based on a version that is no longer a head is kept beside the heads, as a conflict.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    keeps_both: bool = False
+
+    def allows(self, node_type: str | None) -> bool:
+        """Whether a node may be given a type."""
+        return node_type is None or not self.kinds or node_type in self.kinds
+
+
+ANY = Rules()
+
+
+def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
+    """What is wrong with a node, if anything is."""
+    if put.type is None and old is None:
+        return "type", "is required for a node that does not exist yet"
+    if not rules.allows(put.type):
+        return "type", f"{put.type!r} is not one of the kinds that this store takes: {_some(rules.kinds)}"
+    if put.extras is not None and _is_backwards(node_extras(put.extras, old and old.extras)):
+        return _BACKWARDS
+    return None
+
+
+def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
+    """What is wrong with an edge, if anything is."""
+    backwards = put.extras is not None and _is_backwards(edge_extras(put.extras, old and old.extras))
+    return _BACKWARDS if backwards else None
+
+
+_BACKWARDS = ("valid_to", "is before valid_from")
+
+
+def goes_beside(put: NodePut, old: NodeRow, rules: Rules) -> bool:
+    """Whether a state is to be kept beside the heads, for it is based on none of them."""
+    stale = put.based_on is not None and put.based_on != old.version and put.based_on not in conflicts(old)
+    return stale and rules.keeps_both
+
+
+def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Rules) -> None:
+    """Raise Conflict when a node would have more than 100 heads: somebody writes without looking."""
+    for put in puts:
+        old = nodes.get(put.id)
+        if old is not None and len(conflicts(old)) + 1 >= MAX_HEADS and goes_beside(put, old, rules):
+            raise Conflict(
+                f"node {put.id!r} has {MAX_HEADS} heads in conflict; put a version that is based on one of them first"
+            )
+
+
+def _is_backwards(extras: NodeExtras | EdgeExtras | None) -> bool:
+    if extras is None or extras.valid_from is None or extras.valid_to is None:
+        return False
+    return extras.valid_to < extras.valid_from
+
+
+def _some(kinds: frozenset[str]) -> str:
+    names = sorted(kinds)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -15,9 +15,9 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.change import ChangeSet
-from kgserve.model.edge_ids import edge_id
-from kgserve.model.names import check_store_name
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
+from kgserve.model.requests import check_store_name
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time
 
 EventKind = Literal[
@@ -200,7 +200,7 @@ def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
 
 
 _encode = msgspec.json.Encoder().encode
-_MOMENTS = {"freshness_at", "valid_from", "valid_to"}
+_MOMENTS = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIME}
 
 
 def _fields(event: Event) -> dict[str, Any]:

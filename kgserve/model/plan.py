@@ -12,19 +12,27 @@ from typing import Literal
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, KindNotAllowed
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.change import ChangeSet, StoreState
-from kgserve.model.digest import shift
-from kgserve.model.extras import (
+from kgserve.model.batch import (
+    ANY,
+    EdgePut,
+    NodePut,
+    Rules,
+    WriteBatch,
+    check_heads,
     conflicts,
     edge_extras,
+    edge_fault,
+    goes_beside,
     node_extras,
+    node_fault,
     same_edge_extras,
     same_extras,
     with_heads,
 )
-from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes, edge_stamps
-from kgserve.model.rules import ANY, Rules, check_heads, edge_fault, goes_beside, node_fault
+from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.digest import shift
+from kgserve.model.fields import NodeExtras
+from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 
 MAX_NOTED = 100

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from kgserve.model.requests import KEPT_AT, MAX_ID_BYTES, VALID_AT, AsOfText, RevertRequest
-from kgserve.model.schema import MAX_TAGS_LISTED
+from kgserve.model.answers import MAX_TAGS_LISTED
+from kgserve.model.fields import MAX_ID_BYTES
+from kgserve.model.requests import KEPT_AT, VALID_AT, AsOfText, RevertRequest
 from kgserve.model.versioned import RetireRequest
 
 MAX_PAGE = 1_000

@@ -1,25 +1,23 @@
 """What callers send, as Structs. Unknown fields are an error that names them; ``null`` means "left out".
 
-Lengths of text are limited in UTF-8 bytes; `kgserve.ops.validate` checks what a schema cannot say.
+Lengths of text are limited in UTF-8 bytes; `kgserve.ops.validate` checks what a schema cannot say. At the end:
+names of stores, and what msgspec says of a value that does not fit.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-MAX_ID_BYTES = 512
-MAX_CONTENT_BYTES = 1 << 20
-MAX_ATTRIBUTES_BYTES = 256 << 10
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
+
 MAX_ATTRIBUTES_DEPTH = 64
 MAX_DEPTH = 10
 MAX_TRAVERSED_NODES = 10_000
 MAX_CYPHER_ROWS = 100_000
-
-MAX_SUMMARY_BYTES = 4096
-MAX_TAGS = 100
-MAX_ORDINAL = 1 << 53
 
 MAX_SEQUENCE = 10**18 - 1
 AsOfText = Annotated[
@@ -44,45 +42,18 @@ _Attributes = Annotated[
     msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Weight = Annotated[float | None, msgspec.Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
-_Summary = Annotated[
-    str | None, msgspec.Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
-]
-_Tags = (
-    Annotated[
-        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]],
-        msgspec.Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
-    ]
-    | None
-)
-_Moment = Annotated[str, msgspec.Meta(max_length=64)]
-_Fresh = Annotated[_Moment, msgspec.Meta(description="Stale from then on (RFC 3339); empty: none")] | None
-_Start = Annotated[_Moment, msgspec.Meta(description="True from then on (RFC 3339); empty: none")] | None
-_End = Annotated[_Moment, msgspec.Meta(description="True until then (RFC 3339); empty: none")] | None
-_Author = (
-    Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
-)
-_Ordinal = (
-    Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")]
-    | None
-)
 
 
-class NodeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeInput(NodeExtrasInput, forbid_unknown_fields=True):
     """A node to create or update. ``type`` may be left out for a node that exists."""
 
     id: _Id
     type: _Label | None = None
     content: _Content = None
     attributes: _Attributes = None
-    summary: _Summary = None
-    tags: _Tags = None
-    freshness_at: _Fresh = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
 
 
-class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
     """An edge to create or update; one edge per source, target and relation type."""
 
     source: _Id = msgspec.field(name="from")
@@ -90,10 +61,6 @@ class EdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     relation_type: _Label
     weight: _Weight = None
     attributes: _Attributes = None
-    ordinal: _Ordinal = None
-    created_by: _Author = None
-    valid_from: _Start = None
-    valid_to: _End = None
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -244,3 +211,34 @@ class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=Tr
     """An edge as a line of the exchange format; created_at and updated_at are in its attributes."""
 
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
+
+
+STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(?![\s\S])"
+"""Pattern of a store's name; it ends so that a trailing newline does not pass, in Python and in JSON Schema alike."""
+
+_STORE_NAME = re.compile(STORE_NAME)
+# Files of these names cannot exist on Windows, where a data folder may be copied to.
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+
+
+def check_store_name(name: str) -> str:
+    """The name, if it can be one. Raises InvalidInput."""
+    if not _STORE_NAME.match(name):
+        raise InvalidInput("a store's name is 1 to 64 letters, digits, - or _ (ASCII), starting with a letter or digit")
+    if name.lower() in _RESERVED:
+        raise InvalidInput(f"{name!r} is a reserved name on some systems; choose another")
+    return name
+
+
+_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+
+def place_of(error: msgspec.ValidationError) -> FieldError:
+    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path."""
+    found = _FAULT.fullmatch(str(error))
+    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
+    path = path.removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(message):
+        path = f"{path}.{field['name']}" if path else field["name"]
+    return FieldError(path, message)

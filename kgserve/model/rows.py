@@ -1,38 +1,25 @@
-"""The rows of a store, as the journal and the engine hold them."""
+"""The rows of a store, as the journal and the engine hold them: as Structs, as values in columns, edges by their ids.
+
+Columns are the fields in order, then those of the extras. Who wrote the extras tells whether there are any: None where
+there are none. Columns of extras may be missing.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
 import msgspec
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, names
 
 EMPTY_OBJECT = "{}"
 
 EdgeKey = tuple[str, str, str]
 """Source id, target id, relation type: at most one edge has it."""
-
-
-class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The fields that most entities have no use for. Times are microseconds since 1970.
-
-    ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
-    before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
-    """
-
-    summary: str = ""
-    tags: tuple[str, ...] = ()
-    freshness_at: int | None = None
-    created_by: str = ""
-    valid_from: int | None = None
-    valid_to: int | None = None
-    conflicts: tuple[int, ...] = ()
-
-
-class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """As `NodeExtras`, of a relation; ``ordinal`` is its place among those of its source."""
-
-    ordinal: int | None = None
-    created_by: str = ""
-    valid_from: int | None = None
-    valid_to: int | None = None
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -120,3 +107,83 @@ def edge_stamps(attributes: str) -> Stamps:
     tail = attributes[updated_end + 1 :]
     own = EMPTY_OBJECT if tail == "}" else "{" + tail[1:]
     return Stamps(attributes[len(_CREATED) : created_end], attributes[updated_start:updated_end], own)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def edge_id(key: EdgeKey) -> str:
+    """The id of an edge: what identifies it, as a text that fits into the path of a URL.
+
+    ``source~relation_type~target``, each percent-encoded, the tilde too. It holds the key itself, so that looking an
+    edge up by its id needs no index, and one that is deleted and made again has the id that it had.
+    """
+    source, target, relation_type = key
+    if _PLAIN.fullmatch(source + relation_type + target):
+        return f"{source}~{relation_type}~{target}"
+    return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
+
+
+def edge_key(text: str) -> EdgeKey:
+    """What an id stands for. Raises InvalidInput for a text that no edge has as its id."""
+    parts = text.split("~")
+    try:
+        source, relation_type, target = (unquote(part, errors="strict") for part in parts)
+    except ValueError:
+        source = relation_type = target = ""
+    if not (source and target and relation_type) or edge_id((source, target, relation_type)) != text:
+        message = "is not the id of an edge: source~relation_type~target, each percent-encoded"
+        raise InvalidInput(f"id: {message}", (FieldError("id", message),))
+    return source, target, relation_type
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="").replace("~", "%7E")
+
+
+NODE_FIELDS, EDGE_FIELDS = len(NODE.plain), len(EDGE.plain)
+NODE_EXTRAS, EDGE_EXTRAS = names(NODE.extras), names(EDGE.extras)
+
+RowTuple = tuple[Any, ...]
+"""The fields of a row in order; its extras may be left out when there are none."""
+
+_NO_NODE_EXTRAS, _NO_EDGE_EXTRAS = (None,) * len(NODE_EXTRAS), (None,) * len(EDGE_EXTRAS)
+
+
+def node_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
+    """Nodes; times are microseconds."""
+    return _tuples(columns, NODE, NodeExtras.of_columns)
+
+
+def edge_tuples(columns: Sequence[Sequence[Any]]) -> Iterable[RowTuple]:
+    """Edges; times are microseconds."""
+    return _tuples(columns, EDGE, EdgeExtras.of_columns)
+
+
+def node_values(row: RowTuple) -> RowTuple:
+    """The inverse of `node_tuples` for one row: its fields and those of its extras."""
+    extras: NodeExtras | None = row[NODE_FIELDS] if len(row) > NODE_FIELDS else None
+    return (*row[:NODE_FIELDS], *(_NO_NODE_EXTRAS if extras is None else extras.columns))
+
+
+def edge_values(row: RowTuple) -> RowTuple:
+    """As `node_values`, of an edge."""
+    extras: EdgeExtras | None = row[EDGE_FIELDS] if len(row) > EDGE_FIELDS else None
+    return (*row[:EDGE_FIELDS], *(_NO_EDGE_EXTRAS if extras is None else extras.columns))
+
+
+def _tuples(
+    columns: Sequence[Sequence[Any]], fields: Fields, extras_of: Callable[[Sequence[Any]], Any]
+) -> Iterable[RowTuple]:
+    plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
+    if len(extras) != len(fields.extras) or _all_none(extras[names(fields.extras).index(AUTHOR)]):
+        return zip(*plain, strict=True)
+    return _joined(plain, map(extras_of, zip(*extras, strict=True)))
+
+
+def _joined(plain: Sequence[Sequence[Any]], extras: Iterable[Any]) -> Iterator[RowTuple]:
+    return ((*row, more) for row, more in zip(zip(*plain, strict=True), extras, strict=True))
+
+
+def _all_none(column: Sequence[Any]) -> bool:
+    return column.count(None) == len(column)

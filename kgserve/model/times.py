@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -15,6 +16,12 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]
 def format_time(microseconds: int) -> str:
     """RFC 3339 in UTC, always with six decimals, so that the text sorts as the time does."""
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=4096)
+def time_of(text: str) -> int:
+    """The inverse of `format_time`. Rows that were written together have their times in common, so some are kept."""
+    return microseconds_of(datetime.fromisoformat(text))
 
 
 def parse_time(text: str) -> int:

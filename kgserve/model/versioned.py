@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kgserve.model.answers import Edge, Node
-from kgserve.model.requests import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
+from kgserve.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50
 MAX_SUBGRAPH_EDGES = 100

@@ -19,27 +19,43 @@ from kgserve.model.answers import (
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     Edge,
+    EntityVersion,
     FieldChange,
+    Health,
     ImportAnswer,
     InjectAnswer,
+    KindFreq,
     Node,
     NodeAnswer,
     NodeHistory,
     NodePage,
     NodeState,
     ReachedNode,
+    Ready,
     ReindexAnswer,
     RestoreAnswer,
+    SchemaDescription,
     SearchAnswer,
     SearchHit,
+    TagFreq,
+    TagList,
+    TagPrefixFreq,
     TraverseAnswer,
 )
-from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
-from kgserve.model.entities import EntityVersion
-from kgserve.model.schema import KindFreq, SchemaDescription, TagFreq, TagList, TagPrefixFreq
-from kgserve.model.service import Health, Ready
-from kgserve.model.store_answers import DropAnswer, IndexStatus, StoreAnswer, StoreList, StoreStats, StoreSummary
-from kgserve.model.store_settings import PruneAnswer, StoreSettingsAnswer
+from kgserve.model.stores import (
+    BackupAnswer,
+    DropAnswer,
+    IndexStatus,
+    PruneAnswer,
+    RestoreBackupAnswer,
+    RestoredStore,
+    StoreAnswer,
+    StoreBackupAnswer,
+    StoreList,
+    StoreSettingsAnswer,
+    StoreStats,
+    StoreSummary,
+)
 from kgserve.model.versioned import (
     EdgeAnswer,
     EdgeList,

@@ -6,8 +6,8 @@ history of an entity. They describe themselves beside those.
 
 from __future__ import annotations
 
+from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
-from kgserve.model.schema import ListedPage
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
 from kgserve.ops import (

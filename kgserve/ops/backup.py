@@ -16,7 +16,10 @@ from kgserve.backup.create import BackupOptions, BackupSource, back_up, back_up_
 from kgserve.backup.folder import FOLDER, STORES, BackupFolder, Manifest, StoreBackup
 from kgserve.backup.restore import build, find_point
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
-from kgserve.model.backups import (
+from kgserve.model.change import StoreState
+from kgserve.model.digest import from_text, to_text
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import (
     BackupAnswer,
     BackupRequest,
     PreparedStore,
@@ -26,9 +29,6 @@ from kgserve.model.backups import (
     StoreBackupAnswer,
     StoreBackupRequest,
 )
-from kgserve.model.change import StoreState
-from kgserve.model.digest import from_text, to_text
-from kgserve.model.names import check_store_name
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.settings import Settings
 from kgserve.store.closed_store import closed_state

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from kgserve.errors import TooLarge
-from kgserve.formats.archive import extract, write_archive
-from kgserve.formats.files import open_parts, stream_part
-from kgserve.formats.graphml_write import write_graphml
-from kgserve.formats.records import Conversion, Part
+from kgserve.formats.files import extract, open_parts, stream_part, write_archive
+from kgserve.formats.graphml import write_graphml
+from kgserve.formats.lines import Conversion, Part
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import ImportAnswer
 from kgserve.ops.exporting import ExportStream

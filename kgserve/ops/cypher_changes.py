@@ -10,9 +10,22 @@ import msgspec
 from kgserve.decoding import decode_json
 from kgserve.engine.protocol import Changed, Difference
 from kgserve.errors import FieldError, InvalidInput, TooLarge
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
-from kgserve.model.requests import MAX_ORDINAL, MAX_TAGS, EdgeInput, NodeInput
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import (
+    EDGE,
+    MAX_ORDINAL,
+    MAX_TAGS,
+    NODE,
+    TEXT,
+    TEXTS,
+    TIME,
+    EdgeExtrasPut,
+    Fields,
+    Moment,
+    NodeExtrasPut,
+)
+from kgserve.model.requests import EdgeInput, NodeInput
+from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.times import is_within
 from kgserve.ops.inject import cost
 from kgserve.ops.validate import Fault, edge_put, node_put
@@ -84,32 +97,34 @@ def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
     if all(_same(row, field) for field in NODE_EXTRAS):
         return None
     _check_author(row, name)
-    summary, tags = _given(row, "summary", ""), _given(row, "tags", "[]")
-    author = _given(row, "created_by", "")
-    checked = NodeInput(id="-", summary=summary, tags=_tags(tags, name), created_by=author)
+    checked = NodeInput(id="-", **_texts(row, NODE, name))
     put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
-    return msgspec.structs.replace(
-        put,
-        freshness_at=_moment(row, "freshness_at", name),
-        valid_from=_moment(row, "valid_from", name),
-        valid_to=_moment(row, "valid_to", name),
-    )
+    return msgspec.structs.replace(put, **_moments(row, NODE, name))
 
 
 def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
     if all(_same(row, field) for field in EDGE_EXTRAS):
         return None
     _check_author(row, name)
-    ordinal, author = row.now["ordinal"], _given(row, "created_by", "")
+    ordinal = row.now["ordinal"]
     if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
         raise fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
         raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
-    checked = EdgeInput(source="-", target="-", relation_type="-", created_by=author)
+    checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
     put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
-    return msgspec.structs.replace(
-        put, ordinal=ordinal, valid_from=_moment(row, "valid_from", name), valid_to=_moment(row, "valid_to", name)
-    )
+    return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name))
+
+
+def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
+    """The texts and tags among the extras that the statement gave."""
+    texts = {field.name: _given(row, field.name, "") for field in fields.extras if field.type is TEXT}
+    lists = (field.name for field in fields.extras if field.type is TEXTS)
+    return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
+
+
+def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
+    return {field.name: _moment(row, field.name, name) for field in fields.extras if field.type is TIME}
 
 
 def _check_author(row: Changed, name: str) -> None:

@@ -12,8 +12,7 @@ from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor
 from kgserve.engine.protocol import Changed, Difference
 from kgserve.model.answers import CypherAnswer
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS, edge_values, node_values
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS, EdgeKey, EdgeRow, NodeRow, edge_values, node_values
 from kgserve.ops.cypher_changes import fault
 from kgserve.ops.cypher_read import MAX_ANSWER_BYTES
 from kgserve.rows.snapshot import Rows

@@ -13,8 +13,8 @@ from kgserve.engine.engine import Cursor, Session
 from kgserve.engine.process import Lost
 from kgserve.errors import TimedOut, TooLarge
 from kgserve.model.answers import CypherAnswer
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.model.requests import CypherRequest
+from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.ops.graph import Graph
 
 DEFAULT_ROWS = 1000

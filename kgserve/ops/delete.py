@@ -6,10 +6,10 @@ from concurrent.futures import Future
 
 from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer
 from kgserve.model.batch import WriteBatch
-from kgserve.model.edge_ids import edge_key
 from kgserve.model.plan import Report
 from kgserve.model.queries import EdgeId, NodeId
 from kgserve.model.requests import EdgeKeyRequest
+from kgserve.model.rows import edge_key
 from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Faults, check_label
 

@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import NotFound
-from kgserve.model.edge_ids import edge_id, edge_key
 from kgserve.model.queries import EdgeId, EdgesRequest
-from kgserve.model.rows import EdgeRow, edge_stamps
+from kgserve.model.rows import EdgeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
 from kgserve.ops import as_of, render

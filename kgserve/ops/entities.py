@@ -8,7 +8,7 @@ import msgspec
 
 from kgserve.errors import NotFound
 from kgserve.history.history import History, State
-from kgserve.model.entities import EntityVersion
+from kgserve.model.answers import EntityVersion
 from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time

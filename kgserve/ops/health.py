@@ -10,7 +10,7 @@ import msgspec
 
 from kgserve.errors import StorageFull
 from kgserve.journal.files import storage_error, write_all
-from kgserve.model.service import Health, Ready
+from kgserve.model.answers import Health, Ready
 from kgserve.ops.graph import Encoded, Graphs
 from kgserve.settings import MEBIBYTE
 from kgserve.store.layout import ROOM_BYTES

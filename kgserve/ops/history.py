@@ -23,12 +23,12 @@ from kgserve.model.answers import (
     NodeHistory,
     NodeState,
 )
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import WriteBatch, conflicts, put_again
 from kgserve.model.change import ChangeSet
-from kgserve.model.extras import conflicts, put_again
+from kgserve.model.fields import AUTHOR, NODE, names
 from kgserve.model.queries import ChangesQuery, HistoryRequest, RevertNode
 from kgserve.model.rows import NodeRow
-from kgserve.model.store_settings import PruneAnswer, PruneRequest
+from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
@@ -37,7 +37,7 @@ from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.validate import Faults, check_label
 from kgserve.views.history import DAY, HistoryFollower
 
-_EXTRAS = ("summary", "tags", "freshness_at", "valid_from", "valid_to", "conflicts")
+_EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
 MAX_ROWS_OF_CHANGES = 20_000
 MAX_LISTED = 1_000
 _DAYS = re.compile(r"([0-9]{1,5})d")

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from kgserve.errors import FieldError
 from kgserve.model.answers import InjectAnswer, Skipped
-from kgserve.model.batch import EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.requests import InjectRequest
 from kgserve.ops.graph import Graph

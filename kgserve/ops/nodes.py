@@ -10,11 +10,11 @@ import numpy as np
 
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import FieldError, InvalidInput, NotFound
-from kgserve.model.answers import Node, NodeAnswer, NodePage
+from kgserve.model.answers import ListedNode, ListedPage, Node, NodeAnswer, NodePage
+from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.queries import MAX_OFFSET, NodeRequest, NodesQuery
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import ListedNode, ListedPage
 from kgserve.ops import as_of, render
 from kgserve.ops.graph import Encoded, Graph
 from kgserve.ops.history import node_version
@@ -143,19 +143,11 @@ def _checked(wanted: NodesQuery) -> Place:
 
 
 def _compact(node: Node) -> ListedNode:
-    return ListedNode(
-        id=node.id,
-        type=node.type,
-        version=node.version,
-        sequence=node.sequence,
-        created_at=node.created_at,
-        updated_at=node.updated_at,
-        summary=node.summary,
-        tags=node.tags,
-        stale=node.stale,
-        valid_from=node.valid_from,
-        valid_to=node.valid_to,
-    )
+    return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
+
+
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
 def _encode(place: Place) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import ConflictManual
-from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.extras import conflicts
+from kgserve.model.batch import NodePut, WriteBatch, conflicts
+from kgserve.model.fields import NODE, TEXTS
 from kgserve.model.plan import Report
 from kgserve.model.requests import NodeInput
 from kgserve.model.rows import NodeRow
@@ -58,17 +58,15 @@ def version_put(fields: NodeFields, fault: Fault) -> NodePut:
         type=fields.kind or "-",
         content=fields.content or "",
         attributes=fields.metadata or {},
-        summary=fields.summary or "",
-        tags=fields.tags or [],
-        freshness_at=fields.freshness_at or "",
-        created_by=fields.created_by or "",
-        valid_from=fields.valid_from or "",
-        valid_to=fields.valid_to or "",
+        **{name: getattr(fields, name) or nothing for name, nothing in _NOTHING.items()},
     )
     put = node_put(0, node, fault)
     # A new node has no version that anybody could have seen.
     based_on = fields.based_on_version if fields.lineage_id else None
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
+
+
+_NOTHING: dict[str, Any] = {field.name: [] if field.type is TEXTS else "" for field in NODE.extras if not field.is_own}
 
 
 def node_batch(put: NodePut) -> WriteBatch:

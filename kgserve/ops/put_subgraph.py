@@ -7,9 +7,10 @@ from concurrent.futures import Future
 
 from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound, Unsupported
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.edge_ids import edge_id
+from kgserve.model.fields import EDGE, names
 from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput
+from kgserve.model.rows import edge_id
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,
@@ -135,10 +136,7 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str], store: str) -
         relation_type=spec.kind,
         weight=spec.weight,
         attributes=spec.metadata,
-        ordinal=spec.ordinal,
-        created_by=spec.created_by,
-        valid_from=spec.valid_from,
-        valid_to=spec.valid_to,
+        **{name: getattr(spec, name) for name in names(EDGE.extras)},
     )
     put = edge_put(index, edge, faults)
     faults.raise_any()

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import EdgeKeyAnswer
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.queries import RetireNode
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow

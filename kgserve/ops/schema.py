@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kgserve.model.answers import MAX_EXAMPLE, SchemaDescription, TagList
 from kgserve.model.queries import TagsQuery
 from kgserve.model.rows import NodeRow
-from kgserve.model.schema import MAX_EXAMPLE, SchemaDescription, TagList
 from kgserve.ops.graph import Graph
 
 _MOST_BYTES = 1 << 16

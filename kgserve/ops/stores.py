@@ -18,8 +18,18 @@ from kgserve.model.digest import to_text
 from kgserve.model.queries import DropQuery
 from kgserve.model.requests import NodeInput
 from kgserve.model.rows import EMPTY_OBJECT
-from kgserve.model.store_answers import DropAnswer, IndexStatus, StoreAnswer, StoreList, StoreStats, StoreSummary
-from kgserve.model.store_settings import MAX_NAME_BYTES, StoreSettings, StoreSettingsAnswer, StoreSettingsRequest
+from kgserve.model.stores import (
+    MAX_NAME_BYTES,
+    DropAnswer,
+    IndexStatus,
+    StoreAnswer,
+    StoreList,
+    StoreSettings,
+    StoreSettingsAnswer,
+    StoreSettingsRequest,
+    StoreStats,
+    StoreSummary,
+)
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.store_metrics import most_behind, standing_of

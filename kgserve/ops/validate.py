@@ -6,23 +6,26 @@ Everything that can be wrong about a write without looking at the store is found
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, TooLarge
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut
-from kgserve.model.requests import (
+from kgserve.model import fields
+from kgserve.model.batch import EdgePut, NodePut
+from kgserve.model.fields import (
+    AUTHOR,
     MAX_ATTRIBUTES_BYTES,
-    MAX_ATTRIBUTES_DEPTH,
     MAX_CONTENT_BYTES,
     MAX_ID_BYTES,
-    MAX_SUMMARY_BYTES,
-    EdgeInput,
-    EdgeLine,
-    NodeInput,
-    NodeLine,
+    EdgeExtrasPut,
+    Field,
+    Moment,
+    NodeExtrasPut,
+    names,
 )
+from kgserve.model.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, NodeInput, NodeLine
 from kgserve.model.rows import EMPTY_OBJECT
 from kgserve.model.times import parse_time
 
@@ -31,6 +34,9 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _SURELY_SHORT = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+_OF_NODE, _OF_EDGE = (tuple(field for field in row.extras if not field.is_own) for row in (fields.NODE, fields.EDGE))
+_AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
 
 Fault = Callable[[str, str], None]
 """Takes the path of a field and what is wrong with it."""
@@ -65,7 +71,8 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
     if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
     attributes = None if node.attributes is None else canonical(node.attributes, fault)
-    extras = _node_extras(node, fault)
+    sent = _extras(_sent_of_node(node), _OF_NODE, fault)
+    extras = NodeExtrasPut(**sent) if sent else None
     if not isinstance(node, NodeLine):
         return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
     created, updated = (
@@ -86,35 +93,44 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     version = edge.version if isinstance(edge, EdgeLine) else None
     weight = None if edge.weight is None else edge.weight + 0.0
     key = (edge.source, edge.target, edge.relation_type)
-    return EdgePut(index, key, weight, own, created, updated, version, _edge_extras(edge, fault))
+    sent = _extras(_sent_of_edge(edge), _OF_EDGE, fault)
+    extras = EdgeExtrasPut(**sent) if sent else None
+    return EdgePut(index, key, weight, own, created, updated, version, extras)
 
 
-def _node_extras(node: NodeInput, fault: Fault) -> NodeExtrasPut | None:
-    texts = (node.freshness_at, node.valid_from, node.valid_to)
-    if texts == (None, None, None) and node.summary is None and node.tags is None and node.created_by is None:
-        return None
-    if node.summary is not None and _longer(node.summary, MAX_SUMMARY_BYTES):
-        fault("summary", f"is longer than {MAX_SUMMARY_BYTES} bytes of UTF-8")
-    freshness_at, valid_from, valid_to = (
-        moment(text, path, fault) for text, path in zip(texts, ("freshness_at", "valid_from", "valid_to"), strict=True)
-    )
-    tags = None if node.tags is None else check_tags(node.tags, fault)
-    return NodeExtrasPut(node.summary, tags, freshness_at, check_author(node.created_by, fault), valid_from, valid_to)
+_sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_OF_EDGE))
 
 
-def _edge_extras(edge: EdgeInput, fault: Fault) -> EdgeExtrasPut | None:
-    if edge.ordinal is None and edge.created_by is None and edge.valid_from is None and edge.valid_to is None:
-        return None
-    valid_from, valid_to = (
-        moment(text, path, fault) for text, path in ((edge.valid_from, "valid_from"), (edge.valid_to, "valid_to"))
-    )
-    return EdgeExtrasPut(edge.ordinal, check_author(edge.created_by, fault), valid_from, valid_to)
+def _extras(sent: tuple[Any, ...], known: tuple[Field, ...], fault: Fault) -> dict[str, Any]:
+    """What of the extras was sent, checked, by name."""
+    if sent.count(None) == len(sent):
+        return {}
+    values = zip(known, sent, strict=True)
+    return {field.name: _extra(field, value, fault) for field, value in values if value is not None}
 
 
-def check_tags(tags: list[str], fault: Fault) -> tuple[str, ...]:
+def _extra(field: Field, value: Any, fault: Fault) -> Any:
+    match field.type:
+        case fields.TEXT:
+            return _check_text(value, field, fault)
+        case fields.TEXTS:
+            return _check_tags(value, field.name, fault)
+        case fields.TIME:
+            return moment(value, field.name, fault)
+        case _:
+            return value
+
+
+def _check_text(text: str, field: Field, fault: Fault) -> str:
+    if _longer(text, field.max_bytes):
+        fault(field.name, f"is longer than {field.max_bytes} bytes of UTF-8")
+    return text
+
+
+def _check_tags(tags: list[str], path: str, fault: Fault) -> tuple[str, ...]:
     """Tags in order, each once."""
     for index, tag in enumerate(tags):
-        check_label(tag, f"tags[{index}]", fault)
+        check_label(tag, f"{path}[{index}]", fault)
     return tuple(dict.fromkeys(tags))
 
 
@@ -127,9 +143,7 @@ def moment(text: str | None, path: str, fault: Fault) -> Moment:
 
 def check_author(name: str | None, fault: Fault) -> str:
     """Who writes; "" when nobody says."""
-    if name and _longer(name, MAX_ID_BYTES):
-        fault("created_by", f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
-    return name or ""
+    return _check_text(name or "", _AUTHOR, fault)
 
 
 def check_label(text: str, path: str, fault: Fault) -> None:

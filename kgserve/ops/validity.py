@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.columns import EDGE_FIELDS, NODE_FIELDS, RowTuple
-from kgserve.model.rows import EdgeRow, NodeRow, holds
+from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, NodeRow, RowTuple, holds
 from kgserve.model.times import parse_time
 from kgserve.ops.moments import Past
 from kgserve.store.store import Store

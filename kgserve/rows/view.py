@@ -23,13 +23,85 @@ from kgserve.journal.files import storage_error, sync_file, sync_folder
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.rows.base import Base
-from kgserve.rows.bases import FORESEEN, SUFFIX, UNSYNCED, newest_first, remove
-from kgserve.rows.build import build, write_empty
 from kgserve.rows.delta import Delta, Version
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, fold, followed_by
-from kgserve.rows.foreseen import Foreseen
+from kgserve.rows.fold import TEXTS_SUFFIX, Changes, EdgePut, NodePut, build, fold, followed_by, write_empty
+from kgserve.rows.format import read_directory
 from kgserve.rows.snapshot import Rows
+
+SUFFIX = ".rows"
+UNSYNCED = ".unsynced"
+"""Part of the name of a base that a power loss might tear: it is looked through before it is used again."""
+FORESEEN = ".foreseen"
+"""Part of the name of a base that was made ahead of commits which it lacks: it is never used again."""
+
+
+def newest_base(folder: Path) -> int:
+    """The commit that the newest whole base in a folder was made at; 0 when there is none. Nothing is changed."""
+    for path in newest_first(folder):
+        with suppress(RowsDamaged, OSError):
+            return read_directory(path).sequence
+    return 0
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """The bases that a store may be opened from."""
+    whole = (path for path in folder.glob(f"*{SUFFIX}") if FORESEEN not in path.suffixes)
+    found = [path for path in whole if path.stem.partition("-")[0].isdecimal()]
+    return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
+
+
+def _remove_files(base: Base, *others: Base) -> None:
+    """Remove the files of a base that the others do not need."""
+    base.path.unlink(missing_ok=True)
+    if base.texts not in {"", *(other.texts for other in others)}:
+        base.path.with_name(base.texts).unlink(missing_ok=True)
+
+
+class Foreseen:
+    """Rows of a commit of which some are to go, and the base without them, made before the commit that it is for.
+
+    What others write meanwhile must not meet those rows; so it comes to the same before and after, and is put beside
+    the new base in the order in which it came.
+    """
+
+    def __init__(self, view: RowsView, rows: Rows, pending: deque[ChangeSet]) -> None:
+        self.rows = rows
+        self.base: Base | None = None
+        self._view = view
+        self._pending = pending
+        self._delta: Delta | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether these rows, and what came since, are still what the view has."""
+        return self._view.rows().base is self.rows.base
+
+    def begin_again(self) -> None:
+        """Go by the rows of now. For who applies commits, while nothing is left out yet."""
+        self._pending.clear()
+        self.rows = self._view.rows()
+
+    def leave_out(self, nodes: set[int], edges: set[int]) -> None:
+        """Make the base without these. Raises StorageFull, Unavailable and RowsDamaged."""
+        self.base = self._view.without(self.rows, nodes, edges)
+        self._delta = Delta(self.base)
+
+    def catch_up(self) -> list[ChangeSet]:
+        """What others have written since this was last asked; it must not meet what is to go."""
+        taken = [self._pending.popleft() for _ in range(len(self._pending))]
+        if self._delta is not None:
+            for change in taken:
+                self._delta.apply(change, change.sequence)
+        return taken
+
+    def show(self, change: ChangeSet) -> None:
+        """Show the commit that takes the rows away, once nothing is left to catch up with. For who applies commits."""
+        assert self.base is not None  # noqa: S101
+        assert self._delta is not None  # noqa: S101
+        self._delta.sequence = change.sequence
+        self._view.show_foreseen(self.base, self._delta, change.state)
+
 
 log = structlog.get_logger()
 
@@ -120,7 +192,7 @@ class RowsView:
             with self._lock:
                 self._folding = None
                 if foreseen.base is not None and self._epoch.base is not foreseen.base:
-                    remove(foreseen.base, self._epoch.base)
+                    _remove_files(foreseen.base, self._epoch.base)
 
     @contextmanager
     def reading(self) -> Generator[Rows]:
@@ -263,7 +335,7 @@ class RowsView:
             state = change.state
             if self._is_full(epoch.delta):
                 folded = self._folded(Rows(epoch.base, epoch.delta, state))
-                remove(epoch.base, folded)
+                _remove_files(epoch.base, folded)
                 epoch = _new_epoch(folded)
         return epoch, state
 
@@ -305,7 +377,7 @@ class RowsView:
             # The last file that was not made ahead stays: it is what the store would be opened from.
             self._behind = behind or former
         if behind is not None:
-            remove(former, base, behind)
+            _remove_files(former, base, behind)
 
     def _path(self, sequence: int) -> Path:
         return self.folder / f"{sequence}-{time.time_ns()}{SUFFIX}"
@@ -340,7 +412,7 @@ class RowsView:
         behind, self._behind = self._behind, None
         for former in (base, behind):
             if former is not None:
-                remove(former, following)
+                _remove_files(former, following)
 
     def _is_full(self, delta: Delta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base

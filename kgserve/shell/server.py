@@ -10,7 +10,7 @@ from kgserve import launch
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.errors import KgserveError
 from kgserve.model.answers import CypherAnswer
-from kgserve.model.store_answers import StoreStats, StoreSummary
+from kgserve.model.stores import StoreStats, StoreSummary
 
 Answer = TypeVar("Answer")
 

@@ -8,7 +8,7 @@ import msgspec
 
 from kgserve.cypher import words
 from kgserve.errors import KgserveError
-from kgserve.model.store_answers import StoreStats
+from kgserve.model.stores import StoreStats
 from kgserve.shell.session import Session
 
 FRESH = 10.0

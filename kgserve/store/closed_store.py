@@ -21,7 +21,7 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import named
 from kgserve.journal.journal import Seen, list_segments, whole_part
 from kgserve.model.change import StoreState
-from kgserve.rows.bases import newest_base
+from kgserve.rows.view import newest_base
 from kgserve.store.layout import Layout
 
 # The moment is written with the cursor: a damaged number is believed only where it stands twice.

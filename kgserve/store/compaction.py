@@ -20,8 +20,7 @@ from kgserve.errors import EngineFailed, KgserveError
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
 from kgserve.rows.encoding import RowsDamaged
-from kgserve.rows.foreseen import Foreseen
-from kgserve.rows.view import RowsView
+from kgserve.rows.view import Foreseen, RowsView
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.engine_view import EngineView
 from kgserve.store.layout import Layout, require_room

@@ -35,8 +35,7 @@ from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.model.change import NetChange, StoreState
-from kgserve.model.columns import EDGE_EXTRAS
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EDGE_EXTRAS, EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.settings import MEBIBYTE

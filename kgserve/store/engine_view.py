@@ -18,7 +18,7 @@ import structlog
 
 from kgserve.engine import files
 from kgserve.engine.engine import Engine, EngineOptions, Retired, Session
-from kgserve.engine.packages import edition
+from kgserve.engine.files import edition
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal

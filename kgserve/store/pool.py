@@ -16,12 +16,12 @@ from typing import Protocol, Self
 
 import structlog
 
-from kgserve.engine.packages import edition
+from kgserve.engine.files import edition
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
-from kgserve.model.names import check_store_name
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copy_on_write import WarmCopies

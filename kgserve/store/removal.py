@@ -17,8 +17,8 @@ from kgserve.model.digest import shift
 from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.delta import Gathered
-from kgserve.rows.foreseen import Foreseen
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.view import Foreseen
 
 MOST = 2_000_000
 """Rows that go at once at most, edges of nodes included."""

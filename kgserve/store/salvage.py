@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kgserve.catalog import catalog
-from kgserve.history.present import Present
+from kgserve.history.reading import Present
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal, Seen

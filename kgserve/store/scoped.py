@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kgserve.access.caller import Caller
 from kgserve.errors import Conflict
-from kgserve.model.names import check_store_name
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import StoreSettings
 from kgserve.store.feed import Feed
 from kgserve.store.feeds import Feeds, NamedWake
 from kgserve.store.layout import Layout

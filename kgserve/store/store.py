@@ -19,13 +19,12 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import Laps, Observation, StoreCount
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
-from kgserve.model.rules import Rules
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.snapshot import MANY, Rows

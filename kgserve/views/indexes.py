@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from kgserve.embedding.cache import EmbeddingCache, QueryVectors, embed_cached
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Conflict, Unavailable
-from kgserve.history.ended import Place, read_ended
 from kgserve.history.history import State
+from kgserve.history.reading import Place, read_ended
 from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
 from kgserve.store.store import Store

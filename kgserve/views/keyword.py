@@ -18,7 +18,7 @@ import tantivy
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
-from kgserve.model.query_text import word_weights
+from kgserve.model.fusion import word_weights
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 

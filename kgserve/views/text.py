@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from kgserve.model.rows import NodeExtras, NodeRow
+from kgserve.model.fields import NodeExtras
+from kgserve.model.rows import NodeRow
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -8,94 +8,136 @@ is found at once, not when somebody misses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, LiteralString, TypeVar
+
+import msgspec
 
 from kgserve.arrow import pa
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import to_text
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
-from kgserve.worker.columns import (
-    edges_table,
-    engine_time,
-    ids_table,
-    keys_table,
-    nodes_table,
-    whole_edges_table,
-    whole_nodes_table,
-)
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXTS, TIME, WHOLES, Field, names
+from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values
+from kgserve.worker.columns import arrow_array, engine_time
 from kgserve.worker.session import Session
 
-_Item = TypeVar("_Item")
 _Stored = TypeVar("_Stored", NodeRow, EdgeRow)
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
 SCAN_ROWS = 50_000
 
-CREATE_NODE = """
-CREATE (e:Entity {id: $i, type: $t, content: $c, attributes: $a, version: $v, sequence: $s, created_at: $m,
-                  updated_at: $n}) RETURN count(*)
-"""
-CREATE_NODES = """
-LOAD FROM $rows
-CREATE (e:Entity {id: i, type: t, content: c, attributes: a, version: v, sequence: s, created_at: m, updated_at: n})
-RETURN count(*)
-"""
-UPDATE_NODE = """
-MATCH (e:Entity {id: $i})
-SET e.type = $t, e.content = $c, e.attributes = $a, e.version = $v, e.sequence = $s, e.created_at = $m,
-    e.updated_at = $n RETURN count(*)
-"""
-UPDATE_NODES = """
-LOAD FROM $rows MATCH (e:Entity {id: i})
-SET e.type = t, e.content = c, e.attributes = a, e.version = v, e.sequence = s, e.created_at = m, e.updated_at = n
-RETURN count(*)
-"""
-_SET_EXTRAS = """e.summary = $u, e.tags = $g, e.freshness_at = $h, e.created_by = $b, e.valid_from = $p,
-    e.valid_to = $q, e.conflicts = $k"""
-_NO_EXTRAS = """e.summary = NULL, e.tags = NULL, e.freshness_at = NULL, e.created_by = NULL, e.valid_from = NULL,
-    e.valid_to = NULL, e.conflicts = NULL"""
-CREATE_WHOLE_NODE = """
-CREATE (e:Entity {id: $i, type: $t, content: $c, attributes: $a, version: $v, sequence: $s, created_at: $m,
-                  updated_at: $n, summary: $u, tags: $g, freshness_at: $h, created_by: $b, valid_from: $p,
-                  valid_to: $q, conflicts: $k}) RETURN count(*)
-"""
-CREATE_WHOLE_NODES = """
-LOAD FROM $rows
-CREATE (e:Entity {id: i, type: t, content: c, attributes: a, version: v, sequence: s, created_at: m, updated_at: n,
-                  summary: u, tags: g, freshness_at: h, created_by: b, valid_from: p, valid_to: q, conflicts: k})
-RETURN count(*)
-"""
-UPDATE_WHOLE_NODE: LiteralString = UPDATE_NODE.replace(" RETURN", f", {_SET_EXTRAS} RETURN")
-UPDATE_WHOLE_NODES: LiteralString = UPDATE_NODES.replace("\nRETURN", f", {_SET_EXTRAS.replace('$', '')}\nRETURN")
-UPDATE_PLAIN_NODE: LiteralString = UPDATE_NODE.replace(" RETURN", f", {_NO_EXTRAS} RETURN")
-UPDATE_PLAIN_NODES: LiteralString = UPDATE_NODES.replace("\nRETURN", f", {_NO_EXTRAS}\nRETURN")
-DELETE_NODE = "MATCH (e:Entity {id: $i}) DELETE e RETURN count(*)"
-DELETE_NODES = "LOAD FROM $rows MATCH (e:Entity {id: i}) DELETE e RETURN count(*)"
-CREATE_EDGE = """
-MATCH (x:Entity {id: $f}), (y:Entity {id: $o})
-CREATE (x)-[k:RELATES_TO {relation_type: $r, weight: $w, attributes: $a, version: $v, sequence: $s}]->(y)
-RETURN count(*)
-"""
-CREATE_EDGES = """
-LOAD FROM $rows MATCH (x:Entity {id: f}) WITH x, o, r, w, a, v, s MATCH (y:Entity {id: o})
-CREATE (x)-[k:RELATES_TO {relation_type: r, weight: w, attributes: a, version: v, sequence: s}]->(y)
-RETURN count(*)
-"""
-_EXTRAS = ", ordinal: $d, created_by: $b, valid_from: $p, valid_to: $q}]"
-CREATE_WHOLE_EDGE: LiteralString = CREATE_EDGE.replace("}]", _EXTRAS)
-CREATE_WHOLE_EDGES: LiteralString = CREATE_EDGES.replace("}]", _EXTRAS.replace("$", "")).replace(
-    "WITH x, o, r, w, a, v, s", "WITH x, o, r, w, a, v, s, d, b, p, q"
+
+class _Change:
+    """A change of rows: a statement for one, one for a table of more than ``threshold``, and what they take of a row.
+
+    Their parameters and columns are called as the fields with ``_`` behind: they enter the scope of the statement.
+    """
+
+    def __init__(
+        self,
+        fields: tuple[Field, ...],
+        values: Callable[[Any], Sequence[Any]],
+        one: LiteralString,
+        many: LiteralString,
+        threshold: int,
+    ) -> None:
+        self.one: LiteralString = one
+        self.many: LiteralString = many
+        self.threshold = threshold
+        self._fields, self._values = fields, values
+        self._names = [f"{field.name}_" for field in fields]
+        self._converted = [f"{field.name}_" for field in fields if field.type in {TIME, TEXTS, WHOLES}]
+
+    def parameters(self, item: Any) -> dict[str, Any]:
+        """The parameters of the statement for one."""
+        parameters = dict(zip(self._names, self._values(item), strict=True))
+        for name in self._converted:
+            value = parameters[name]
+            if value is not None:
+                parameters[name] = engine_time(value) if isinstance(value, int) else list(value)
+        return parameters
+
+    def table(self, items: list[Any]) -> pa.Table:
+        """The table of the statement for many."""
+        columns = zip(self._names, self._fields, zip(*map(self._values, items), strict=True), strict=True)
+        return pa.table({name: arrow_array(field, values) for name, field, values in columns})
+
+
+def _properties(fields: tuple[Field, ...], sign: LiteralString) -> LiteralString:
+    return ", ".join(f"{field.name}: {sign}{field.name}_" for field in fields)
+
+
+def _creating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _Change:
+    def text(sign: LiteralString) -> LiteralString:
+        return f"CREATE (e:Entity {{{_properties(fields, sign)}}}) RETURN count(*)"
+
+    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
+
+
+def _updating_nodes(
+    fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]], cleared: tuple[Field, ...] = ()
+) -> _Change:
+    nothing: LiteralString = "".join(f", e.{field.name} = NULL" for field in cleared)
+
+    def text(sign: LiteralString) -> LiteralString:
+        assigned: LiteralString = ", ".join(f"e.{field.name} = {sign}{field.name}_" for field in fields[1:])
+        return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned}{nothing} RETURN count(*)"
+
+    return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
+
+
+def _creating_edges(fields: tuple[Field, ...], values: Callable[[EdgeRow], Sequence[Any]]) -> _Change:
+    def text(sign: LiteralString) -> LiteralString:
+        return f"CREATE (x)-[k:RELATES_TO {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
+
+    one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:Entity {{id: $target_}}) {text('$')}"
+    columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
+    begun: LiteralString = f"LOAD FROM $rows MATCH (x:Entity {{id: source_}}) WITH x, {columns}"
+    return _Change(fields, values, one, f"{begun} MATCH (y:Entity {{id: target_}}) {text('')}", 40)
+
+
+_plain_node, _plain_edge = attrgetter(*names(NODE.plain)), attrgetter(*names(EDGE.plain))
+
+
+def _whole_node(row: NodeRow) -> Sequence[Any]:
+    return node_values(msgspec.structs.astuple(row))
+
+
+def _whole_edge(row: EdgeRow) -> Sequence[Any]:
+    return edge_values(msgspec.structs.astuple(row))
+
+
+_CREATE_NODES = _creating_nodes(NODE.plain, _plain_node)
+_CREATE_WHOLE_NODES = _creating_nodes(NODE.whole, _whole_node)
+_UPDATE_NODES = _updating_nodes(NODE.plain, _plain_node)
+_UPDATE_WHOLE_NODES = _updating_nodes(NODE.whole, _whole_node)
+_UPDATE_PLAIN_NODES = _updating_nodes(NODE.plain, _plain_node, NODE.extras)
+_DELETE_NODES = _Change(
+    NODE.plain[:1],
+    lambda node_id: (node_id,),
+    "MATCH (e:Entity {id: $id_}) DELETE e RETURN count(*)",
+    "LOAD FROM $rows MATCH (e:Entity {id: id_}) DELETE e RETURN count(*)",
+    20,
 )
-DELETE_EDGE = """
-MATCH (x:Entity {id: $f})-[k:RELATES_TO {relation_type: $r}]->(y:Entity {id: $o}) DELETE k RETURN count(*)
-"""
-DELETE_EDGES = """
-LOAD FROM $rows MATCH (x:Entity {id: f})-[k:RELATES_TO {relation_type: r}]->(y:Entity {id: o}) DELETE k RETURN count(*)
-"""
+_CREATE_EDGES = _creating_edges(EDGE.plain, _plain_edge)
+_CREATE_WHOLE_EDGES = _creating_edges(EDGE.whole, _whole_edge)
+_DELETE_EDGES = _Change(
+    EDGE.plain[: ENDS + 1],
+    tuple,
+    """
+    MATCH (x:Entity {id: $source_})-[k:RELATES_TO {relation_type: $relation_type_}]->(y:Entity {id: $target_})
+    DELETE k RETURN count(*)
+    """,
+    """
+    LOAD FROM $rows
+    MATCH (x:Entity {id: source_})-[k:RELATES_TO {relation_type: relation_type_}]->(y:Entity {id: target_})
+    DELETE k RETURN count(*)
+    """,
+    200,
+)
 COMMITTED = """
 CREATE (c:StoreCommit {sequence: $sequence, time: $time, digest: $digest, nodes: $nodes, edges: $edges})
 RETURN count(*)
@@ -110,8 +152,8 @@ def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
     session.run("BEGIN TRANSACTION")
     # An edge that changes is deleted and made again: SET keeps 60 kB of memory a column until the file is replaced. And
     # no edge is read after the first CREATE: in files built by COPY the engine then misreads what is not committed.
-    _edges_deleted(session, [*net.edges_deleted, *net.edges_updated])
-    _change(session, net.nodes_deleted, 20, DELETE_NODE, lambda i: {"i": i}, DELETE_NODES, ids_table)
+    _change(session, (*net.edges_deleted, *net.edges_updated), _DELETE_EDGES)
+    _change(session, net.nodes_deleted, _DELETE_NODES)
     _nodes_created(session, net.nodes_created.values())
     _nodes_updated(session, net)
     _edges_created(session, (*net.edges_created.values(), *net.edges_updated.values()))
@@ -122,8 +164,8 @@ def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
 
 def _nodes_created(session: Session, rows: Iterable[NodeRow]) -> None:
     plain, whole = _parted(rows)
-    _change(session, plain, 10, CREATE_NODE, _node, CREATE_NODES, nodes_table)
-    _change(session, whole, 10, CREATE_WHOLE_NODE, _whole_node, CREATE_WHOLE_NODES, whole_nodes_table)
+    _change(session, plain, _CREATE_NODES)
+    _change(session, whole, _CREATE_WHOLE_NODES)
 
 
 def _nodes_updated(session: Session, net: NetChange) -> None:
@@ -131,15 +173,15 @@ def _nodes_updated(session: Session, net: NetChange) -> None:
     cleared = net.remade if session.whole else set[str]()
     remade = [row for node_id, row in net.nodes_updated.items() if node_id in cleared and row.extras is None]
     plain, whole = _parted(row for row in net.nodes_updated.values() if row.extras or row.id not in cleared)
-    _change(session, plain, 40, UPDATE_NODE, _node, UPDATE_NODES, nodes_table)
-    _change(session, whole, 40, UPDATE_WHOLE_NODE, _whole_node, UPDATE_WHOLE_NODES, whole_nodes_table)
-    _change(session, remade, 40, UPDATE_PLAIN_NODE, _node, UPDATE_PLAIN_NODES, nodes_table)
+    _change(session, plain, _UPDATE_NODES)
+    _change(session, whole, _UPDATE_WHOLE_NODES)
+    _change(session, remade, _UPDATE_PLAIN_NODES)
 
 
 def _edges_created(session: Session, rows: Iterable[EdgeRow]) -> None:
     plain, whole = _parted(rows)
-    _change(session, plain, 40, CREATE_EDGE, _edge, CREATE_EDGES, edges_table)
-    _change(session, whole, 40, CREATE_WHOLE_EDGE, _whole_edge, CREATE_WHOLE_EDGES, whole_edges_table)
+    _change(session, plain, _CREATE_EDGES)
+    _change(session, whole, _CREATE_WHOLE_EDGES)
 
 
 def _parted(rows: Iterable[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
@@ -157,28 +199,16 @@ def record(session: Session, state: StoreState) -> None:
     _expect(1, session.rows(COMMITTED, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
-def _edges_deleted(session: Session, keys: list[EdgeKey]) -> None:
-    _change(session, keys, 200, DELETE_EDGE, lambda k: {"f": k[0], "o": k[1], "r": k[2]}, DELETE_EDGES, keys_table)
-
-
-def _change(
-    session: Session,
-    items: Iterable[_Item],
-    threshold: int,
-    one: LiteralString,
-    parameters: Callable[[_Item], dict[str, Any]],
-    many: LiteralString,
-    table: Callable[[list[_Item]], pa.Table],
-) -> None:
+def _change(session: Session, items: Iterable[Any], change: _Change) -> None:
     for part in _parts(items):
-        if len(part) <= threshold:
-            met = sum(session.rows(one, parameters(item))[0][0] for item in part)
+        if len(part) <= change.threshold:
+            met = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)
         else:
-            met = session.scan(many, table(part))
+            met = session.scan(change.many, change.table(part))
         _expect(len(part), met)
 
 
-def _parts(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
     remaining = iter(items)
     while part := list(islice(remaining, SCAN_ROWS)):
         yield part
@@ -187,57 +217,3 @@ def _parts(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 def _expect(wanted: int, met: int) -> None:
     if met != wanted:
         raise EngineFailed(f"the engine changed {met} rows where {wanted} were due")
-
-
-def _node(row: NodeRow) -> dict[str, Any]:
-    return {
-        "i": row.id,
-        "t": row.type,
-        "c": row.content,
-        "a": row.attributes,
-        "v": row.version,
-        "s": row.sequence,
-        "m": engine_time(row.created_at),
-        "n": engine_time(row.updated_at),
-    }
-
-
-def _edge(row: EdgeRow) -> dict[str, Any]:
-    return {
-        "f": row.source,
-        "o": row.target,
-        "r": row.relation_type,
-        "w": row.weight,
-        "a": row.attributes,
-        "v": row.version,
-        "s": row.sequence,
-    }
-
-
-def _whole_node(row: NodeRow) -> dict[str, Any]:
-    extras = row.extras or NodeExtras()
-    return {
-        **_node(row),
-        "u": extras.summary or None,
-        "g": list(extras.tags) or None,
-        "h": _time(extras.freshness_at),
-        "b": extras.created_by,
-        "p": _time(extras.valid_from),
-        "q": _time(extras.valid_to),
-        "k": list(extras.conflicts) or None,
-    }
-
-
-def _whole_edge(row: EdgeRow) -> dict[str, Any]:
-    extras = row.extras or EdgeExtras()
-    return {
-        **_edge(row),
-        "d": extras.ordinal,
-        "b": extras.created_by,
-        "p": _time(extras.valid_from),
-        "q": _time(extras.valid_to),
-    }
-
-
-def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else engine_time(microseconds)

@@ -2,20 +2,81 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TypeAlias
+from typing import LiteralString, TypeAlias, cast
 
 import msgspec
+import xxhash
 
 from kgserve.engine.protocol import FileOptions
 from kgserve.errors import EngineFailed
+from kgserve.journal.snapshot import are_whole
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.worker import bulk, schema
 from kgserve.worker.apply import apply, record
 from kgserve.worker.binding import Database
+from kgserve.worker.copying import edge_memory, load
 from kgserve.worker.failures import translate
 from kgserve.worker.session import Session
+
+_RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
+
+
+EXTRAS = 3
+"""From this number on are files that a store has once a row of it has extras."""
+
+
+class SchemaFile(msgspec.Struct, frozen=True):
+    """One schema file: its number, its name, a checksum of its text, and the statements in it."""
+
+    number: int
+    name: str
+    xxh3: str
+    statements: tuple[str, ...]
+
+
+def schema_files() -> list[SchemaFile]:
+    """The files that this version of kgserve brings, in order."""
+    packaged = files("kgserve") / "schema"
+    folder: Traversable = packaged if packaged.is_dir() else Path(__file__).parents[2] / "schema"
+    return sorted((_read(f) for f in folder.iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
+
+
+def create_tables(session: Session) -> None:
+    """Give a new engine file its tables and record the files; with columns for extras if the session is whole."""
+    session.run(_RECORD)
+    for file in schema_files():
+        if file.number >= EXTRAS and not session.whole:
+            continue
+        for statement in file.statements:
+            session.run(cast("LiteralString", statement))
+        session.rows(
+            "CREATE (:SchemaFile {number: $number, name: $name, xxh3: $xxh3})",
+            {"number": file.number, "name": file.name, "xxh3": file.xxh3},
+        )
+
+
+def is_current(session: Session) -> bool:
+    """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
+    found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
+    whole = [(file.number, file.xxh3) for file in schema_files()]
+    return found in (whole, [file for file in whole if file[0] < EXTRAS])
+
+
+def _is_whole(session: Session) -> bool:
+    """Whether an engine file has columns for extras. One that is being made may have no tables yet."""
+    if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
+        return False
+    return bool(session.rows("MATCH (f:SchemaFile {number: $number}) RETURN f.number", {"number": EXTRAS}))
+
+
+def _read(file: Traversable) -> SchemaFile:
+    text = file.read_text(encoding="utf-8")
+    statements = tuple(part.strip() for part in text.split(";") if part.strip())
+    return SchemaFile(int(file.name[:4]), file.name, xxhash.xxh3_64_hexdigest(text.encode()), statements)
+
 
 # Address space reserved per file; the engine wants a power of two and defaults to 8 TiB, of which 15 fit a process.
 _MAX_FILE_BYTES = 1 << 36
@@ -38,7 +99,7 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
         writer = Session(database)
         writer.run("CALL auto_checkpoint=false")
         writer.run(_NO_CHECKPOINT)
-        writer.whole = schema.is_whole(writer)
+        writer.whole = _is_whole(writer)
     except BaseException:
         database.close()
         raise
@@ -51,14 +112,14 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, *, wh
     It has columns for extras if the rows have, or with ``whole`` in any case. However many nodes there are, they take
     384 MiB of page cache; edges have to be in it all at once, so it is larger by what they need.
     """
-    cache_bytes = _BUILDING_BYTES + bulk.edge_memory(rows)
+    cache_bytes = _BUILDING_BYTES + edge_memory(rows)
     database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = Session(database, whole=whole or bulk.are_whole(rows))
+        session = Session(database, whole=whole or are_whole(rows))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
-        schema.create(session)
-        bulk.load(session, rows, state, _GROUP_BYTES)
+        create_tables(session)
+        load(session, rows, state, _GROUP_BYTES)
         record(session, state)
         _check_counts(session, path, state)
         session.close()
@@ -71,7 +132,7 @@ def make(path: Path, rows: NetChange, state: StoreState, options: FileOptions, *
     database, session = open_for_service(path, options)
     try:
         session.whole = whole or rows.has_extras
-        schema.create(session)
+        create_tables(session)
         apply(session, rows, state)
         _check_counts(session, path, state)
     except BaseException:
@@ -88,7 +149,7 @@ def warm() -> None:
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
     session = Session(database, whole=True)
     session.run("CALL auto_checkpoint=false")
-    schema.create(session)
+    create_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):
         names = [f"{sequence}-{number}" for number in range(size)]
         apply(session, _star(names), StoreState(sequence))

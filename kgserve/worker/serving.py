@@ -45,7 +45,7 @@ from kgserve.engine.protocol import (
     receive_request,
 )
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
-from kgserve.worker import database, dumping, schema, statement
+from kgserve.worker import copying, database, statement
 from kgserve.worker.apply import apply
 from kgserve.worker.binding import Database
 from kgserve.worker.failures import SPENT
@@ -85,7 +85,7 @@ class EngineFile:
     def open(self, asked: Open) -> Opened:
         """Open a file."""
         writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
-        return Opened(State.of(dumping.state(writer)), writer.whole, schema.is_current(writer))
+        return Opened(State.of(copying.state(writer)), writer.whole, database.is_current(writer))
 
     def _serve(self, options: FileOptions, opened: database.OpenFile) -> Session:
         """Have a file in service; the memory of this process is bounded from here on."""
@@ -197,7 +197,7 @@ class Channel:
         return session.rows(asked.text, asked.parameters)  # pyright: ignore[reportArgumentType]
 
     def _dump(self, asked: Dump) -> State:
-        return State.of(dumping.dump(self._using(), Path(asked.folder)))
+        return State.of(copying.dump(self._using(), Path(asked.folder)))
 
     def _read(self, asked: Read) -> Head:
         session = self._using()

@@ -1,38 +1,136 @@
 """What a statement has changed in a file, found by looking at the rows before and after.
 
-Before is a reading transaction that began first; it sees the file as it was.
+Before is a reading transaction that began first; it sees the file as it was. A look is some numbers for each row, not
+the row: its place in the table, which it keeps for life, its version, and of the columns that may differ a hash of 64
+bits for texts and lists, the value itself for all others.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, LiteralString, TypeAlias
 
 import msgspec
+import numpy as np
 
 from kgserve.arrow import pa, pc
 from kgserve.cypher.writes import Reach
 from kgserve.engine.protocol import Changed, Compare, Compared, Difference, Doubtful
 from kgserve.journal import snapshot
-from kgserve.model.columns import EDGE_EXTRAS, NODE_EXTRAS
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.worker import dumping
-from kgserve.worker.prints import (
-    EDGES,
-    NODES,
-    Kind,
-    Prints,
-    Touched,
-    agree,
-    differs,
-    node_count,
-    prints,
-    rows_at,
-    rows_without_version,
-    touched,
-)
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, WHOLES, Field, names
+from kgserve.model.rows import EdgeKey
+from kgserve.worker import copying
+from kgserve.worker.columns import Query, edge_query, node_query
 from kgserve.worker.session import Session
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How rows of a table are looked at: prints of all, rows by their places, rows that have no version yet."""
+
+    look: LiteralString
+    columns: Mapping[str, LiteralString]
+    at: Query
+    new: Query
+
+
+def _columns(row: LiteralString, fields: tuple[Field, ...]) -> dict[str, LiteralString]:
+    return {field.name: _look(f"{row}.{field.name}", field) for field in fields if field.name != "version"}
+
+
+def _look(value: LiteralString, field: Field) -> LiteralString:
+    if field.type in {TEXTS, WHOLES}:
+        # The hash of an empty list is that of null.
+        return f"hash({value}), size({value})"
+    return f"hash({value})" if field.type is TEXT else value
+
+
+NODES = Kind(
+    "MATCH (e:Entity) RETURN offset(id(e)), e.version",
+    _columns("e", NODE.whole[1:]),
+    node_query("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
+    node_query("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
+)
+EDGES = Kind(
+    "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
+    _columns("k", EDGE.whole[ENDS:]),
+    edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
+    edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
+)
+_COUNT = "MATCH (e:Entity) RETURN count(*)"
+_BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN offset(id(k))"
+
+
+class Prints(msgspec.Struct, frozen=True):
+    """The prints of all rows in the order of their places."""
+
+    places: np.ndarray[Any, Any]
+    table: pa.Table
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the engine has met no row twice."""
+        return bool((self.places[1:] > self.places[:-1]).all())
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """The places of rows that are other than before or gone, and of those that are other or new."""
+
+    before: list[int]
+    now: list[int]
+
+
+def prints(session: Session, kind: Kind, columns: Collection[str]) -> Prints:
+    """A look at the version and at some more columns of all rows."""
+    wanted: list[LiteralString] = [kind.look, *(text for name, text in kind.columns.items() if name in columns)]
+    query: LiteralString = ", ".join(wanted)
+    table = session.arrow(query)
+    places = table.column(0).to_numpy()
+    order = np.argsort(places, kind="stable")
+    return Prints(places[order], table.take(pa.array(order)).remove_column(0))
+
+
+def touched(before: Prints, now: Prints) -> Touched:
+    """Where two looks at the same columns differ."""
+    stays, stayed = np.isin(before.places, now.places), np.isin(now.places, before.places)
+    was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
+    other = np.zeros(was.num_rows, np.bool_)
+    for one, two in zip(was.columns, is_now.columns, strict=True):
+        other |= differs(one, two).to_numpy().astype(np.bool_)
+    changed = before.places[stays][other]
+    return Touched(
+        np.concatenate((before.places[~stays], changed)).tolist(),
+        np.concatenate((now.places[~stayed], changed)).tolist(),
+    )
+
+
+def differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Where two columns differ; null is a value like others, and a number that is none differs from itself."""
+    one_missing = pc.xor(pc.is_null(one), pc.is_null(other))
+    return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
+
+
+def node_count(session: Session) -> int:
+    """How many nodes there are."""
+    return session.rows(_COUNT)[0][0]
+
+
+def rows_at(session: Session, kind: Kind, places: Sequence[int]) -> pa.Table:
+    """The rows at some places, at least one, with all their columns. Takes longer the more they are."""
+    return session.arrow(kind.at.text(session), {"offsets": places})
+
+
+def rows_without_version(session: Session, kind: Kind) -> pa.Table:
+    """The rows that a statement has made and given no version."""
+    return session.arrow(kind.new.text(session))
+
+
+def agree(session: Session, edges: Prints) -> bool:
+    """Whether the engine meets the same edges from their targets as from their sources: a DETACH may leave some."""
+    backwards = np.sort(session.arrow(_BACKWARDS).column(0).to_numpy())
+    return np.array_equal(backwards, edges.places)
+
 
 MOST_FETCHED = 10_000
 MOST_COMPARED = 100_000_000
@@ -40,8 +138,8 @@ MOST_COMPARED = 100_000_000
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
-_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
-_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_NODE_FIELDS = names(NODE.whole)
+_EDGE_FIELDS = names(EDGE.whole)
 
 
 class Comparison:
@@ -117,13 +215,13 @@ class Comparison:
         return before, now
 
     def _all(self, kind: Kind) -> _Tables:
-        write = dumping.write_nodes if kind is NODES else dumping.write_edges
+        write = copying.write_nodes if kind is NODES else copying.write_edges
         name = snapshot.NODES if kind is NODES else snapshot.EDGES
         tables: list[pa.Table] = []
         for session in (self._before, self._session):
             folder = _fresh(Path(self._asked.folder) / "rows")
             write(session, folder)
-            tables.append(_plain(snapshot.table(folder / name, list(_fields(kind))), kind))
+            tables.append(_plain(snapshot.table(folder / name), kind))
             shutil.rmtree(folder)
         return tables[0], tables[1]
 

@@ -8,7 +8,7 @@ from kgserve.backup.create import BackupOptions
 from kgserve.backup.folder import BackupFolder, Manifest
 from kgserve.backup.verify import verify
 from kgserve.errors import KgserveError
-from kgserve.model.backups import StoreBackupAnswer
+from kgserve.model.stores import StoreBackupAnswer
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store

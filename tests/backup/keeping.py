@@ -12,9 +12,8 @@ from kgserve.backup.create import BackupOptions
 from kgserve.backup.folder import BackupFolder
 from kgserve.backup.verify import verify
 from kgserve.history.history import History
-from kgserve.model.backups import StoreBackupAnswer
 from kgserve.model.digest import to_text
-from kgserve.model.store_settings import Keeping, StoreSettings
+from kgserve.model.stores import Keeping, StoreBackupAnswer, StoreSettings
 from kgserve.model.times import format_time
 from kgserve.ops import backup as ops
 from kgserve.store.pool import StorePool

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kgserve.catalog.catalog import Catalog, remove
-from kgserve.catalog.tallies import behind
-from kgserve.model.batch import NodeExtrasPut, NodePut, WriteBatch
+from kgserve.catalog.catalog import Catalog, behind, remove
+from kgserve.model.answers import KindFreq, TagFreq
+from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange
+from kgserve.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
-from kgserve.model.rows import NodeExtras, NodeRow
-from kgserve.model.schema import KindFreq, TagFreq
+from kgserve.model.rows import NodeRow
 from kgserve.ops.schema import example_of
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of, nodes_of

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from kgserve.cli.root import run
-from kgserve.model.backups import BackupAnswer, RestoreBackupAnswer, VerifiedStore
+from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, VerifiedStore
 from tests.cli.running import Outcome, serving
 from tests.store.writing import batch, forget_close, opened, write
 

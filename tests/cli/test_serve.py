@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.store.lock import read_server_file
+from kgserve.server_file import read_server_file
 from tests.cli.running import PATIENCE, Running, kgserve, serving
 
 

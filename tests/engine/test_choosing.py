@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.engine.packages import edition
+from kgserve.engine.files import edition
 from tests.cli.running import environment
 
 PROJECT = Path(__file__).parents[2]

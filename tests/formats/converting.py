@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kgserve.client.files import complete
 from kgserve.formats.files import import_format, open_parts, pair, write_pair
-from kgserve.formats.graphml_write import write_graphml
-from kgserve.formats.records import Conversion, Part
+from kgserve.formats.graphml import write_graphml
+from kgserve.formats.lines import Conversion, Part
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMATS = ("csv", "parquet", "graphml")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.formats.archive import extract
+from kgserve.formats.files import extract
 
 NODES = "id,type\na,t\n"
 

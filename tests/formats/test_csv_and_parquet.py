@@ -14,7 +14,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.formats.files import open_parts
-from kgserve.formats.records import Found
+from kgserve.formats.lines import Found
 from tests.formats.converting import read
 
 _US = pa.timestamp("us")

@@ -16,7 +16,7 @@ from kgserve.history import history as histories
 from kgserve.history.history import History
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes
-from kgserve.model.store_settings import Keeping, PruneAnswer, PruneRequest, StoreSettings
+from kgserve.model.stores import Keeping, PruneAnswer, PruneRequest, StoreSettings
 from kgserve.model.times import format_time
 from kgserve.ops.history import prune_history
 from kgserve.ops.moments import Past

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.store.lock import SERVER_FILE, read_server_file
+from kgserve.server_file import SERVER_FILE, read_server_file
 from tests.http.serving import accepted
 
 PATIENCE = 40

@@ -18,9 +18,10 @@ from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
 from kgserve.journal.frame import MAGIC, encode_frame, read_frame
 from kgserve.journal.journal import Journal
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.rows import EdgeRow, NodeRow
 from tests.journal.history import SEGMENT, History, mixed
 
 NODE_COLUMNS = ("id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at")

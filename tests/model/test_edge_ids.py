@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgserve.errors import InvalidInput
-from kgserve.model.edge_ids import edge_id, edge_key
-from kgserve.model.rows import EdgeKey
+from kgserve.model.rows import EdgeKey, edge_id, edge_key
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 

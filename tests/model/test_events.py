@@ -18,7 +18,8 @@ from kgserve.model.events import (
     parse_positions,
     size,
 )
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import EdgeExtras, NodeExtras
+from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.times import format_time
 
 TIME = 1_752_580_800_000_000

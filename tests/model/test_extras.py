@@ -8,13 +8,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput, KindNotAllowed
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import ANY, EdgePut, NodePut, Rules, WriteBatch, edge_extras, node_extras, put_again
 from kgserve.model.change import StoreState
 from kgserve.model.digest import row_hash, rows_digest, to_text
-from kgserve.model.extras import edge_extras, node_extras, put_again
+from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.model.plan import Report, Workspace, check, plan
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow, edge_attributes, holds
-from kgserve.model.rules import ANY, Rules
+from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes, holds
 
 FULL = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
 FULL_EDGE = EdgeExtras(0, "ada", 10, 20)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model import fusion
-from kgserve.model.fusion import Match, Nearby
-from kgserve.model.query_text import FUNCTION_WORD_WEIGHT, MAX_WORDS, word_weights
+from kgserve.model.fusion import FUNCTION_WORD_WEIGHT, MAX_WORDS, Match, Nearby, word_weights
 
 _ids = st.sampled_from("abcdefgh")
 _scores = st.dictionaries(_ids, st.floats(0.0, 1.0))

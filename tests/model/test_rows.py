@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model.digest import from_text, row_hash, rows_digest, shift, to_text
-from kgserve.model.names import check_store_name
+from kgserve.model.requests import check_store_name
 from kgserve.model.rows import EdgeRow, NodeRow, Stamps, edge_attributes, edge_stamps
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -17,8 +17,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.journal.frame import encode_frame
 from kgserve.model.answers import CypherAnswer
-from kgserve.rows.bases import FORESEEN
-from kgserve.rows.view import FoldLimits
+from kgserve.rows.view import FORESEEN, FoldLimits
 from kgserve.store import removal
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, Moment, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
 from kgserve.model.queries import NodesQuery
 from kgserve.model.requests import Direction
 from kgserve.model.rows import EdgeKey

@@ -24,7 +24,7 @@ from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.plan import Report
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.stores import StoreSettings
 from kgserve.model.times import format_time, parse_time
 from kgserve.model.walk import Walk
 from kgserve.ops import render

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.digest import row_hash
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time
 from kgserve.model.walk import Walk
 

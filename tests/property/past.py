@@ -14,7 +14,8 @@ import pytest
 
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.model.answers import Edge, NodePage
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.queries import NodesQuery, RetireNode, RevertNode
 from kgserve.model.requests import RevertRequest, TraverseRequest

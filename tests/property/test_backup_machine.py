@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kgserve.model.batch import WriteBatch
-from kgserve.model.store_settings import Keeping
+from kgserve.model.stores import Keeping
 from tests.backup.keeping import KeepingDriver
 from tests.property.batches import KINDS, Batches, Kind
 

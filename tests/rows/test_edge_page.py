@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from kgserve.model.change import ChangeSet, StoreState
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeRow, edge_attributes
+from kgserve.model.fields import EdgeExtras
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.model.times import format_time
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges, ranked
 from kgserve.rows.encoding import decode_edge

@@ -9,9 +9,7 @@ import pytest
 
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import EdgeKey
-from kgserve.rows.bases import FORESEEN
-from kgserve.rows.foreseen import Foreseen
-from kgserve.rows.view import RowsView
+from kgserve.rows.view import FORESEEN, Foreseen, RowsView
 from tests.rows.test_view import IDS, Model, check
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeExtras, EdgeKey, EdgeRow, NodeExtras, NodeRow, edge_attributes
+from kgserve.model.fields import EdgeExtras, NodeExtras
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base
-from kgserve.rows.bases import UNSYNCED
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import fold
 from kgserve.rows.snapshot import Rows
-from kgserve.rows.view import FoldLimits, RowsView, changes_of
+from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]

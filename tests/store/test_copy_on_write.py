@@ -13,7 +13,7 @@ from kgserve.engine.protocol import Difference
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.store.copy_on_write import Trial, copied
 from kgserve.store.store import Store
-from kgserve.worker.prints import EDGES, NODES
+from kgserve.worker.trial import EDGES, NODES
 from tests.store.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")

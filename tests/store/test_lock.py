@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict
-from kgserve.store.lock import LOCK_FILE, SERVER_FILE, DataFolderLock, ServerFile, read_server_file
+from kgserve.server_file import SERVER_FILE, ServerFile, read_server_file
+from kgserve.store.lock import LOCK_FILE, DataFolderLock
 
 HOLD = """
 import sys, time

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import StorageFull
-from kgserve.model.batch import NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.fields import NodeExtrasPut
 from kgserve.store.layout import LEAST_BYTES, require_room
 from kgserve.store.store import Store
 from tests.store.writing import ask, assert_whole, batch, ids, opened, write

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.model.store_settings import StoreSettings
+from kgserve.model.stores import StoreSettings
 from kgserve.ops.doctor import StoreReport, doctor
 from kgserve.store.layout import Layout, StoreFile, read_records
 from tests.store.writing import NAME, flip, forget_close, layout, opened, settings

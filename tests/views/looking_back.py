@@ -14,7 +14,8 @@ import numpy as np
 from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.model.answers import SearchAnswer
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.requests import SearchRequest
 from kgserve.model.rows import EdgeKey
 from kgserve.model.times import format_time

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kgserve.cypher.guard import Statement
-from kgserve.worker import schema, statement
+from kgserve.worker import statement
 from kgserve.worker.binding import Database  # noqa: TID251
+from kgserve.worker.database import create_tables
 from kgserve.worker.session import Session
 
 CREATE = """
@@ -24,7 +25,7 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 def session() -> Generator[Session]:
     database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
     session = Session(database)
-    schema.create(session)
+    create_tables(session)
     session.run(CREATE)
     yield session
     session.close()

@@ -10,8 +10,9 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.engine.engine import Session
-from kgserve.model.batch import EdgeExtrasPut, EdgePut, NodeExtrasPut, NodePut, WriteBatch
-from kgserve.model.rows import EdgeExtras, EdgeRow, NodeExtras, NodeRow
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.store.store import Store
 from tests.store.test_compaction import outgrow
 from tests.store.writing import ask, assert_whole, batch, forget_close, layout, opened, write, write_together

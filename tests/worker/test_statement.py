@@ -12,8 +12,8 @@ import pytest
 from kgserve.cypher.guard import Statement, examine
 from kgserve.engine.protocol import FileOptions
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
-from kgserve.worker import schema, statement
-from kgserve.worker.database import open_for_service
+from kgserve.worker import statement
+from kgserve.worker.database import create_tables, open_for_service
 from kgserve.worker.session import Session
 
 OPTIONS = FileOptions(cache_bytes=64 << 20)
@@ -45,7 +45,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine = Engine(tmp_path_factory.mktemp("engine") / "graph.kuzu")
-    schema.create(engine.writer)
+    create_tables(engine.writer)
     engine.writer.run("UNWIND range(0, 299) AS i CREATE (:Entity {id: 'n' + cast(i AS STRING), type: 't', version: i})")
     engine.writer.run("""
         MATCH (a:Entity), (b:Entity) WHERE b.version = (a.version + 1) % 300
@@ -173,7 +173,7 @@ def test_maps_that_look_like_nodes_are_maps(session: Session, value: dict[str, A
 def test_rows_of_a_write(tmp_path: Path) -> None:
     """As they are before kgserve has looked at them: with times that Python cannot hold, and nothing kept."""
     engine = Engine(tmp_path / "graph.kuzu")
-    schema.create(engine.writer)
+    create_tables(engine.writer)
     text = "CREATE (a:Entity {id: 'a', type: 't', created_at: timestamp('20000-01-01')})"
     text += "-[r:RELATES_TO {relation_type: 'R'}]->(b:Entity {id: 'b', type: 't'}) RETURN a, r, b.created_at"
     with statement.writing(engine.writer, examined(text)) as cursor:

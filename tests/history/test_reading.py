@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.history.ended import Place, read_ended
+from kgserve.history.reading import Place, read_ended
 from kgserve.model.batch import WriteBatch
 from tests.history.following import Kept, kept, node
 from tests.store.writing import batch, layout, write

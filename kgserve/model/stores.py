@@ -1,0 +1,316 @@
+"""Stores as wholes: their settings, how they stand, backups of them. What callers send, and what they are answered.
+
+Arrays are never null, sizes are in bytes, times RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from kgserve.model.fields import MAX_ID_BYTES
+from kgserve.model.requests import STORE_NAME
+
+MAX_NAME_BYTES = 512
+MAX_KINDS = 1_000
+MAX_DAYS = 36_500
+
+ConflictPolicy = Literal["lww", "manual"]
+Keeping = Literal["all", "none"] | int
+"""How much of a store's history is kept: everything, nothing, or the states that ended in so many last days."""
+
+_Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Name = Annotated[str | None, msgspec.Meta(description="For people, at most 512 bytes; left out: kept; empty: cleared")]
+_Policy = Annotated[
+    ConflictPolicy | None,
+    msgspec.Meta(description="What becomes of a write that is based on a former version: it wins, or both are kept"),
+]
+_Kinds = (
+    Annotated[
+        list[_Kind],
+        msgspec.Meta(max_length=MAX_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"),
+    ]
+    | None
+)
+_Metadata = Annotated[
+    dict[str, Any] | None,
+    msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
+]
+_Days = Annotated[int, msgspec.Meta(ge=1, le=MAX_DAYS)]
+_History = Annotated[
+    Literal["all", "none"] | _Days | None,
+    msgspec.Meta(description="What is kept of former states: all, none, or those of so many last days (1 to 36,500)"),
+]
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one store; an empty ``kind_whitelist`` lets every type in."""
+
+    name: str = ""
+    conflict_policy: ConflictPolicy = "lww"
+    kind_whitelist: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    history: Keeping = "all"
+
+
+class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Settings to change, or to create a store with. What is left out, or null, stays."""
+
+    name: _Name = None
+    conflict_policy: _Policy = None
+    kind_whitelist: _Kinds = None
+    metadata: _Metadata = None
+    history: _History = None
+
+
+class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
+    """The settings of ``store``; ``name`` is the one for people. ``sequence`` is the store's last commit."""
+
+    store: str
+    name: str
+    conflict_policy: ConflictPolicy
+    kind_whitelist: list[str]
+    metadata: dict[str, Any]
+    history: Keeping
+    created_at: str
+    sequence: int
+
+
+class PruneRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which former states to forget."""
+
+    before: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=64,
+                description="Forget what had ended by then: a sequence, an RFC 3339 time, or days such as 30d; "
+                "left out: as the store's settings say",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class PruneAnswer(msgspec.Struct, kw_only=True):
+    """``pruned`` states were forgotten; ``oldest`` is the first sequence that can be looked at as of."""
+
+    store: str
+    pruned: int
+    oldest: int
+    sequence: int
+
+
+class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones."""
+
+    name: str
+    state: Literal["open", "closed", "damaged"]
+    nodes: int
+    edges: int
+    sequence: int
+    journal_bytes: int
+    engine_bytes: int
+    created_at: str
+    lag: int | None = None
+    last_check: str | None = None
+    last_check_ok: bool | None = None
+
+
+class StoreList(msgspec.Struct, kw_only=True):
+    """All stores by name."""
+
+    stores: list[StoreSummary]
+    count: int
+
+
+class StoreAnswer(msgspec.Struct, kw_only=True):
+    """A store after it was created or found."""
+
+    ok: Literal[True] = True
+    name: str
+    created: bool
+    sequence: int
+
+
+class DropAnswer(msgspec.Struct, kw_only=True):
+    """A store that is gone."""
+
+    ok: Literal[True] = True
+    dropped: str
+
+
+class IndexStatus(msgspec.Struct, kw_only=True):
+    """How one index of a store stands. Sizes are in bytes."""
+
+    name: Literal["keyword", "vector", "past-keyword", "past-vector"]
+    sequence: int
+    lag: Annotated[int, msgspec.Meta(description="Commits that it has not seen yet")]
+    entities: int
+    pending: Annotated[int, msgspec.Meta(description="Entities of the present step that are still to come")]
+    bytes: int
+    model: str
+    degraded: bool
+    error: str | None
+
+
+class StoreStats(msgspec.Struct, kw_only=True):
+    """What one store holds and how it is doing. Sizes are in bytes."""
+
+    name: str
+    nodes: int
+    edges: int
+    sequence: int
+    types: Annotated[dict[str, int], msgspec.Meta(description="Nodes by type, the 100 most frequent")]
+    relation_types: Annotated[dict[str, int], msgspec.Meta(description="Edges by relation type, the 100 most frequent")]
+    journal_bytes: int
+    journal_segments: int
+    snapshot_sequence: int | None
+    engine_bytes: int
+    engine_log_bytes: int
+    engine_lag: Annotated[int, msgspec.Meta(description="Commits that Cypher would have to wait for")]
+    engine_rebuilds: Annotated[int, msgspec.Meta(description="Since the store was opened")]
+    compactions: Annotated[int, msgspec.Meta(description="Since the store was opened")]
+    queued_writes: int
+    indexes: list[IndexStatus]
+    last_check: str | None
+    last_check_ok: bool | None
+    digest: Annotated[str, msgspec.Meta(description="Order-independent digest of all rows, 32 hex digits")]
+    created_at: str
+    history_lag: Annotated[int | None, msgspec.Meta(description="Commits that it has not seen yet")] = None
+
+
+_Folder = Annotated[
+    str, msgspec.Meta(max_length=1024, description="Folder below the server's backup_dir; left out: that folder itself")
+]
+_Full = Annotated[bool, msgspec.Meta(description="Copy everything, not only what is new")]
+_Keep = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
+_StoreName = Annotated[str, msgspec.Meta(pattern=f"^{STORE_NAME}", max_length=64)]
+_Until = (
+    Annotated[
+        str,
+        msgspec.Meta(
+            max_length=64, description="A sequence or an RFC 3339 time; left out: the end of the newest backup"
+        ),
+    ]
+    | None
+)
+
+
+class StoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where to back one store up to."""
+
+    to: _Folder = ""
+    full: _Full = False
+    keep: _Keep = None
+
+
+class BackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which stores to back up, and where to."""
+
+    stores: Annotated[list[_StoreName], msgspec.Meta(description="Left out: all that the caller sees")] | None = None
+    to: _Folder = ""
+    full: _Full = False
+    keep: _Keep = None
+
+
+class StoreBackupAnswer(msgspec.Struct, kw_only=True):
+    """The backup of one store. What it covers ends with ``sequence``, and begins with ``first`` on its newest base.
+
+    ``new_base`` says why everything was copied; it is empty when only what was new was. ``since`` and ``taken_at`` are
+    the times between which every moment can be restored.
+    """
+
+    store: str
+    sequence: int
+    first: int
+    since: str
+    taken_at: str
+    digest: str
+    nodes: int
+    edges: int
+    new_base: str
+    bytes_copied: int
+    bytes_total: int
+    bases: int
+    took_ms: float
+
+
+class BackupFailure(msgspec.Struct, kw_only=True):
+    """A store that could not be backed up; its former backup is as it was."""
+
+    store: str
+    error: str
+
+
+class BackupAnswer(msgspec.Struct, kw_only=True):
+    """What was backed up into ``folder``, and what was not. A server names the folder from its `backup_dir` on."""
+
+    folder: str
+    stores: list[StoreBackupAnswer]
+    failed: list[BackupFailure]
+    bytes_copied: int
+
+
+class PreparedStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A store's folder that a local command has made in the data folder, and the state that it must open with."""
+
+    folder: Annotated[str, msgspec.Meta(max_length=128)]
+    store: _StoreName
+    sequence: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which store to restore, as what, and as of when; all stores of the backup when ``store`` is left out."""
+
+    source: _Folder = msgspec.field(default="", name="from")
+    store: _StoreName | None = None
+    into: Annotated[_StoreName, msgspec.Meta(description="Another name for it")] | None = msgspec.field(
+        default=None, name="as"
+    )
+    until: _Until = None
+    prepared: (
+        Annotated[PreparedStore, msgspec.Meta(description="For `kgserve restore` on the server's own machine")] | None
+    ) = None
+
+
+class RestoredStore(msgspec.Struct, kw_only=True):
+    """A store that was made out of the backup of ``source``; ``sequence`` is the commit as of which it is."""
+
+    store: str
+    source: str
+    sequence: int
+    digest: str
+    nodes: int
+    edges: int
+    took_ms: float
+
+
+class RestoreBackupAnswer(msgspec.Struct, kw_only=True):
+    """The stores that were restored."""
+
+    stores: list[RestoredStore]
+
+
+class BaseAnswer(msgspec.Struct, kw_only=True):
+    """One base of a backup: whether it is whole, the sequences and times that it covers, and its runs."""
+
+    ok: bool
+    first: int
+    last: int
+    since: str
+    until: str
+    runs: int
+    bytes: int
+
+
+class VerifiedStore(msgspec.Struct, kw_only=True):
+    """What was found in the backup of one store; it is whole when there are no ``faults``."""
+
+    store: str
+    ok: bool
+    bases: list[BaseAnswer]
+    faults: list[str]
+    leftovers: int
