@@ -103,7 +103,7 @@ def executable() -> list[str]:
 
 
 def _arguments(data_dir: str | None, url: str | None, store: str | None) -> list[str]:
-    from kgserve.launch import data_folder
+    from kgserve.reach import data_folder
 
     where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
     return [*where, "--store", store] if store else where
