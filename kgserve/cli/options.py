@@ -48,6 +48,12 @@ def settings_options(*fields: str) -> Callable[[Function], Function]:
     return add
 
 
+def key_option(**more: Any) -> Callable[[Function], Function]:
+    """The option ``--key``, of those who ask a server."""
+    text = "Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]"
+    return click.option("--key", metavar="KEY", help=text, **more)
+
+
 def require_data(settings: Settings) -> None:
     """Raise ClickException when the data folder is not there: a name that was misspelt, most likely."""
     if not settings.data_dir.is_dir():

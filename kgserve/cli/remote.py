@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from kgserve.cli.options import settings_options
+from kgserve.cli.options import key_option, settings_options
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.settings import load
 
@@ -39,13 +39,7 @@ def server_options(function: Function) -> Function:
         metavar="URL",
         help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
     )
-    keyed = click.option(
-        "--key",
-        metavar="KEY",
-        expose_value=False,
-        callback=_keep,
-        help="Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]",
-    )
+    keyed = key_option(expose_value=False, callback=_keep)
     return named(settings_options("data_dir")(keyed(function)))
 
 

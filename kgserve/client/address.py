@@ -7,10 +7,9 @@ import ssl
 
 import httpx
 
-from kgserve import reach
 from kgserve.errors import InvalidInput
 from kgserve.model.hosts import is_loopback
-from kgserve.reach import Server
+from kgserve.reach import Server, at, configured, find, trust
 from kgserve.settings import load
 
 
@@ -40,11 +39,10 @@ class Target:
     def _find(self) -> Server:
         settings = self._settings
         if self._url is not None:
-            found = reach.at(self._url, settings.data_dir)
+            found = at(self._url, settings.data_dir)
         else:
-            found = reach.find(settings.data_dir) or reach.configured(
-                settings.host, settings.port, tls=settings.tls_cert is not None
-            )
+            listening = configured(settings.host, settings.port, tls=settings.tls_cert is not None)
+            found = find(settings.data_dir) or listening
         return found.with_key(settings.key)
 
     def _authorities(self) -> ssl.SSLContext | bool:
@@ -54,7 +52,7 @@ class Target:
         """
         if self.address.url.startswith("https:") and self._url is not None and self.address.certificate is None:
             return True
-        return reach.trust(self.address.certificate or "")
+        return trust(self.address.certificate or "")
 
 
 def _checked(url: str) -> str:
