@@ -15,9 +15,9 @@ def main() -> NoReturn:
         from kgserve.bridge import command  # noqa: PLC0415 - one of the two is needed, never both
 
         sys.exit(command.main(arguments[1:]))
-    from kgserve import cli  # noqa: PLC0415 - as above
+    from kgserve.cli import root  # noqa: PLC0415 - as above
 
-    cli.main()
+    root.main()
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from types import FrameType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from kgserve.bridge.output import Output, say
-from kgserve.bridge.relay import Relay
-from kgserve.bridge.servers import Servers
-from kgserve.launch import chosen_key, data_folder
+from kgserve.bridge.connection import Servers
+from kgserve.bridge.forwarder import Forwarder, Output, say
+from kgserve.reach import chosen_key, data_folder
 
 LAST_ANSWERS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
@@ -55,17 +54,17 @@ def run(data_dir: str | None, url: str | None, store: str | None, key: str | Non
         say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
-    relay = Relay(Servers(data_folder(data_dir), url, chosen_key(key)), output, store)
+    forwarder = Forwarder(Servers(data_folder(data_dir), url, chosen_key(key)), output, store)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
             if line.strip():
-                relay.take(line.strip())
-        relay.close(LAST_ANSWERS)
+                forwarder.forward(line.strip())
+        forwarder.close(LAST_ANSWERS)
     except _Leave:
-        relay.close(0)
+        forwarder.close(0)
     except KeyboardInterrupt:
-        relay.close(0)
+        forwarder.close(0)
         return INTERRUPTED
     return 0
 

@@ -2,9 +2,3 @@
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no server answers, 130 interrupted.
 """
-
-from __future__ import annotations
-
-from kgserve.cli.root import main
-
-__all__ = ["main"]

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kgserve.cli.options import load, require_data
-from kgserve.cli.remote import check, connect, decode, find, server_options
-from kgserve.cli.terminal import Column, as_size, show_table
+from kgserve.cli.options import require_data
+from kgserve.cli.remote import connect, server_options
+from kgserve.cli.terminal import Column, as_size, show_json, show_table
 from kgserve.errors import NotFound
-from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreList, VerifiedStore
+from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
+from kgserve.settings import load
+from kgserve.store.closed_store import closed_state
 
 if TYPE_CHECKING:
-    import httpx
-
     from kgserve.backup.create import BackupOptions
+    from kgserve.client import Client
     from kgserve.ops.backup import Source
     from kgserve.settings import Settings
 
@@ -76,9 +77,8 @@ def backup(
     usage, and 3 when no server answers.
     """
     if server is not None:
-        body = {"stores": list(stores) or None, "to": folder, "full": full, "keep": keep}
-        with connect(find(server, data_dir)) as client:
-            answer = decode(client.post("/api/backup", json=body), BackupAnswer)
+        with connect(server, data_dir) as client:
+            answer = client.backup_stores(folder, stores=stores or None, full=full, keep=keep)
     else:
         from kgserve.backup.create import BackupOptions
 
@@ -86,7 +86,7 @@ def backup(
             load({"data_dir": data_dir}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
         )
     if as_json:
-        _print(answer)
+        show_json(answer)
     else:
         _show_backup(answer)
     return FAILED if answer.failed else 0
@@ -95,17 +95,15 @@ def backup(
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: BackupOptions) -> BackupAnswer:
     from kgserve.backup.create import BackupSource, back_up
     from kgserve.backup.folder import BackupFolder
-    from kgserve.server_file import read_server_file
-    from kgserve.store.closed_store import closed_state
+    from kgserve.reach import find
     from kgserve.store.layout import Layout
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool
 
-    _quiet(settings)
+    _log_errors_only(settings)
     require_data(settings)
-    if read_server_file(settings.data_dir) is not None:
-        data_dir = str(settings.data_dir)
-        with connect(find(None, data_dir)) as client:
+    if find(settings.data_dir) is not None:
+        with connect(None, str(settings.data_dir)) as client:
             wanted = [
                 BackupSource(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
                 for name in _chosen(names, list(_sequences(client)))
@@ -119,8 +117,8 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
         return back_up(BackupFolder(folder), wanted, ways, _announce)
 
 
-def _sequences(client: httpx.Client) -> _Sequences:
-    return _Sequences({each.name: each.sequence for each in decode(client.get("/api/memory"), StoreList).stores})
+def _sequences(client: Client) -> _Sequences:
+    return _Sequences({each.name: each.sequence for each in client.stores().stores})
 
 
 class _Sequences(dict[str, int]):
@@ -169,13 +167,12 @@ def restore(
     that name, 2 for wrong usage or a moment that is not covered, and 3 when no server answers.
     """
     if server is not None:
-        body = {"from": folder, "store": store, "as": into, "until": until}
-        with connect(find(server, data_dir)) as client:
-            answer = decode(client.post("/api/restore", json=body), RestoreBackupAnswer)
+        with connect(server, data_dir) as client:
+            answer = client.restore_backup(folder, store=store, into=into, until=until)
     else:
         answer = _restore(load({"data_dir": data_dir}), Path(folder), store, into, until)
     if as_json:
-        _print(answer)
+        show_json(answer)
     else:
         show_table(_RESTORED, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
 
@@ -184,26 +181,27 @@ def _restore(
     settings: Settings, folder: Path, store: str | None, into: str | None, until: str | None
 ) -> RestoreBackupAnswer:
     from kgserve.ops import backup as ops
-    from kgserve.server_file import read_server_file
+    from kgserve.reach import find
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool
 
-    _quiet(settings)
+    _log_errors_only(settings)
     sources = ops.sources(folder, store, into, until)
-    if read_server_file(settings.data_dir) is not None:
-        with connect(find(None, str(settings.data_dir))) as client:
+    if find(settings.data_dir) is not None:
+        with connect(None, str(settings.data_dir)) as client:
             ops.require_free(settings.data_dir, sources)
             return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         return ops.restore(pool, folder, sources)
 
 
-def _hand_over(client: httpx.Client, settings: Settings, folder: Path, source: Source) -> RestoredStore:
+def _hand_over(client: Client, settings: Settings, folder: Path, source: Source) -> RestoredStore:
     """Make the store's folder beside the others, and have the running server take it."""
     import shutil
     import time
 
     from kgserve.backup.folder import BackupFolder
+    from kgserve.client.operations import RESTORE_BACKUP
     from kgserve.model.digest import to_text
     from kgserve.ops import backup as ops
 
@@ -214,14 +212,10 @@ def _hand_over(client: httpx.Client, settings: Settings, folder: Path, source: S
     backups = BackupFolder(folder)
     with backups.reading():
         state = ops.prepare(data_dir, staging, backups.there(source.store), source)
-    prepared = {
-        "folder": staging.name,
-        "store": source.into,
-        "sequence": state.sequence,
-        "digest": to_text(state.digest),
-    }
+    digest = to_text(state.digest)
+    prepared = PreparedStore(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
-        check(client.post("/api/restore", json={"prepared": prepared}))
+        client.connection.answer(RESTORE_BACKUP.call({}, body={"prepared": prepared}, wait=None, idempotent=False))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return ops.restored(source, state, started)
@@ -241,7 +235,7 @@ def verify(folder: str, *, store: str | None, as_json: bool) -> int:
 
     found = list(look(BackupFolder(Path(folder)), store))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        show_json(found)
     else:
         _show_verified(found)
     return 0 if all(each.ok for each in found) else FAILED
@@ -275,11 +269,7 @@ def _announce(name: str) -> None:
         click.echo(f"{name} …", err=True)
 
 
-def _print(answer: msgspec.Struct) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
-
-
-def _quiet(settings: Settings) -> None:
+def _log_errors_only(settings: Settings) -> None:
     from kgserve import log
 
     log.configure(settings.log_format, "error")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import load, require_data, settings_options
-from kgserve.cli.terminal import Column, show_table
+from kgserve.cli.options import require_data, settings_options
+from kgserve.cli.terminal import Column, show_json, show_table
 from kgserve.permissions import private_files, private_folder
+from kgserve.settings import load
 
 if TYPE_CHECKING:
     from kgserve.access.caller import Role
@@ -21,7 +22,7 @@ ROLES = ("read", "write", "admin")
 COLUMNS = tuple(map(Column, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
 
 
-class ShownKey(msgspec.Struct, frozen=True):
+class ListedKey(msgspec.Struct, frozen=True):
     """What `kgserve keys list --json` says of a key: nothing that opens anything."""
 
     id: str
@@ -85,11 +86,11 @@ def list_keys(*, as_json: bool, data_dir: str | None) -> None:
     from kgserve.access.keys import read_keys
 
     now = _now()
-    shown = [_shown(key, now) for key in read_keys(_folder_there(data_dir))]
+    listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        show_json(listed)
         return
-    show_table(COLUMNS, [_row(key) for key in shown])
+    show_table(COLUMNS, [_row(key) for key in listed])
 
 
 @keys.command()
@@ -128,13 +129,13 @@ def _record(folder: Path, act: str, key: Key) -> None:
     Audit(folder, rotating=False).administered(act, "done", caller="local", about=about)
 
 
-def _shown(key: Key, now: int) -> ShownKey:
+def _listed(key: Key, now: int) -> ListedKey:
     from kgserve.model.times import format_time
 
     def moment(time_: int | None) -> str | None:
         return None if time_ is None else format_time(time_)
 
-    return ShownKey(
+    return ListedKey(
         id=key.id,
         prefix=key.prefix,
         name=key.name,
@@ -147,6 +148,6 @@ def _shown(key: Key, now: int) -> ShownKey:
     )
 
 
-def _row(key: ShownKey) -> tuple[Any, ...]:
+def _row(key: ListedKey) -> tuple[Any, ...]:
     times = (key.created_at, key.expires_at, key.revoked_at)
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)

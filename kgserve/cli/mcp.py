@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kgserve.cli.options import settings_options
+from kgserve.cli.options import key_option, settings_options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,12 +37,7 @@ def bridge_options(function: Function) -> Function:
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
-    key = click.option(
-        "--key",
-        metavar="KEY",
-        help="Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]",
-    )
-    return settings_options("data_dir")(url(store(key(function))))
+    return settings_options("data_dir")(url(store(key_option()(function))))
 
 
 @click.group(invoke_without_command=True)
@@ -103,7 +98,7 @@ def executable() -> list[str]:
 
 
 def _arguments(data_dir: str | None, url: str | None, store: str | None) -> list[str]:
-    from kgserve.launch import data_folder
+    from kgserve.reach import data_folder
 
     where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
     return [*where, "--store", store] if store else where

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from kgserve.cli.options import load, settings_options
+from kgserve.cli.options import settings_options
 from kgserve.cli.terminal import Column, show_table
 from kgserve.permissions import private_files
+from kgserve.settings import load
 
 COLUMNS = (
     Column("Model"),

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 import msgspec
 
-from kgserve import settings
 from kgserve.settings import PREFIX, Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,9 +48,10 @@ def settings_options(*fields: str) -> Callable[[Function], Function]:
     return add
 
 
-def load(values: dict[str, Any]) -> Settings:
-    """Settings from option values, the environment and the defaults, in this order."""
-    return settings.load(values)
+def key_option(**more: Any) -> Callable[[Function], Function]:
+    """The option ``--key``, of those who ask a server."""
+    text = "Key to send; better given as the variable KGSERVE_KEY.  [default: the token of the data folder's server]"
+    return click.option("--key", metavar="KEY", help=text, **more)
 
 
 def require_data(settings: Settings) -> None:
@@ -67,11 +67,11 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
         type=_click_type(get_args(field.type)[0]),
         default=None,
         **_as_flag(field),
-        help=f"{description(field)}.  [{variable_name(field.name)}; default: {_shown(field.default)}]",
+        help=f"{description(field)}.  [{variable_name(field.name)}; default: {_default_text(field.default)}]",
     )
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if default is None or default == "":
         return "none"
     return str(default).lower() if isinstance(default, bool) else str(default)

@@ -11,19 +11,15 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
-from kgserve.cli.doctor import doctor
-from kgserve.cli.health import health
-from kgserve.cli.history import prune_history
-from kgserve.cli.indexes import reindex
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
-from kgserve.cli.serve import serve
+from kgserve.cli.remote import in_words
+from kgserve.cli.serve import health, serve, version
 from kgserve.cli.shell import shell
-from kgserve.cli.stores import stores
+from kgserve.cli.stores import doctor, prune_history, reindex, stores
 from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
-from kgserve.cli.version import version
 from kgserve.errors import InvalidInput, KgserveError
 
 FAILED = 1
@@ -89,9 +85,7 @@ def _outcome(error: BaseException) -> tuple[str, int]:
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", INTERRUPTED
         case InvalidInput():
-            return "\n".join(
-                [error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)]
-            ), WRONG_USAGE
+            return in_words(error), WRONG_USAGE
         case KgserveError():
             return error.message, FAILED
         case OSError():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgserve.cli.options import load, settings_options
+from kgserve.cli.options import settings_options
 from kgserve.cli.remote import Unreachable
+from kgserve.settings import load
+from kgserve.shell.formats import MODES, Mode
 
 if TYPE_CHECKING:
     from kgserve.shell.session import Session
-
-MODES = ("table", "json", "csv", "jsonl")
 
 
 @click.command()
@@ -32,7 +32,7 @@ def shell(
     store: str | None,
     query: str | None,
     file: Path | None,
-    mode: str,
+    mode: Mode,
     *,
     write: bool,
     url: str | None,
@@ -46,19 +46,16 @@ def shell(
     """
     if query is not None and file is not None:
         raise click.UsageError("-c and -f both say what to run; choose one")
-    from kgserve import launch
-    from kgserve.shell.formats import Mode
+    from kgserve.reach import data_folder
     from kgserve.shell.screen import Screen
-    from kgserve.shell.server import NoServer, Server
-    from kgserve.shell.session import Session
+    from kgserve.shell.session import Connection, NoServer, Session
 
     screen = Screen()
     try:
-        server = Server(url, launch.data_folder(data_dir), screen.note, load({"key": key}).key or None)
+        server = Connection(url, data_folder(data_dir), screen.note, load({"key": key}).key or None)
     except NoServer as error:
         raise Unreachable(error.message) from error
-    chosen: Mode = mode  # pyright: ignore[reportAssignmentType] - click.Choice has checked it
-    session = Session(server, screen, store, chosen, write=write)
+    session = Session(server, screen, store, mode, write=write)
     try:
         return _serve(session, query, file)
     finally:

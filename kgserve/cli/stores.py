@@ -1,18 +1,23 @@
-"""``kgserve stores``."""
+"""``kgserve stores``, ``reindex``, ``prune-history`` and ``doctor``: looking at stores, and putting them right."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from kgserve.cli.remote import connect, decode, find, server_options, store_path
-from kgserve.cli.terminal import Column, show_table
-from kgserve.model.stores import StoreList, StoreStats, StoreSummary
+from kgserve.cli.options import require_data, settings_options
+from kgserve.cli.remote import connect, server_options
+from kgserve.cli.terminal import Column, IndexProgress, show_json, show_table
+from kgserve.errors import KgserveError
+from kgserve.model.stores import IndexStatus, StoreStats, StoreSummary
+from kgserve.permissions import private_files
+from kgserve.settings import load
 
 if TYPE_CHECKING:
-    import httpx
+    from kgserve.client import Client
 
 COLUMNS = (
     Column("Name"),
@@ -31,6 +36,11 @@ INDEX_COLUMNS = (
     Column("Pending", "number"),
     Column("Index error"),
 )
+FINDING_COLUMNS = (Column("Store"), Column("Part"), Column("Result"), Column("Detail"))
+
+POLL_SECONDS = 0.25
+PATIENCE_SECONDS = 5.0
+"""How long an index may stand still with an error: it tries again by itself, and mostly overcomes it."""
 
 
 @click.command()
@@ -48,14 +58,104 @@ def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | 
     """
     if as_json and indexes:
         raise click.UsageError("--json is the answer of /api/memory, which says nothing of indexes; choose one")
-    with connect(find(server, data_dir)) as client:
-        response = client.get("/api/memory")
-        answer = decode(response, StoreList)
+    with connect(server, data_dir) as client:
+        answer = client.stores()
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
     if as_json:
-        click.echo(msgspec.json.format(response.content).decode())
+        show_json(answer)
         return
     show_table(COLUMNS + INDEX_COLUMNS if indexes else COLUMNS, shown)
+
+
+@click.command()
+@click.argument("store")
+@server_options
+def reindex(store: str, server: str | None, data_dir: str | None) -> int:
+    """Make both indexes of STORE anew, vectors with the server's present model, and wait until they are there.
+
+    The server goes on when the waiting is interrupted. The exit code is 1 if an index cannot be made.
+    """
+    with connect(server, data_dir) as client:
+        there = client.store(store)
+        for index in await_indexes(there.stats, there.reindex().sequence):
+            click.echo(f"{index.name}: {index.entities:,} entities, model {index.model}, sequence {index.sequence:,}")
+    return 0
+
+
+@click.command("prune-history")
+@click.argument("store")
+@click.option(
+    "--before",
+    metavar="WHEN",
+    help="Forget what had ended by then: a time such as 2025-07-15T12:00:00Z, a sequence, or days such as 30d.  "
+    "[default: as the store's settings say]",
+)
+@server_options
+def prune_history(store: str, before: str | None, server: str | None, data_dir: str | None) -> None:
+    """Forget former states of STORE for good, and say how many went.
+
+    What nodes and edges are now stays, and so does what they were at that moment and since.
+    """
+    with connect(server, data_dir) as client:
+        done = client.store(store).prune_history(before)
+    states = "1 state" if done.pruned == 1 else f"{done.pruned:,} states"
+    known = f"known from sequence {done.oldest:,} on" if done.oldest else "known from the beginning on"
+    click.echo(f"{store}: {states} forgotten; its history is {known}")
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("--rebuild", is_flag=True, help="Build the engine's file anew from snapshot and journal.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Cut a damaged journal at its last whole record; what followed comes back as far as the history has it.",
+)
+@settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
+@private_files()
+def doctor(store: str | None, *, rebuild: bool, salvage: bool, **values: Any) -> int:
+    """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.
+
+    Files and folders of the data folder that other users of the machine may read are told, and closed to them.
+
+    How a running server's engines fare, their processes and memory, `kgserve top` shows.
+
+    The exit code is 1 if anything is found.
+    """
+    settings = load(values)
+    require_data(settings)
+    from kgserve import log
+    from kgserve.ops.doctor import doctor as examine
+    from kgserve.ops.doctor import examine_folder
+    from kgserve.store.lock import DataFolderLock
+
+    log.configure(settings.log_format, "error")  # the table says the rest
+    with DataFolderLock(settings.data_dir) as lock:
+        reports = [*examine_folder(settings, lock.mended), *examine(settings, store, rebuild=rebuild, salvage=salvage)]
+    rows = [
+        (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)
+        for report in reports
+        for finding in report.findings
+    ]
+    show_table(FINDING_COLUMNS, rows)
+    return 0 if all(report.ok for report in reports) else 1
+
+
+def await_indexes(stats: Callable[[], StoreStats], sequence: int) -> list[IndexStatus]:
+    """Wait, with progress on a terminal, until both indexes have seen a commit and have nothing left to do.
+
+    ``stats`` tells how the store stands. Raises ClickException when indexes are turned off, or one stands still with an
+    error.
+    """
+    with IndexProgress() as progress:
+        patience = _Patience()
+        while True:
+            indexes = _both(stats())
+            progress.show(indexes)
+            if all(_is_through(index, sequence) for index in indexes):
+                return indexes
+            patience.check(indexes)
+            time.sleep(POLL_SECONDS)
 
 
 def _row(each: StoreSummary) -> tuple[Any, ...]:
@@ -69,12 +169,43 @@ def _last_check(each: StoreSummary) -> str:
     return f"{'agreed' if each.last_check_ok else 'failed'} {each.last_check[:19]}Z"
 
 
-def _index_cells(client: httpx.Client, each: StoreSummary) -> tuple[Any, ...]:
-    response = client.get(store_path(each.name, "stats")) if each.state == "open" else None
-    if response is None or not response.is_success:  # closed, or dropped since it was listed
-        return "", "", "", ""
-    found = decode(response, StoreStats).indexes
+def _index_cells(client: Client, each: StoreSummary) -> tuple[Any, ...]:
+    try:
+        found = client.store(each.name).stats().indexes if each.state == "open" else []
+    except ConnectionError:
+        raise
+    except KgserveError:  # closed or dropped since it was listed
+        found = []
     lags = {index.name: index.lag for index in found}
     errors = "; ".join(f"{index.name}: {index.error}" for index in found if index.error)
     pending = sum(index.pending for index in found) if found else ""
     return lags.get("keyword", ""), lags.get("vector", ""), pending, errors
+
+
+def _both(stats: StoreStats) -> list[IndexStatus]:
+    found = stats.indexes
+    if not found:
+        raise click.ClickException("indexes are turned off on this server")
+    # Those of the past follow the history, a moment later; a search that looks back waits for them by itself.
+    return [index for index in found if index.name in ("keyword", "vector")]
+
+
+def _is_through(index: IndexStatus, sequence: int) -> bool:
+    return index.sequence >= sequence and not index.pending and index.error is None
+
+
+class _Patience:
+    """Ends the waiting for an index that stands still with an error."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[object, ...], float]] = {}
+
+    def check(self, indexes: Sequence[IndexStatus]) -> None:
+        now = time.monotonic()
+        for index in indexes:
+            state = (index.sequence, index.entities, index.pending, index.error)
+            before, since = self._seen.get(index.name, ((), now))
+            if state != before:
+                self._seen[index.name] = (state, now)
+            elif index.error is not None and now - since > PATIENCE_SECONDS:
+                raise click.ClickException(f"the {index.name} index: {index.error}")

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from kgserve.model.stores import IndexStatus
+from kgserve.shell.formats import tabbed
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -27,7 +28,12 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None
         return
     click.echo("\t".join(column.title.lower().replace(" ", "_") for column in columns))
     for row in rows:
-        click.echo("\t".join(_one_line(value) for value in row))
+        click.echo(tabbed([str(value) for value in row]), nl=False)
+
+
+def show_json(value: Any) -> None:
+    """Print to standard output as JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def as_size(size: int) -> str:
@@ -58,10 +64,6 @@ def _drawn(column: Column, value: Any) -> str:
     if column.kind == "text" or value == "":
         return str(value)
     return as_size(value) if column.kind == "bytes" else f"{value:,}"
-
-
-def _one_line(value: Any) -> str:
-    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 class _Drawn:

@@ -1,32 +1,62 @@
-"""``kgserve top``."""
+"""``kgserve top``: what it shows, worked out of two scrapes of the server's metrics, and how that looks."""
 
 from __future__ import annotations
 
 import select
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import click
+import msgspec
 
-from kgserve.cli.options import load
-from kgserve.cli.remote import Address, Refused, Unreachable, check, connect, find, server_options
+from kgserve.cli.remote import Refused, connect, failure, server_options, url_of
+from kgserve.cli.terminal import as_size
+from kgserve.errors import KgserveError
+from kgserve.settings import load
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
-    from kgserve.cli.top_numbers import Order, Overview, Reading
+    from kgserve.client import Client
+    from kgserve.metrics.exposition import Scrape
+
+Order = Literal["writes", "lag", "queue", "engine", "nodes", "journal", "name"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 _ANSWER_SECONDS = 10.0
-_ORDERS = ("writes", "lag", "queue", "engine", "nodes", "journal", "name")
+_LEAST_ERROR = 400
+_ANSWERED = "kgserve_requests_total"
+_OWN = "/metrics"
+_PER_STORE = {
+    "nodes": "nodes",
+    "edges": "edges",
+    "sequence": "sequence",
+    "queue": "queued_writes",
+    "journal": "journal_bytes",
+    "engine": "engine_process_bytes",
+    "waiting": "waiting_statements",
+    "lost": "engine_losses_total",
+}
+"""Numbers of a store, and the metric that each is read from, without its ``kgserve_store_``."""
+
+_FACT_WIDTH = 19
+_OTHER_LINES = 7
+_NUMBER_WIDTH = 7
+_GAP = 3
+_LEAST_NAME = 8
+_UNKNOWN = "-"
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print one frame with the rates of one interval, and end.")
 @click.option(
-    "--sort", "order", type=click.Choice(_ORDERS), default="writes", show_default=True, help="Order of stores."
+    "--sort", "order", type=click.Choice(ORDERS), default="writes", show_default=True, help="Order of stores."
 )
 @click.option(
     "--interval",
@@ -47,89 +77,82 @@ def top(*, once: bool, order: Order, interval: float, server: str | None, data_d
     """
     from rich.console import Console
 
-    watch = _Watch(server, data_dir)
-    if once:
-        watch.look()
-        time.sleep(interval)
-        watch.look()
-        _print(Console(), watch, order)
-        return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("top draws on a terminal, and this is none; --once prints one frame")
-    _live(watch, order, interval)
+    with connect(server, data_dir, _ANSWER_SECONDS) as client:
+        watch = _Watch(client, named=server is not None, folder=load({"data_dir": data_dir}).data_dir)
+        if once:
+            watch.read()
+            time.sleep(interval)
+            watch.read()
+            console = Console()
+            console.print(draw(watch.frame(order, keys=False), console.width, None))
+        elif not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("top draws on a terminal, and this is none; --once prints one frame")
+        else:
+            _live(watch, order, interval)
 
 
 class _Watch:
     """The server as it is looked at again and again."""
 
-    def __init__(self, server: str | None, data_dir: str | None) -> None:
-        self._server, self._data_dir = server, data_dir
-        self.address: Address = find(server, data_dir)
-        self.overview: Overview | None = None
-        self.trouble: str | None = None
+    def __init__(self, client: Client, *, named: bool, folder: Path) -> None:
+        self._client = client
+        self._named, self._folder = named, folder
+        self._overview: Overview | None = None
+        self._trouble: str | None = None
         self._before: Reading | None = None
 
-    def look(self) -> None:
-        """Take the numbers in. Raises Unreachable and Refused."""
-        from kgserve.cli.top_numbers import Reading, overview
+    def read(self) -> None:
+        """Take the numbers in. Raises the client's errors, and Refused."""
+        from kgserve.client.wire import Route
         from kgserve.metrics.exposition import Scrape
 
-        with connect(self.address) as client:
-            response = client.get("/metrics", timeout=_ANSWER_SECONDS)
-            check(response)
+        call = Route("metrics", "GET", _OWN, bytes).call({}, headers={"Accept": "*/*"})
+        with self._client.http.open(call) as response:
+            text = response.read()
         try:
-            reading = Reading(time.monotonic(), Scrape.read(response.text))
+            reading = Reading(time.monotonic(), Scrape.read(text.decode()))
         except ValueError as error:
-            raise Refused(f"what {self.address.url} sent is no metrics of kgserve: {error}") from error
-        self.overview = overview(self._before or reading, reading)
-        self._before = reading
-        self.trouble = None
+            raise Refused(f"what {url_of(self._client)} sent is no metrics of kgserve: {error}") from error
+        self._overview = overview(self._before or reading, reading)
+        self._before, self._trouble = reading, None
 
-    def look_patiently(self) -> None:
+    def read_patiently(self) -> None:
         """The same; a server that does not answer is looked for again the next time, as it may have moved."""
+        from kgserve.reach import find
+
         try:
-            self.look()
-        except (Unreachable, Refused) as error:
-            if self.trouble is None:
-                since, reason = time.strftime("%H:%M:%S"), error.format_message().splitlines()[0]
-                self.trouble = f"No answer since {since}, trying again: {reason}"
+            self.read()
+        except (KgserveError, Refused) as error:
+            if self._trouble is None:
+                reason = str(failure(error, url_of(self._client))).splitlines()[0]
+                self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, trying again: {reason}"
             self._before = None
-            if self._is_anywhere():
-                self.address = find(self._server, self._data_dir)
+            # The configured port alone might be another server's.
+            if self._named or find(self._folder) is not None:
+                self._client.http.target.look_again()
 
-    def _is_anywhere(self) -> bool:
-        """Whether it is known where to look: the configured port alone might be another server's."""
-        from kgserve.server_file import read_server_file
-
-        return self._server is not None or read_server_file(load({"data_dir": self._data_dir}).data_dir) is not None
-
-
-def _print(console: Console, watch: _Watch, order: Order) -> None:
-    from kgserve.cli.top_view import Shown, frame
-
-    console.print(frame(Shown(watch.address.url, watch.overview, order, keys=False), console.width, None))
+    def frame(self, order: Order, *, keys: bool = True) -> Frame:
+        """What is known of it by now."""
+        return Frame(url_of(self._client), self._overview, order, self._trouble, keys)
 
 
 def _live(watch: _Watch, order: Order, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from kgserve.cli.top_view import Shown, frame
-
     console = Console()
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         due = 0.0
         while True:
             if time.monotonic() >= due:
-                watch.look_patiently()
+                watch.read_patiently()
                 due = time.monotonic() + interval
-            shown = Shown(watch.address.url, watch.overview, order, watch.trouble)
-            live.update(frame(shown, console.width, console.height), refresh=True)
+            live.update(draw(watch.frame(order), console.width, console.height), refresh=True)
             match _key(due - time.monotonic()):
                 case "q" | "Q" | "\x04":
                     return
                 case "s" | "S":
-                    order = _ORDERS[(_ORDERS.index(order) + 1) % len(_ORDERS)]
+                    order = ORDERS[(ORDERS.index(order) + 1) % len(ORDERS)]
                 case _:
                     pass
 
@@ -156,3 +179,287 @@ def _key(seconds: float) -> str:
     import os
 
     return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A scrape, and when it was taken on the monotonic clock."""
+
+    at: float
+    scrape: Scrape
+
+
+class StoreLine(msgspec.Struct, frozen=True):
+    """An open store. ``writes`` is per second; ``lag`` is in commits; ``check`` is None while there was none.
+
+    ``engine`` are the bytes of its engine's process, 0 while there is none; ``waiting`` are statements that wait
+    for it, ``lost`` counts those that ended by themselves or hung.
+    """
+
+    name: str
+    nodes: int
+    edges: int
+    sequence: int
+    writes: float
+    queue: int
+    lag: int
+    journal: int
+    check: bool | None
+    engine: int = 0
+    waiting: int = 0
+    lost: int = 0
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The server as a whole; None is what the key does not show. Rates are per second, sizes in bytes."""
+
+    version: str
+    stores: Sequence[StoreLine]
+    requests: float | None
+    errors: float | None
+    p95: float | None
+    writes: float
+    in_progress: float | None
+    streams: float | None
+    memory: float | None
+    cpu: float | None
+    threads: float | None
+    started: float | None
+    slow: float | None
+    engines: float | None
+    most_engines: float | None
+    engine_memory: float
+
+
+def overview(before: Reading, now: Reading) -> Overview:
+    """The present, with rates and quantiles of the time between two readings."""
+    scrape = now.scrape
+    stores = _stores(before, now)
+    versions = scrape.by("version", "kgserve_build_info")
+    return Overview(
+        version=next(iter(versions), "?"),
+        stores=stores,
+        requests=_grown(before, now, _requests),
+        errors=_grown(before, now, _errors),
+        p95=_p95(before, now),
+        writes=sum(store.writes for store in stores),
+        in_progress=scrape.value("kgserve_requests_in_progress"),
+        streams=scrape.value("kgserve_event_streams"),
+        memory=scrape.value("process_resident_memory_bytes"),
+        cpu=_rate(before, now, "process_cpu_seconds_total"),
+        threads=scrape.value("process_threads"),
+        started=scrape.value("process_start_time_seconds"),
+        slow=scrape.value("kgserve_slow_operations_total"),
+        engines=scrape.value("kgserve_engine_processes"),
+        most_engines=scrape.value("kgserve_engine_processes_limit"),
+        engine_memory=sum(store.engine for store in stores),
+    )
+
+
+def ordered(stores: Sequence[StoreLine], order: Order) -> list[StoreLine]:
+    """Stores by name, or those with the most first."""
+    by_name = sorted(stores, key=lambda store: store.name)
+    if order == "name":
+        return by_name
+    return sorted(by_name, key=lambda store: getattr(store, order), reverse=True)
+
+
+def _stores(before: Reading, now: Reading) -> list[StoreLine]:
+    columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _PER_STORE.items()}
+    written = _rates(before, now, "kgserve_store_writes_total")
+    checks = now.scrape.by("store", "kgserve_store_last_check_ok")
+    lags: dict[str, float] = {}
+    for sample in now.scrape.samples.get("kgserve_store_view_lag_commits", ()):
+        name = sample.labels["store"]
+        lags[name] = max(lags.get(name, 0.0), sample.value)
+    return [
+        StoreLine(
+            name=name,
+            writes=written.get(name, 0.0),
+            lag=int(lags.get(name, 0)),
+            check=bool(checks[name]) if name in checks else None,
+            **{field: int(values.get(name, 0)) for field, values in columns.items()},
+        )
+        for name in columns["nodes"]
+    ]
+
+
+def _rates(before: Reading, now: Reading, name: str) -> dict[str, float]:
+    seconds = max(now.at - before.at, 1e-3)
+    earlier = before.scrape.by("store", name)
+    # What is less than before has begun anew: the store was closed and opened, or the server was.
+    return {
+        store: max(value - earlier.get(store, value), 0.0) / seconds
+        for store, value in now.scrape.by("store", name).items()
+    }
+
+
+def _rate(before: Reading, now: Reading, name: str) -> float | None:
+    return _grown(before, now, lambda scrape: scrape.value(name))
+
+
+def _grown(before: Reading, now: Reading, count: Callable[[Scrape], float | None]) -> float | None:
+    """By how much a count has grown per second."""
+    value = count(now.scrape)
+    if value is None:
+        return None
+    return max(value - (count(before.scrape) or 0.0), 0.0) / max(now.at - before.at, 1e-3)
+
+
+def _requests(scrape: Scrape) -> float | None:
+    """Requests, but for those that ask for just this."""
+    total = scrape.value(_ANSWERED)
+    return None if total is None else total - (scrape.value(_ANSWERED, route=_OWN) or 0.0)
+
+
+def _errors(scrape: Scrape) -> float | None:
+    if _ANSWERED not in scrape.samples:
+        return None
+    by_status = scrape.by("status", _ANSWERED)
+    return sum(count for status, count in by_status.items() if int(status) >= _LEAST_ERROR)
+
+
+def _p95(before: Reading, now: Reading) -> float | None:
+    """In seconds, of the requests between two readings."""
+    from kgserve.metrics.exposition import quantile
+
+    counts, earlier = _buckets(now.scrape), _buckets(before.scrape)
+    grown = {bound: count - earlier.get(bound, 0.0) for bound, count in counts.items()}
+    return quantile(0.95, grown) if all(count >= 0 for count in grown.values()) else None
+
+
+def _buckets(scrape: Scrape) -> dict[str, float]:
+    """Requests by the time they took at most, but for those that ask for just this."""
+    name = "kgserve_request_duration_seconds_bucket"
+    own = scrape.by("le", name, route=_OWN)
+    return {bound: count - own.get(bound, 0.0) for bound, count in scrape.by("le", name).items()}
+
+
+class _Column(NamedTuple):
+    title: str
+    width: int
+    """Characters from which on a terminal has room for it."""
+    text: Callable[[StoreLine], str]
+
+
+_COLUMNS = (
+    _Column("Writes/s", 0, lambda store: f"{store.writes:,.1f}"),
+    _Column("Lag", 0, lambda store: f"{store.lag:,}"),
+    _Column("Queue", 50, lambda store: f"{store.queue:,}"),
+    _Column("Engine", 65, lambda store: as_size(store.engine) if store.engine else ""),
+    _Column("Nodes", 60, lambda store: f"{store.nodes:,}"),
+    _Column("Edges", 80, lambda store: f"{store.edges:,}"),
+    _Column("Waiting", 95, lambda store: f"{store.waiting:,}"),
+    _Column("Lost", 95, lambda store: f"{store.lost:,}"),
+    _Column("Sequence", 105, lambda store: f"{store.sequence:,}"),
+    _Column("Journal", 115, lambda store: as_size(store.journal)),
+    _Column("Check", 125, lambda store: {None: "", True: "agreed", False: "FAILED"}[store.check]),
+)
+
+
+class Frame(NamedTuple):
+    """A frame: the server's address, what is known of it, the order of stores, and what is wrong at the moment."""
+
+    url: str
+    overview: Overview | None
+    order: Order
+    trouble: str | None = None
+    keys: bool = True
+
+
+def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
+    """A frame for a screen of so many characters; without ``height`` all stores are in it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [_title(frame)]
+    if frame.trouble is not None:
+        parts.append(Text(frame.trouble, style="bold red", overflow="ellipsis", no_wrap=True))
+    if frame.overview is None:
+        parts.append(Text("Waiting for the first answer …" if frame.trouble is None else ""))
+        return Group(*parts)
+    head = _head(frame.overview, max(min(width // _FACT_WIDTH, 5), 1))
+    room = None if height is None else max(height - head.row_count - _OTHER_LINES, 1)
+    parts += [head, _table(frame.overview.stores, frame.order, width, room)]
+    if frame.keys:
+        parts.append(
+            Text(f"q quits · s sorts by another column (now: {frame.order})", style="dim", overflow="ellipsis")
+        )
+    return Group(*parts)
+
+
+def _title(frame: Frame) -> Text:
+    from rich.text import Text
+
+    version = f" {frame.overview.version}" if frame.overview else ""
+    text = Text(f"kgserve{version} at {frame.url}", style="bold", overflow="ellipsis", no_wrap=True)
+    if frame.overview and frame.overview.started:
+        text.append(f", up {_span(time.time() - frame.overview.started)}", style="")
+    return text
+
+
+def _head(seen: Overview, per_row: int) -> Table:
+    """Pairs of a name and a value, ``per_row`` beside each other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = (
+        ("requests/s", _rounded(seen.requests)),
+        ("errors/s", _rounded(seen.errors)),
+        ("p95", _UNKNOWN if seen.p95 is None else f"{seen.p95 * 1000:,.1f} ms"),
+        ("in progress", _count(seen.in_progress)),
+        ("writes/s", _rounded(seen.writes)),
+        ("streams", _count(seen.streams)),
+        ("memory", _UNKNOWN if seen.memory is None else as_size(int(seen.memory))),
+        ("CPU", _UNKNOWN if seen.cpu is None else f"{seen.cpu * 100:,.0f} %"),
+        ("threads", _count(seen.threads)),
+        ("engines", f"{_count(seen.engines)}/{_count(seen.most_engines)}"),
+        ("engine memory", as_size(int(seen.engine_memory))),
+        ("slow", _count(seen.slow)),
+    )
+    grid = Table.grid(padding=(0, 2))
+    for first in range(0, len(facts), per_row):
+        some = facts[first : first + per_row]
+        grid.add_row(*(Text.assemble((f"{name} ", "dim"), value, no_wrap=True) for name, value in some))
+    return grid
+
+
+def _table(stores: Sequence[StoreLine], order: Order, width: int, room: int | None) -> Group | Table:
+    """The first stores in an order, as many as there is ``room`` for, with the columns that the width has room for."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    stores = ordered(stores, order)
+    most = len(stores) if room is None else room
+    table = Table(box=box.SIMPLE_HEAD, expand=False)
+    columns = [column for column in _COLUMNS if width >= column.width]
+    others = sum(max(len(column.title), _NUMBER_WIDTH) + _GAP for column in columns)
+    table.add_column("Store", overflow="ellipsis", no_wrap=True, max_width=max(width - others - _GAP, _LEAST_NAME))
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for store in stores[:most]:
+        table.add_row(Text(store.name), *(Text(column.text(store)) for column in columns), style=_style(store))
+    hidden = len(stores) - most
+    return Group(table, Text(f"… and {hidden} more", style="dim")) if hidden > 0 else table
+
+
+def _style(store: StoreLine) -> str:
+    return "bold red" if store.check is False else ""
+
+
+def _rounded(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,.1f}"
+
+
+def _count(value: Any) -> str:
+    return _UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

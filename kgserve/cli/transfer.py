@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import select
 import stat
 import sys
 from collections.abc import Generator, Iterator
@@ -12,21 +14,30 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from kgserve.cli.endpoints import endpoint
-from kgserve.cli.pipes import lines_of
-from kgserve.cli.remote import server_options
+from kgserve.cli.remote import connect, server_options
+from kgserve.cli.stores import await_indexes
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer
 from kgserve.permissions import private_files
+from kgserve.settings import load
 
 if TYPE_CHECKING:
+    from kgserve.client import Client
     from kgserve.formats.csv_pair import Sink
     from kgserve.formats.lines import Conversion, Part
+    from kgserve.library import Library
 
 EXPORTED = ("ndjson", "parquet", "csv", "graphml")
 IMPORTED = (*EXPORTED, "memory-server", "graphiti")
 STREAMED = frozenset({"ndjson", "graphml", "memory-server"})
 """What standard input can hold."""
+
+BLOCK = 256 << 10
+"""Bytes sent at a time."""
+
+SILENCE_SECONDS = 5.0
+SIGN_OF_LIFE = b" " * 1024
+"""Blanks before a line belong to it and change nothing. A body that brings nothing for too long is given up on."""
 
 
 @click.command("import")
@@ -60,19 +71,111 @@ def import_(
     --data, a folder that nobody serves is opened.
     """
     with ExitStack() as stack:
-        conversion, blocks, total = _opened(files, kind, mapping, stack)
-        with endpoint(server, data_dir, indexes=wait_index) as there:
+        conversion, blocks, total = _read(files, kind, mapping, stack)
+        with _opened_stores(server, data_dir, indexes=wait_index) as opened:
             with Progress(f"Importing into {store}", total=total) as progress:
-                answer = there.send(store, _counted(blocks, progress))
+                answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
                 answer = conversion.answered(answer)
             _summarise(store, answer, conversion)
             if wait_index:
-                there.await_indexes(store, answer.sequence)
+                await_indexes(opened.store(store).stats, answer.sequence)
     return 0 if answer.ok else 1
 
 
-def _opened(
+@contextmanager
+def _opened_stores(server: str | None, data_dir: str | None, *, indexes: bool = False) -> Generator[Client | Library]:
+    """The server that was named or serves the data folder; the folder itself if it was named and nobody serves it.
+
+    ``indexes``: whether those are wanted, too; a folder's are filled by the next server otherwise. Raises Conflict when
+    another process than a server has the folder.
+    """
+    from kgserve.reach import find
+
+    if server is not None or data_dir is None or not Path(data_dir).is_dir() or find(Path(data_dir)) is not None:
+        with connect(server, data_dir) as client:
+            yield client
+        return
+    from kgserve.library import Library
+
+    settings = load({"data_dir": data_dir})
+    with (
+        _without_warnings(),
+        Library(data_dir, history=settings.history, indexes=indexes and settings.indexes) as library,
+    ):
+        yield library
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """A command says itself how it went: slow commits are no news in it."""
+    logger = logging.getLogger("kgserve")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> ImportAnswer:
+    """Import lines as they come."""
+    from kgserve.client import Client
+    from kgserve.client.lines import Upload
+    from kgserve.client.streams import IMPORT
+
+    class AsRead(Upload):
+        """Sent as it is read: what a pipe has brought does not wait until there is more of it."""
+
+        def blocks(self) -> Generator[bytes]:
+            self.begun = True
+            yield from blocks
+
+    if not isinstance(opened, Client):
+        return opened.store(store).import_(blocks)
+    return opened.connection.answer(IMPORT.call({"store": store}, body=AsRead(()), wait=None))
+
+
+@contextmanager
+def _received(
+    opened: Client | Library, store: str, as_of: str | None, valid_at: str | None
+) -> Generator[Iterator[bytes]]:
+    """The lines of an export, in blocks that may end anywhere."""
+    from kgserve.client import Client
+    from kgserve.client.streams import export
+
+    call = export(store, as_of=as_of, valid_at=valid_at).call
+    if isinstance(opened, Client):
+        with opened.http.begun(call) as response:
+            yield response.iter_bytes()
+    else:
+        with opened.local.begun(call) as (_, blocks):
+            yield blocks
+
+
+def lines_of(file: BinaryIO, silence: float = SILENCE_SECONDS) -> Iterator[bytes]:
+    """What is in the file, block by block; from a pipe what is there, and blanks while it is silent between lines."""
+    read = getattr(file, "read1", file.read)  # waiting for a whole block would stall what comes behind the pipe
+    between_lines = True
+    while True:
+        while between_lines and not _speaks(file, silence):
+            yield SIGN_OF_LIFE
+        block = read(BLOCK)
+        if not block:
+            return
+        between_lines = block.endswith(b"\n")
+        yield block
+
+
+def _speaks(file: BinaryIO, seconds: float) -> bool:
+    """Whether a read would return within a time: it has something, or ends."""
+    try:
+        return bool(select.select([file], [], [], seconds)[0])
+    except (OSError, ValueError):  # no file of the system's: it is all there
+        return True
+
+
+def _read(
     files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
 ) -> tuple[Conversion | None, Iterator[bytes], int | None]:
     """The lines to send, what they are made from unless they are the file's own, and their size in bytes if known."""
@@ -183,8 +286,8 @@ def export(
     if target is not None and target.is_dir() and chosen not in PAIRS:
         raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
-        endpoint(server, data_dir) as there,
-        there.receive(store, as_of, valid_at) as blocks,
+        _opened_stores(server, data_dir) as opened,
+        _received(opened, store, as_of, valid_at) as blocks,
         Progress(f"Exporting {store}", hidden=hidden) as progress,
     ):
         written = _write(chosen, _counted(blocks, progress), output)

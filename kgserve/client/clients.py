@@ -37,8 +37,8 @@ class Client(ServerMethods):
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self._http = Connection(Target(url, data, key), timeout, patience)
-        self.connection: Answering = self._http
+        self.http = Connection(Target(url, data, key), timeout, patience)
+        self.connection: Answering = self.http
 
     def store(self, name: str) -> Store:
         """One store, whether it exists or not: the first inject makes it."""
@@ -46,7 +46,7 @@ class Client(ServerMethods):
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self.http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +55,7 @@ class Client(ServerMethods):
         self.close()
 
     def __repr__(self) -> str:
-        return f"Client({self._http.target.address.url!r})"
+        return f"Client({self.http.target.address.url!r})"
 
 
 class Store(StoreMethods):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kgserve.errors import InvalidInput
-from kgserve.server_file import trust
+from kgserve.reach import trust
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.ops.graph import Graphs
-from kgserve.server_file import holder, read_server_file
+from kgserve.reach import find, holder
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
 from kgserve.views.opening import open_all
@@ -142,7 +142,7 @@ def _take(data_dir: Path, stack: ExitStack) -> None:
 
 
 def _held(data_dir: Path) -> str:
-    server = read_server_file(data_dir)
+    server = find(data_dir)
     if server is not None:
         return (
             f"{data_dir} is served by process {server.pid} at {server.url}; "

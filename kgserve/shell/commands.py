@@ -15,9 +15,8 @@ from kgserve.errors import InvalidInput, KgserveError
 from kgserve.model.answers import CypherAnswer
 from kgserve.shell.formats import MODES, Mode
 from kgserve.shell.schema import LABELS
-from kgserve.shell.script import Piece, pieces
-from kgserve.shell.server import NoServer
-from kgserve.shell.session import Session
+from kgserve.shell.script import Entry, entries
+from kgserve.shell.session import NoServer, Session
 
 FAILED = 1
 NO_SERVER = 3
@@ -57,20 +56,20 @@ COMMANDS: dict[str, Command] = {}
 
 def run(session: Session, text: str, source: str | None = None) -> None:
     """Carry out everything in a text. Raises Stopped at the first failure, once that is reported, and Left."""
-    for piece in pieces(text):
+    for entry in entries(text):
         try:
-            carry_out(session, piece)
+            carry_out(session, entry)
         except KgserveError as error:
-            session.screen.fail(error, piece, source)
+            session.screen.fail(error, entry, source)
             raise Stopped(NO_SERVER if isinstance(error, NoServer) else FAILED) from error
 
 
-def carry_out(session: Session, piece: Piece) -> None:
+def carry_out(session: Session, entry: Entry) -> None:
     """Carry out one statement or command. Raises errors of kgserve, Left, and Stopped from within a file."""
-    if not piece.text.startswith(":"):
-        session.statement(piece.text)
+    if not entry.text.startswith(":"):
+        session.statement(entry.text)
         return
-    name, rest = _parts(piece.text)
+    name, rest = _parts(entry.text)
     _known(name).run(session, rest)
 
 
@@ -132,7 +131,9 @@ def _params(session: Session, rest: str) -> None:
     """List the parameters that statements may use as $name."""
     _no_arguments("params", rest)
     _show(
-        session, ["parameter", "value"], [[name, _shown(session, value)] for name, value in session.parameters.items()]
+        session,
+        ["parameter", "value"],
+        [[name, _parameter_text(session, value)] for name, value in session.parameters.items()],
     )
 
 
@@ -266,11 +267,11 @@ def _settings(session: Session) -> list[list[Any]]:
         "write": "on" if session.write else "off",
         "timing": "on" if session.timing else "off",
     }
-    parameters = {f"${name}": _shown(session, value) for name, value in session.parameters.items()}
+    parameters = {f"${name}": _parameter_text(session, value) for name, value in session.parameters.items()}
     return [[name, value] for name, value in (settings | parameters).items()]
 
 
-def _shown(session: Session, value: Any) -> Any:
+def _parameter_text(session: Session, value: Any) -> Any:
     """A parameter's value as it was set, so that a table tells "1" from 1."""
     return msgspec.json.encode(value).decode() if session.mode == "table" else value
 

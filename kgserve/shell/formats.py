@@ -1,10 +1,13 @@
-"""Answers as text for programs: CSV, JSON, JSON lines, and the tab-separated lines that a table is in a pipe."""
+"""Answers as text for programs: CSV, JSON, JSON lines, and the tab-separated lines that a table is in a pipe.
+
+In a cell of its own a node is ``(id :type)``, and relations and paths are drawn as in Cypher.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,7 +15,6 @@ import msgspec
 
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import CypherAnswer
-from kgserve.shell.cells import cell
 
 Mode = Literal["table", "json", "csv", "jsonl"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -21,9 +23,9 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 def plain(answer: CypherAnswer) -> Iterator[str]:
     """A header and a line for each row, fields separated by tabs; null is an empty field."""
     if answer.columns:
-        yield _tabbed(answer.columns)
+        yield tabbed(answer.columns)
     for row in answer.rows:
-        yield _tabbed(["" if value is None else cell(value) for value in row])
+        yield tabbed(["" if value is None else cell(value) for value in row])
 
 
 def csv_lines(answer: CypherAnswer) -> Iterator[str]:
@@ -80,11 +82,36 @@ def unique(columns: list[str]) -> list[str]:
     return names
 
 
-def _tabbed(fields: list[str]) -> str:
+def tabbed(fields: Sequence[str]) -> str:
+    """Fields as a line; what would end one of them is escaped."""
     escaped = (
         field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields
     )
     return "\t".join(escaped) + "\n"
+
+
+def cell(value: Any) -> str:
+    """The text of a value that has a cell to itself; a string stands as it is."""
+    return value if isinstance(value, str) else _inner(value)
+
+
+def is_node(value: Any) -> bool:
+    """Whether a value is a node, by the keys that the server gives one."""
+    return isinstance(value, dict) and "_label" in value and "id" in value and "_from" not in value
+
+
+def is_relation(value: Any) -> bool:
+    """Whether a value is a relation."""
+    return isinstance(value, dict) and "_label" in value and "_from" in value and "_to" in value
+
+
+def is_path(value: Any) -> bool:
+    """Whether a value is a path: nodes, and the relations between them."""
+    match value:
+        case {"nodes": list(nodes), "relations": list(relations), **others}:
+            return not others and all(map(is_node, nodes)) and all(map(is_relation, relations))
+        case _:
+            return False
 
 
 def _csv_line(fields: list[str]) -> str:
@@ -101,3 +128,36 @@ def _csv_field(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _inner(value: Any) -> str:
+    if is_relation(value):
+        return f"({value['_from']})-{_arrow_text(value)}->({value['_to']})"
+    if is_node(value):
+        return _node(value)
+    if is_path(value):
+        return _path(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_inner(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inner(each) for each in value) + "]"
+    return _json(value)
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    return f"({node['id']} :{node.get('type') or node['_label']})"
+
+
+def _arrow_text(relation: Mapping[str, Any]) -> str:
+    return f"[:{relation.get('relation_type') or relation['_label']}]"
+
+
+def _path(path: Mapping[str, Any]) -> str:
+    nodes: list[dict[str, Any]] = path["nodes"]
+    if not nodes:
+        return "()"
+    parts = [_node(nodes[0])]
+    for before, relation, after in zip(nodes, path["relations"], nodes[1:], strict=False):
+        forward = relation["_from"] == before["id"]
+        parts.append(f"{'-' if forward else '<-'}{_arrow_text(relation)}{'->' if forward else '-'}{_node(after)}")
+    return "".join(parts)

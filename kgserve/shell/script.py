@@ -20,7 +20,7 @@ NEAR = 1 << 16
 """Characters in which a statement's end is looked for first: copying the rest of a long script for each adds up."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True):
     """A statement without its semicolon, or a command with its colon.
 
     ``line`` is where it begins, from 1; ``ended`` is false when the text ran out before its end.
@@ -31,24 +31,24 @@ class Piece(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def pieces(text: str) -> Iterator[Piece]:
+def entries(text: str) -> Iterator[Entry]:
     """What a text holds, in order. A statement ends at a semicolon, a command with its line."""
     newlines = [found.start() for found in re.finditer("\n", text)]
-    for start, end, ended in _places(text):
-        yield Piece(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
+    for start, end, ended in _spans(text):
+        yield Entry(text[start:end].rstrip(), bisect_left(newlines, start) + 1, ended)
 
 
 def unfinished(text: str) -> bool:
     """Whether more lines must follow before a text can be carried out."""
-    last = deque(pieces(text), maxlen=1)
+    last = deque(entries(text), maxlen=1)
     return bool(last) and not last[0].ended
 
 
-def _places(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Start, end and whether it is ended, of each piece."""
+def _spans(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Start, end and whether it is ended, of each entry."""
     position = 0
     while position < len(text):
-        start = _beginning(text, position)
+        start = _start_of_entry(text, position)
         if text.startswith(":", start):
             end, ended, position = _end_of_command(text, start)
         else:
@@ -58,8 +58,8 @@ def _places(text: str) -> Iterator[tuple[int, int, bool]]:
             yield start, end, ended
 
 
-def _beginning(text: str, offset: int) -> int:
-    """Where the next piece begins, after blanks and comments."""
+def _start_of_entry(text: str, offset: int) -> int:
+    """Where the next entry begins, after blanks and comments."""
     position = offset
     while found := GAP.match(text, position):
         position = found.end()

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -14,14 +21,59 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.graph import CypherLexer
 
 from kgserve import __version__
-from kgserve.shell.commands import Left, Stopped, run
-from kgserve.shell.completion import CypherCompleter
+from kgserve.cypher import words
+from kgserve.errors import KgserveError
+from kgserve.model.stores import StoreStats
+from kgserve.shell.commands import COMMANDS, Left, Stopped, run
+from kgserve.shell.formats import MODES
+from kgserve.shell.schema import LABELS
 from kgserve.shell.script import unfinished
 from kgserve.shell.session import Session
-from kgserve.shell.vocabulary import Vocabulary
 
 LEAVING = {"exit", "quit"}
 """Words that people type to leave, though commands begin with a colon."""
+
+FRESH = 10.0
+"""Seconds for which the types of a store are not asked for again, unless something was written."""
+
+KEYWORDS = (
+    "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
+    "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NOT", "NULL",
+    "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
+    "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
+)  # fmt: skip
+FUNCTIONS = tuple(sorted(words.ALLOWED))
+PROCEDURES = tuple(sorted(words.CALLS))
+
+Expected = Literal[
+    "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
+    "relation label", "node property", "relation property", "property", "procedure", "word", "nothing",
+]  # fmt: skip
+
+COMMAND_CONTEXTS: tuple[tuple[Expected, str], ...] = (
+    ("command", r":(\w*)$"),
+    ("help", r":help\s+:?(\w*)$"),
+    ("store", r":use\s+(\S*)$"),
+    ("mode", r":mode\s+(\w*)$"),
+    ("switch", r":(?:write|timing)\s+(\w*)$"),
+    ("parameter", r":set\s+\$?(\w*)$"),
+    ("file", r":(?:source|export)\s+(\S*)$"),
+)
+"""What a line that begins with a colon may go on with."""
+
+CONTEXTS: tuple[tuple[Expected, str], ...] = (
+    ("parameter", r"\$(\w*)$"),
+    ("relation label", r"\[\s*\w*\s*:\s*(?:\w+\s*\|\s*:?)*(\w*)$"),
+    ("node label", r"\(\s*\w*\s*:\s*(\w*)$"),
+    ("relation property", r"\[[^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
+    ("node property", r"\([^\][(){}]*\{(?:[^{}]*,)?\s*(\w*)$"),
+    ("procedure", r"\b(?i:CALL)\s+(\w*)$"),
+    ("word", r"\b([A-Za-z_]\w*)$"),
+)
+"""What the end of a statement's text may go on with; the first that fits counts."""
+
+QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|//[^\n]*|/\*.*?\*/", re.DOTALL)
+COMPARED = re.compile(r"\b(relation_type|type)\s*(?:=|<>|:|\bIN\s*\[[^\]]*?)\s*$", re.IGNORECASE)
 
 
 def converse(session: Session, history: Path) -> None:
@@ -94,3 +146,122 @@ def _kept(file: Path) -> History:
 
 def _interrupted(session: Session) -> str:
     return "interrupted; it may have been carried out all the same" if session.write else "interrupted"
+
+
+def expected(before: str) -> tuple[Expected, str]:
+    """What is expected after a text, and the part of it that is already there."""
+    line = before.lstrip()
+    if line.startswith(":"):
+        for kind, pattern in COMMAND_CONTEXTS:
+            if found := re.fullmatch(pattern, line):
+                return kind, found[1]
+        if not line.startswith(":export"):
+            return "nothing", ""
+    bare = QUOTED.sub(lambda found: " " * len(found[0]), before)
+    if opened := re.search(r"['\"`]|//|/\*", bare):
+        return _in_quotes(before[: opened.start()], before[opened.start() :])
+    return _in_statement(bare)
+
+
+def _in_quotes(before: str, quoted: str) -> tuple[Expected, str]:
+    compared = COMPARED.search(before) if quoted[0] in "'\"" else None
+    if compared is None:
+        return "nothing", ""
+    return ("relation type" if compared[1].lower() == "relation_type" else "node type"), quoted[1:]
+
+
+def _in_statement(bare: str) -> tuple[Expected, str]:
+    if found := re.search(r"(\w+)\.(\w*)$", bare):
+        return _property_of(found[1], bare), found[2]
+    for kind, pattern in CONTEXTS:
+        if found := re.search(pattern, bare):
+            return kind, found[1]
+    return "nothing", ""
+
+
+def _property_of(variable: str, bare: str) -> Expected:
+    if re.search(rf"\[\s*{variable}\b", bare):
+        return "relation property"
+    return "node property" if re.search(rf"\(\s*{variable}\s*[:){{]", bare) else "property"
+
+
+class CypherCompleter(Completer):
+    """Offers what fits at the cursor. It may ask the server, so it belongs into a thread."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._files = PathCompleter(expanduser=True)
+        self._offers: dict[Expected, Callable[[], Iterable[str]]] = {
+            "command": lambda: COMMANDS,
+            "help": lambda: COMMANDS,
+            "store": vocabulary.stores,
+            "mode": lambda: MODES,
+            "switch": lambda: ("on", "off"),
+            "parameter": lambda: sorted(vocabulary.session.parameters),
+            "node type": lambda: vocabulary.words().node_types,
+            "relation type": lambda: vocabulary.words().relation_types,
+            "node label": lambda: ("Entity",),
+            "relation label": lambda: ("RELATES_TO",),
+            "node property": lambda: LABELS["Entity"],
+            "relation property": lambda: LABELS["RELATES_TO"],
+            "property": lambda: dict.fromkeys([*LABELS["Entity"], *LABELS["RELATES_TO"]]),
+            "procedure": lambda: [f"{name}(" for name in PROCEDURES],
+            "word": lambda: (*KEYWORDS, *(f"{name}(" for name in FUNCTIONS)),
+        }
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """What fits, in the order in which it is offered."""
+        kind, begun = expected(document.text_before_cursor)
+        if kind == "file":
+            yield from self._files.get_completions(Document(begun), complete_event)
+        elif kind != "nothing":
+            for offer in self._offers[kind]():
+                if offer.lower().startswith(begun.lower()):
+                    yield Completion(offer, start_position=-len(begun), display_meta=kind)
+
+
+class Words(msgspec.Struct, frozen=True):
+    """What is completed differently from store to store, most frequent first."""
+
+    node_types: tuple[str, ...] = ()
+    relation_types: tuple[str, ...] = ()
+
+
+class Vocabulary:
+    """The words of the session's store, asked for when they are needed. What the server refuses is left empty."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._words = Words()
+        self._known: tuple[str | None, int] = (None, -1)
+        self._since = 0.0
+
+    def words(self) -> Words:
+        """The types of the store in use."""
+        wanted = (self.session.store, self.session.writes)
+        if wanted != self._known or time.monotonic() - self._since > FRESH:
+            self._words = self._asked(self.session.store)
+            self._known, self._since = wanted, time.monotonic()
+        return self._words
+
+    def stores(self) -> list[str]:
+        """The names of the server's stores."""
+        try:
+            server = self.session.server
+            return [each.name for each in server.stores()] if server.connected else []
+        except KgserveError:
+            return []
+
+    def _asked(self, store: str | None) -> Words:
+        try:
+            server = self.session.server
+            return Words() if store is None or not server.connected else _by_frequency(server.stats(store))
+        except KgserveError:
+            return Words()
+
+
+def _by_frequency(stats: StoreStats) -> Words:
+    def ordered(counts: dict[str, int]) -> tuple[str, ...]:
+        return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+
+    return Words(ordered(stats.types), ordered(stats.relation_types))

@@ -13,9 +13,7 @@ import structlog
 from kgserve.errors import Conflict
 from kgserve.journal.files import write_whole
 from kgserve.permissions import Mended, close_data_folder, private_folder
-from kgserve.server_file import LOCK_FILE, SERVER_FILE, ServerFile, encode, named_in, read, read_server_file
-
-__all__ = ["LOCK_FILE", "SERVER_FILE", "DataFolderLock", "ServerFile", "read_server_file"]
+from kgserve.reach import LOCK_FILE, SERVER_FILE, Server, encode, named_in, read
 
 log = structlog.get_logger()
 
@@ -46,7 +44,7 @@ class DataFolderLock:
 
     def publish(self, url: str, token: str, certificate: str | None = None) -> None:
         """Write server.json, readable by this user alone."""
-        server = ServerFile(os.getpid(), url, token, certificate)
+        server = Server(url, token, certificate, os.getpid())
         write_whole(self._data_dir / SERVER_FILE, encode(server), mode=0o600)
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.server_file import read_server_file
+from kgserve.reach import find
 from tests.bridge.editor import SMALL
 from tests.cli.running import PATIENCE, Running, environment, serving
 from tests.store.writing import until
@@ -28,7 +28,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "tests.bridge.slow_server", str(data)]
     with log, subprocess.Popen(command, stderr=log, env=environment()) as process:
         try:
-            until(lambda: read_server_file(data) is not None)
+            until(lambda: find(data) is not None)
             yield data
         finally:
             process.terminate()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.server_file import holder
+from kgserve.reach import holder
 from tests.cli.running import COMMAND, PATIENCE, environment
 
 Era = Literal["handshake", "stateless"]

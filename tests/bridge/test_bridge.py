@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from kgserve.bridge.message import header_value
-from kgserve.server_file import read_server_file
+from kgserve.reach import find
 from tests.bridge.cutting import cutting
 from tests.bridge.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
 from tests.cli.running import COMMAND, PATIENCE, Running, environment, serving
@@ -32,9 +32,8 @@ OWN = (
     "kgserve.__main__",
     "kgserve.bridge",
     "kgserve.idempotent",
-    "kgserve.launch",
     "kgserve.permissions",
-    "kgserve.server_file",
+    "kgserve.reach",
 )
 
 
@@ -149,7 +148,7 @@ def test_it_imports_nothing_beyond_the_standard_library(server: Running) -> None
     )
     assert "result" in msgspec.json.decode(done.stdout, type=dict[str, Any])
     loaded = dict(word.split("=", 1) for word in done.stderr.decode().split())
-    assert "kgserve.bridge.relay" in loaded
+    assert "kgserve.bridge.forwarder" in loaded
     own = {name for name in loaded if name.partition(".")[0] == "kgserve"}
     assert all(name.startswith(OWN) for name in own)
     assert "kgserve.cli" not in own
@@ -299,10 +298,10 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
     with ending(data), editing("--data", data, "--store", "kept", era=era, log=tmp_path / "log") as editor:
         editor.open()
         editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])
-        first = read_server_file(data)
+        first = find(data)
         end(data, signal.SIGKILL)
         assert [node["id"] for node in editor.call("traverse_knowledge_graph", start_id="a")["nodes"]] == ["a"]
-        second = read_server_file(data)
+        second = find(data)
         assert first is not None
         assert second is not None
         assert first.pid != second.pid
@@ -346,7 +345,7 @@ def test_news_reaches_the_editor_from_the_next_server_too(tmp_path: Path, era: E
         listening = editor.send("subscriptions/listen", wanted) if era == "stateless" else 0
         until(news, 10)
         end(data, signal.SIGTERM)
-        until(lambda: read_server_file(data) is None)
+        until(lambda: find(data) is None)
         editor.heard.clear()
         until(news, 10)
         assert {message["method"] for message in editor.heard} == {"notifications/resources/list_changed"}
@@ -363,5 +362,5 @@ def test_listening_alone_does_not_start_a_server_again(tmp_path: Path) -> None:
         server.process.terminate()
         server.process.wait(PATIENCE)
         time.sleep(2.5)
-        assert read_server_file(data) is None
+        assert find(data) is None
         assert not (data / "launch.lock").exists()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.server_file import read_server_file
+from kgserve.reach import find
 from tests.bridge.editor import Editor, Era, editing, end, ending
 
 EDITORS = 10
@@ -56,7 +56,7 @@ def test_ten_bridges_started_at_once_make_one_server_and_lose_nothing(tmp_path: 
             for number in range(EDITORS)
         ]
         list(threads.map(write, range(EDITORS), editors))
-        server = read_server_file(data)
+        server = find(data)
         assert server is not None
         assert (data / "server.log").read_text().count("listening on") == 1
         assert httpx.get(f"{server.url}/api/memory/shared/stats").json()["nodes"] == EDITORS * ENTITIES

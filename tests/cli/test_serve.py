@@ -7,19 +7,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.server_file import read_server_file
+from kgserve.reach import find
 from tests.cli.running import PATIENCE, Running, kgserve, serving
 
 
 def test_it_answers_and_leaves_in_order(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
-        found = read_server_file(server.data)
+        found = find(server.data)
         assert found is not None
         assert (found.pid, found.url) == (server.process.pid, server.url)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
-    assert read_server_file(tmp_path / "data") is None
+    assert find(tmp_path / "data") is None
 
 
 def test_ctrl_c_stops_it_without_a_traceback(tmp_path: Path) -> None:

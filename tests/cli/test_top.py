@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.cli.top_numbers import Reading, StoreLine, ordered, overview
+from kgserve.cli.top import Reading, StoreLine, ordered, overview
 from kgserve.metrics.exposition import Scrape
 from tests.cli.running import Running, kgserve, serving
 from tests.cli.screen import Screen

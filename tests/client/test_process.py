@@ -57,15 +57,15 @@ def peak(work: Callable[[], Any]) -> int:
 def test_the_server_of_a_folder_is_found_with_its_token(server: Running, client: Client) -> None:
     assert repr(client) == f"Client({server.url!r})"
     token = msgspec.json.decode((server.data / "server.json").read_bytes())["token"]
-    assert client._http.target.address.headers == {"Authorization": f"Bearer {token}"}
+    assert client.http.target.address.headers == {"Authorization": f"Bearer {token}"}
     with Client(data=server.data, key="mine") as other:
-        assert other._http.target.address.token == "mine"
+        assert other.http.target.address.token == "mine"
         assert other.health().status == "ok"
 
 
 def test_without_a_server_the_configured_address_is_meant(tmp_path: Path) -> None:
     with Client(data=tmp_path, retries=0) as client:
-        assert client._http.target.address.url == f"http://127.0.0.1:{settings.load().port}"
+        assert client.http.target.address.url == f"http://127.0.0.1:{settings.load().port}"
 
 
 def test_a_long_import_and_export_in_flat_memory(client: Client, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_listener_outlives_a_restart(tmp_path: Path) -> None:
     with Client(data=data) as client:
         with serving(data, *OPTIONS) as first:
             write(data, ["a", "b"])
-            client._http.target.look_again()
+            client.http.target.look_again()
             events = client.store("s").events(since=0)
             told += [next(events).data["id"], next(events).data["id"]]
             first.process.kill()

@@ -21,14 +21,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from kgserve.bridge.wire import Call, Wire
+from kgserve.bridge.connection import Connections, Exchange
 from kgserve.client import AsyncClient, Client, Unreachable
 from kgserve.errors import InvalidInput
 from kgserve.http.tls import WARN_DAYS, Certificate, end_of
-from kgserve.launch import answers, find
-from kgserve.server_file import ServerFile, encode, read_server_file, trust
+from kgserve.reach import Server, answers, encode, find, trust
 from kgserve.settings import Settings
-from kgserve.shell.server import Server
+from kgserve.shell.session import Connection
 from tests.cli.running import Running, kgserve, serving
 from tests.http.certificates import Files, certificate
 from tests.http.sockets import HEALTH, eventually, until_closed
@@ -161,30 +160,29 @@ async def _asked_asynchronously(secured: Running) -> str:
 
 
 def test_the_shell_and_the_bridge(secured: Running) -> None:
-    shell = Server(None, secured.data, lambda _: None)
+    shell = Connection(None, secured.data, lambda _: None)
     assert shell.stores() is not None
     shell.close()
     found = find(secured.data)
     assert found is not None
     assert answers(found)
     assert not answers(found._replace(certificate=None))
-    wire = Wire()
-    call = Call(wire, found)
-    call.send("GET", {}, timeout=PATIENCE)
-    assert call.response.status in {400, 405, 406}
-    call.body()
-    call.finish()
-    wire.connection(found).close()
+    connections = Connections()
+    with Exchange(connections, found) as exchange:
+        exchange.send("GET", {}, timeout=PATIENCE)
+        assert exchange.response.status in {400, 405, 406}
+        exchange.body()
+    connections.get(found).close()
 
 
 def test_what_server_json_says(secured: Running, files: Files) -> None:
-    found = read_server_file(secured.data)
+    found = find(secured.data)
     assert found is not None
     assert found.url == secured.url
     assert found.url.startswith("https://127.0.0.1:")
     assert found.certificate is not None
     assert found.certificate in files.cert.read_text()
-    assert b"certificate" not in encode(ServerFile(1, "http://x", "t"))
+    assert b"certificate" not in encode(Server("http://x", "t", pid=1))
 
 
 def test_only_this_certificate_is_believed(secured: Running, tmp_path: Path, files: Files) -> None:
@@ -208,7 +206,7 @@ def test_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: shown(running) != before)
             after = shown(running)
-            eventually(lambda: (found := read_server_file(running.data)) is not None and found.certificate == after)
+            eventually(lambda: (found := find(running.data)) is not None and found.certificate == after)
             files.cert.write_text("-----BEGIN CERTIFICATE-----\n")
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: "certificate_not_renewed" in (tmp_path / "data.log").read_text())

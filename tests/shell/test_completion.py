@@ -5,9 +5,8 @@ import re
 import pytest
 
 from kgserve.cypher import words
-from kgserve.shell.completion import expected
 from kgserve.shell.schema import LABELS
-from kgserve.shell.vocabulary import KEYWORDS
+from kgserve.shell.terminal import KEYWORDS, expected
 from tests.project.reading import TOP
 
 

@@ -7,10 +7,8 @@ from rich.console import Console
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.answers import CypherAnswer
-from kgserve.shell.caret import place, pointed, sentences
-from kgserve.shell.cells import cell
-from kgserve.shell.formats import WRITERS, unique
-from kgserve.shell.tables import draw, fitted
+from kgserve.shell.formats import WRITERS, cell, unique
+from kgserve.shell.screen import draw, fitted, pointed, position, sentences
 
 A = {"_label": "Entity", "id": "a", "type": "letter", "content": "the first"}
 B = {"_label": "Entity", "id": "b", "type": "letter"}
@@ -92,7 +90,7 @@ def test_no_rows() -> None:
 def test_a_caret_stands_below_the_place() -> None:
     error = InvalidInput("the query is wrong", (FieldError("query", "what is this at line 2, column 4"),))
     assert sentences(error) == ["the query is wrong", "what is this at line 2, column 4"]
-    assert place(error) == (2, 4)
+    assert position(error) == (2, 4)
     assert pointed("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
     assert pointed("RETURN 1", 7, 1) == []
 

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from kgserve.shell.script import pieces, unfinished
+from kgserve.shell.script import entries, unfinished
 
 
 def texts(script: str) -> list[str]:
-    return [piece.text for piece in pieces(script)]
+    return [entry.text for entry in entries(script)]
 
 
 def test_statements_end_at_a_semicolon_and_commands_with_their_line() -> None:
@@ -37,8 +37,8 @@ def test_nothing_is_made_of_blanks_comments_and_lone_semicolons() -> None:
 
 
 def test_lines_are_counted_from_where_a_statement_begins() -> None:
-    found = list(pieces("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
-    assert [(piece.text, piece.line) for piece in found] == [
+    found = list(entries("// head\n\nRETURN 1;\n:use x\n  RETURN\n 2; RETURN 3"))
+    assert [(entry.text, entry.line) for entry in found] == [
         ("RETURN 1", 3),
         (":use x", 4),
         ("RETURN\n 2", 5),

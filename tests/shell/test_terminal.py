@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.server_file import holder
+from kgserve.reach import holder
 from tests.cli.running import Running
 from tests.shell.typist import CTRL_C, CTRL_D, ENDLESS, ENTER, TAB, UP, Terminal
 

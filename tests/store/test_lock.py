@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict
-from kgserve.server_file import SERVER_FILE, ServerFile, read_server_file
-from kgserve.store.lock import LOCK_FILE, DataFolderLock
+from kgserve.reach import LOCK_FILE, SERVER_FILE, Server, find
+from kgserve.store.lock import DataFolderLock
 
 HOLD = """
 import sys, time
@@ -32,12 +32,12 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None
         with pytest.raises(Conflict) as refused:
             DataFolderLock(tmp_path).acquire()
         assert f"process {holder.pid} at http://127.0.0.1:1" in refused.value.message
-        assert read_server_file(tmp_path) == ServerFile(holder.pid, "http://127.0.0.1:1", "secret")
+        assert find(tmp_path) == Server("http://127.0.0.1:1", "secret", pid=holder.pid)
         holder.kill()
     assert (tmp_path / SERVER_FILE).exists()
-    assert read_server_file(tmp_path) is None
+    assert find(tmp_path) is None
     with DataFolderLock(tmp_path):
-        assert read_server_file(tmp_path) is None
+        assert find(tmp_path) is None
 
 
 def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
@@ -45,22 +45,22 @@ def test_the_server_s_file_is_for_its_user_alone(tmp_path: Path) -> None:
         lock.publish("http://127.0.0.1:1", "secret")
         for name in (SERVER_FILE, LOCK_FILE):
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-        found = read_server_file(tmp_path)
+        found = find(tmp_path)
         assert found is not None
         assert found.pid == os.getpid()
     assert not (tmp_path / SERVER_FILE).exists()
-    assert read_server_file(tmp_path) is None
+    assert find(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"pid":"x","url":1,"token":2}', b"\xff\xfe\xff"])
 def test_an_unreadable_file_is_no_server(tmp_path: Path, content: bytes) -> None:
     with DataFolderLock(tmp_path):
         (tmp_path / SERVER_FILE).write_bytes(content)
-        assert read_server_file(tmp_path) is None
+        assert find(tmp_path) is None
 
 
 def test_no_folder_no_server(tmp_path: Path) -> None:
-    assert read_server_file(tmp_path / "nowhere") is None
+    assert find(tmp_path / "nowhere") is None
 
 
 def test_looking_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
@@ -68,6 +68,6 @@ def test_looking_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
     for _ in range(20):
         with lock:
             lock.publish("http://127.0.0.1:1", "secret")
-            assert read_server_file(tmp_path) is not None
-        assert read_server_file(tmp_path) is None
+            assert find(tmp_path) is not None
+        assert find(tmp_path) is None
     lock.release()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cli.pipes import SIGN_OF_LIFE, lines_of
+from kgserve.cli.transfer import SIGN_OF_LIFE, lines_of
 
 NODE = b'{"kind":"node","id":"a","type":"t"}\n'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve import launch
-from kgserve.launch import LaunchFailed, Server, answers, data_folder, ensure, find, reachable
-from kgserve.server_file import holder
+from kgserve import reach
+from kgserve.reach import LaunchFailed, Server, answers, at, configured, data_folder, ensure, find, holder, reachable
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
 from tests.bridge.editor import SMALL, end, ending
@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = Settings()
-    given = (launch.DEFAULT_DATA, launch.DEFAULT_HOST, launch.DEFAULT_PORT)
+    given = (reach.DEFAULT_DATA, reach.DEFAULT_HOST, reach.DEFAULT_PORT)
     assert given == (str(settings.data_dir), settings.host, str(settings.port))
     monkeypatch.chdir(tmp_path)
     assert data_folder() == tmp_path / "kgserve-data"
@@ -45,6 +45,25 @@ def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
     assert reachable("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
     assert reachable("http://[::]:8080/") == "http://[::1]:8080"
     assert reachable("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
+
+
+def test_the_server_at_an_address_is_known_when_the_folder_is_its_own(tmp_path: Path) -> None:
+    with DataFolderLock(tmp_path) as lock:
+        lock.publish("http://0.0.0.0:80", "secret", "PEM")
+        known = Server("http://127.0.0.1:80", "secret", "PEM", os.getpid())
+        assert find(tmp_path) == known
+        for url in ("http://127.0.0.1:80", "http://127.0.0.1", "http://0.0.0.0:80", "http://127.0.0.1:80/below"):
+            assert at(f"{url}/", tmp_path) == known._replace(url=url)
+        assert at("http://127.0.0.1:81", tmp_path) == Server("http://127.0.0.1:81")
+    assert at("http://127.0.0.1:80", tmp_path) == Server("http://127.0.0.1:80")
+    assert configured("::", 1, tls=True) == Server("https://[::1]:1")
+
+
+def test_a_key_takes_the_place_of_the_token() -> None:
+    found = Server("http://127.0.0.1:80", "secret")
+    assert found.headers == found.with_key(None).headers == {"Authorization": "Bearer secret"}
+    assert found.with_key("mine").headers == {"Authorization": "Bearer mine"}
+    assert Server(found.url).headers == {}
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
@@ -140,16 +159,16 @@ def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_long_log_is_put_aside(tmp_path: Path) -> None:
-    (tmp_path / "server.log").write_bytes(b"x" * (launch.MAX_LOG + 1))
+    (tmp_path / "server.log").write_bytes(b"x" * (reach.MAX_LOG + 1))
     with ending(tmp_path):
         ensure(tmp_path)
         assert (tmp_path / "server.log").stat().st_size < 1000
-        assert (tmp_path / "server.log.1").stat().st_size == launch.MAX_LOG + 1
+        assert (tmp_path / "server.log.1").stat().st_size == reach.MAX_LOG + 1
 
 
 def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from kgserve.launch import ensure; print(ensure(Path(sys.argv[1])).pid)"
+        "import sys; from pathlib import Path; from kgserve.reach import ensure; print(ensure(Path(sys.argv[1])).pid)"
     )
     with ending(tmp_path):
         done = subprocess.run(

@@ -1,15 +1,21 @@
-"""Finding the server of a data folder, or starting one. Standard library only: the editors' bridge starts with this.
+"""One way to a server: finding the one of a data folder, starting it, and how a client speaks with it and believes it.
 
-However many processes ask at once, one server comes of it: whoever starts it holds ``launch.lock`` until it answers,
-and the others find it then. It runs in a session of its own and outlives the process that started it.
+Standard library only: the editors' bridge starts with this. Two files of a data folder speak of its server:
+``server.lock`` is locked for as long as a process has the folder, and names it; ``server.json`` is there once that
+process accepts connections.
+
+However many processes ask for a server at once, one comes of it: whoever starts it holds ``launch.lock`` until it
+answers, and the others find it then. It runs in a session of its own and outlives the process that started it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import http.client
+import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,16 +23,20 @@ import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from kgserve.permissions import private_folder
-from kgserve.server_file import holder, read_server_file, trust
 
+LOCK_FILE = "server.lock"
+SERVER_FILE = "server.json"
 LAUNCH_LOCK = "launch.lock"
 LOG_FILE = "server.log"
 MAX_LOG = 1 << 20
 """Bytes of a log from which on the next start begins a new one; the one before is kept as server.log.1."""
+
+UNNAMED = 0
+"""The holder's process id while it has the lock and has not written its own yet."""
 
 PATIENCE = 30.0
 """Seconds that a server may take until it answers; one that is stopping takes up to 20 to be gone."""
@@ -38,19 +48,28 @@ DEFAULT_PORT = "8080"
 _SHOWN_LINES = 8
 _ANSWER_TIMEOUT = 5.0
 _FIRST_DELAY, _LAST_DELAY = 0.02, 0.25
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
 
 
 class Server(NamedTuple):
-    """Where a server is, and the token that local clients send it; ``pid`` only for one found by its data folder.
+    """Where a server is, and the token that local clients send it.
 
-    ``certificate`` is the one that it shows, as PEM, when it was found so and serves over TLS.
+    ``certificate`` is the one that it shows, as PEM, when that is known; ``pid`` only of one found by its data folder.
     """
 
     url: str
     token: str | None = None
-    pid: int | None = None
     certificate: str | None = None
+    pid: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request carries."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def with_key(self, key: str | None) -> Server:
+        """The same, with ``key`` sent instead of its token, if there is one."""
+        return self._replace(token=key) if key else self
 
 
 class LaunchFailed(Exception):
@@ -70,10 +89,23 @@ def chosen_key(given: str | None = None) -> str | None:
 
 def find(data_dir: Path) -> Server | None:
     """The server that has the data folder and has begun to accept connections, if there is one."""
-    found = read_server_file(data_dir)
-    if found is None:
+    found = read(data_dir)
+    if found is None or holder(data_dir) != found.pid:
         return None
-    return Server(reachable(found.url), found.token, found.pid, found.certificate)
+    return found._replace(url=reachable(found.url))
+
+
+def at(url: str, data_dir: Path) -> Server:
+    """The server at ``url``; of the one that serves the data folder, token and certificate are known."""
+    found = find(data_dir)
+    if found is None or _host_and_port(found.url) != _host_and_port(url):
+        return Server(url.rstrip("/"))
+    return found._replace(url=url.rstrip("/"))
+
+
+def configured(host: str, port: int, *, tls: bool) -> Server:
+    """The server that listens on this address, if one does."""
+    return Server(reachable(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"))
 
 
 def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
@@ -85,7 +117,7 @@ def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
     deadline = time.monotonic() + patience
     if found is not None and answers(found, patience):
         return found
-    with _alone(data_dir, deadline):
+    with _launch_lock(data_dir, deadline):
         return _Launch(data_dir, deadline).run()
 
 
@@ -107,11 +139,76 @@ def connection_to(server: Server, timeout: float) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust(server.certificate))
 
 
+def trust(certificate: str | None) -> ssl.SSLContext:
+    """Whom a client believes: the server with this very certificate, whatever names are in it; or as usual.
+
+    An empty text is nobody's certificate.
+    """
+    if certificate is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    # Otherwise only a certificate that signed itself could be believed on its own.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if certificate:
+        context.load_verify_locations(cadata=certificate)
+    return context
+
+
 def reachable(url: str) -> str:
     """``url`` without a trailing slash, and with a host to connect to where the server listens on every address."""
-    parts = urlsplit(url)
-    host = _EVERYWHERE.get(parts.hostname or "")
-    return f"{parts.scheme}://{host}:{parts.port}" if host else url.rstrip("/")
+    parts = urlsplit(url.rstrip("/"))
+    host, colon, port = parts.netloc.rpartition(":")
+    return parts._replace(netloc=f"{_EVERYWHERE.get(host, host)}{colon}{port}").geturl()
+
+
+def _host_and_port(url: str) -> tuple[str | None, int]:
+    parts = urlsplit(reachable(url))
+    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def encode(server: Server) -> bytes:
+    """The content of server.json."""
+    given = {"pid": server.pid, "url": server.url, "token": server.token, "certificate": server.certificate}
+    return json.dumps(
+        {name: value for name, value in given.items() if value is not None}, separators=(",", ":")
+    ).encode()
+
+
+def read(data_dir: Path) -> Server | None:
+    """What server.json says, whether or not the process that wrote it is still there; None when it cannot be read."""
+    try:
+        given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    match fields.get("url"), fields.get("token"), fields.get("pid"):
+        case str(url), str(token), int(pid):
+            certificate = fields.get("certificate")
+            return Server(url, token, certificate if isinstance(certificate, str) else None, pid)
+        case _:
+            return None
+
+
+def holder(data_dir: Path) -> int | None:
+    """The process that has the data folder, UNNAMED when it has not said which it is; None when nobody has it."""
+    try:
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return named_in(descriptor) or UNNAMED
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def named_in(descriptor: int) -> int | None:
+    """The process id that stands in the lock file."""
+    text = os.read(descriptor, 32).decode(errors="replace").strip()
+    return int(text) if text.isdecimal() else None
 
 
 class _Launch:
@@ -136,24 +233,24 @@ class _Launch:
 
     def _start_or_look(self) -> None:
         if self._child is not None and self._child.returncode is not None:
-            self._consider_end(self._child.returncode)
+            self._check_exit(self._child.returncode)
         if self._child is None and holder(self._data_dir) is None:
             self._child = _start(self._data_dir, any_port=self._any_port)
 
-    def _consider_end(self, code: int) -> None:
+    def _check_exit(self, code: int) -> None:
         """The server that was started has ended: another one was quicker, its port is gone, or it cannot start."""
         self._child = None
         if holder(self._data_dir) is not None:
             return
         if self._any_port or not _port_is_taken():
-            raise LaunchFailed(f"`kgserve serve` ended with exit code {code}; {_shown(self._data_dir)}")
+            raise LaunchFailed(f"`kgserve serve` ended with exit code {code}; {_log_end(self._data_dir)}")
         self._any_port = True
 
     def _out_of_patience(self) -> str:
         who = self._child.pid if self._child is not None else holder(self._data_dir)
         if self._child is None and find(self._data_dir) is None:
             return f"process {who or 'unknown'} holds {self._data_dir}, but it serves nothing: wait for it, or stop it"
-        return f"the server (process {who}) does not answer; {_shown(self._data_dir)}"
+        return f"the server (process {who}) does not answer; {_log_end(self._data_dir)}"
 
 
 def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
@@ -162,29 +259,27 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
     command += ["--port", "0"] if any_port else []
     # A line per request would fill the disk: nobody rotates this log while the server runs.
     command += ["--log-level", "warning"] if not os.environ.get("KGSERVE_LOG_LEVEL") else []
-    with closing(_Log(data_dir)) as log:
+    log = _open_log(data_dir)
+    try:
         child = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdin=subprocess.DEVNULL, stdout=log.descriptor, stderr=log.descriptor, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    finally:
+        os.close(log)
     # Waited for, so that a server that is killed does not stay behind as a zombie of this process.
     threading.Thread(target=child.wait, name="kgserve-launched", daemon=True).start()
     return child
 
 
-class _Log:
-    """server.log, open for appending."""
-
-    def __init__(self, data_dir: Path) -> None:
-        path = data_dir / LOG_FILE
-        if path.exists() and path.stat().st_size > MAX_LOG:
-            path.replace(path.with_name(f"{LOG_FILE}.1"))
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
+def _open_log(data_dir: Path) -> int:
+    """A descriptor of server.log, for appending; a long one is put aside."""
+    path = data_dir / LOG_FILE
+    if path.exists() and path.stat().st_size > MAX_LOG:
+        path.replace(path.with_name(f"{LOG_FILE}.1"))
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def _shown(data_dir: Path) -> str:
+def _log_end(data_dir: Path) -> str:
     """The last lines of the log, as the end of a sentence."""
     path = data_dir / LOG_FILE
     try:
@@ -212,7 +307,7 @@ def _port_is_taken() -> bool:
 
 
 @contextmanager
-def _alone(data_dir: Path, deadline: float) -> Generator[None]:
+def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
     """Hold the launch lock. Raises LaunchFailed when the folder cannot be used or another start takes too long."""
     try:
         private_folder(data_dir)
@@ -222,19 +317,19 @@ def _alone(data_dir: Path, deadline: float) -> Generator[None]:
             f"{data_dir} cannot be a data folder: {(error.strerror or str(error)).lower()}; name another with --data"
         ) from error
     try:
-        _take(descriptor, data_dir, deadline)
+        _acquire(descriptor, data_dir, deadline)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, data_dir: Path, deadline: float) -> None:
+def _acquire(descriptor: int, data_dir: Path, deadline: float) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise LaunchFailed(f"another process has been starting a server; {_shown(data_dir)}") from None
+                raise LaunchFailed(f"another process has been starting a server; {_log_end(data_dir)}") from None
             time.sleep(_FIRST_DELAY)
         else:
             return

@@ -1,0 +1,420 @@
+"""Both ways between the editor and the server, and on with the next server when one goes.
+
+Standard output carries the protocol and nothing else, standard error the rest.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from kgserve.bridge.connection import (
+    BROKEN,
+    Connections,
+    Exchange,
+    Handshake,
+    Refused,
+    Servers,
+    Session,
+    explanation,
+)
+from kgserve.bridge.message import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    INITIALIZE,
+    INITIALIZED,
+    LISTEN,
+    NO_SERVER,
+    Kind,
+    Malformed,
+    Message,
+    answered,
+    failure,
+    is_result,
+    method_of,
+    parse,
+)
+from kgserve.idempotent import WHERE_TO_LOOK
+from kgserve.reach import LaunchFailed, Server
+
+ATTEMPTS = 3
+"""Times that a request is sent before its failure is reported; one that may have been carried out is sent again only
+if done twice is done once."""
+
+RETRY_DELAY = 0.3
+"""Seconds before the second repetition; the first one is made at once."""
+
+LISTEN_DELAY = 1.0
+"""Seconds between attempts to listen again."""
+
+
+THREADS = 32
+"""Requests under way at once; more wait."""
+
+MOST_WAITING = 1000
+"""Requests that may wait."""
+
+_IDLE = 10.0
+"""Seconds after which a thread without work ends."""
+
+
+class NotDone(Exception):
+    """The server has not carried a request out, for a reason that passes: it is stopping, or another one by now."""
+
+
+class OutcomeUnknown(Exception):
+    """A request may have been carried out, and would be another time if it was sent again."""
+
+    def __init__(self, message: Message, server: Server) -> None:
+        look = WHERE_TO_LOOK.get(message.tool or "", "the tools that read show what is there")
+        super().__init__(
+            f"the connection to the server at {server.url} broke before {message.tool or 'the tool'} was answered, so "
+            "it is unknown whether it was carried out. It was not sent again, for it would then be done twice. "
+            f"Before you call it again, look: {look}"
+        )
+
+
+class Forwarder:
+    """Carries the editor's messages to the server and the server's to the editor."""
+
+    def __init__(self, servers: Servers, output: Output, store: str | None = None) -> None:
+        self._servers = servers
+        self._output = output
+        self._connections = Connections(store)
+        self._handshake = Handshake(self._connections)
+        self._threads = ThreadPool()
+        self._pending = PendingRequests()
+        self._closing = threading.Event()
+        self._listening: threading.Thread | None = None
+
+    def forward(self, line: bytes) -> None:
+        """A line from the editor. What later messages build upon is done before it returns."""
+        try:
+            message = parse(line)
+        except Malformed as error:
+            self._output.write(failure(None, error.code, str(error)))
+            return
+        match message.kind:
+            case Kind.REQUEST:
+                self._forward_request(message)
+            case Kind.NOTIFICATION if message.method == CANCELLED:
+                self._cancel(message)
+            case Kind.NOTIFICATION if message.method == INITIALIZED:
+                self._handshake.completed(message.line)
+                self._pass_on(message)
+                self._listen()
+            case _:
+                self._threads.submit(lambda: self._pass_on(message))
+
+    def close(self, patience: float) -> None:
+        """Wait ``patience`` seconds for the answers that are due, then end the session."""
+        self._pending.wait(patience)
+        self._closing.set()
+        self._handshake.end()
+
+    def _forward_request(self, message: Message) -> None:
+        request = self._pending.add(message)
+        if message.method == INITIALIZE:
+            self._answer(request)
+        elif not self._threads.submit(lambda: self._answer(request)):
+            self._report(request, "too many requests are waiting for an answer")
+            self._pending.remove(request)
+
+    def _answer(self, request: PendingRequest) -> None:
+        """Have a request answered, by the server or with the reason why it cannot be."""
+        try:
+            self._try_to_answer(request)
+        except (LaunchFailed, OutcomeUnknown, Refused) as error:
+            self._report(request, str(error))
+        except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
+            self._report(request, f"a defect in the bridge: {type(error).__name__}: {error}")
+        finally:
+            self._pending.remove(request)
+
+    def _try_to_answer(self, request: PendingRequest) -> None:
+        attempts = 0
+        server = self._servers.current()
+        while not request.cancelled and not self._closing.is_set():
+            try:
+                self._exchange(request, server)
+                return
+            except (*BROKEN, NotDone) as error:
+                self._servers.lost(server)
+                self._closing.wait(attempts * RETRY_DELAY)
+                attempts += 1
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            if request.message.method == LISTEN:
+                server = self._awaited(request) or server
+            elif attempts < ATTEMPTS and not request.cancelled:
+                server = self._servers.current()
+            else:
+                self._report(request, f"the server at {server.url} failed {attempts} times ({reason})")
+                return
+
+    def _exchange(self, request: PendingRequest, server: Server) -> None:
+        """Send a request and write its answer, and what comes before it.
+
+        Raises NotDone, Refused or BROKEN, after which it may be sent again, and OutcomeUnknown, after which it may not.
+        """
+        message = request.message
+        handshake = message.version is None and message.method != INITIALIZE
+        session = self._handshake.session(server) if handshake else None
+        with Exchange(self._connections, server, fresh=not message.repeatable) as exchange:
+            request.attach(exchange)
+            try:
+                self._ask(request, exchange, server, session)
+            except BROKEN as error:
+                if exchange.sent and not message.repeatable:
+                    self._servers.lost(server)
+                    raise OutcomeUnknown(message, server) from error
+                raise
+
+    def _ask(self, request: PendingRequest, exchange: Exchange, server: Server, session: Session | None) -> None:
+        message = request.message
+        exchange.send("POST", (session.headers if session else {}) | message.routing, message.line)
+        if exchange.is_stream:
+            answer = self._streamed(exchange, request)
+        else:
+            answer = self._document(exchange, message, server, session)
+        if message.method == INITIALIZE:
+            self._handshake.adopt(server, message.line, exchange, answer)
+        self._output.write(answer)
+
+    def _streamed(self, exchange: Exchange, request: PendingRequest) -> bytes:
+        """The answer in an event stream; what comes before it is passed on."""
+        message = request.message
+        for text in exchange.events():
+            answer = answered(text, message.id)
+            if answer is None:
+                self._pass_back(request, text)
+            elif message.method == LISTEN and is_result(answer):
+                raise NotDone("it is stopping, which is the only end of listening")
+            else:
+                return answer
+        raise http.client.IncompleteRead(b"")
+
+    def _pass_back(self, request: PendingRequest, text: bytes) -> None:
+        """Write what comes before an answer; that a listener is listening is said once, not by each server."""
+        if method_of(text) == ACKNOWLEDGED:
+            if request.acknowledged:
+                return
+            request.acknowledged = True
+        self._output.write(text)
+
+    def _document(self, exchange: Exchange, message: Message, server: Server, session: Session | None) -> bytes:
+        """The answer that is a document."""
+        text = exchange.body()
+        answer = answered(text, message.id)
+        self._check_done(exchange.response.status, session, is_answer=answer is not None)
+        return answer or failure(message.id, NO_SERVER, explanation(server, exchange.response, text))
+
+    def _check_done(self, status: int, session: Session | None, *, is_answer: bool) -> None:
+        match status:
+            case http.client.UNAUTHORIZED:
+                raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
+            case http.client.NOT_FOUND if session is not None:
+                self._handshake.lost(session)
+                raise NotDone("it does not know the session")
+            case http.client.SERVICE_UNAVAILABLE if not is_answer:
+                raise NotDone("it is stopping")
+            case _:
+                pass
+
+    def _pass_on(self, message: Message) -> None:
+        """Send what is not answered: notifications, and answers to the server's own requests.
+
+        Without a handshake there is nobody who would take them, and a server that is not there has nothing to learn.
+        """
+        server = self._servers.present() if self._handshake.made else None
+        if server is None:
+            return
+        try:
+            session = self._handshake.session(server)
+            with Exchange(self._connections, server) as exchange:
+                exchange.send("POST", session.headers if session else {}, message.line)
+                exchange.body()
+        except (*BROKEN, Refused) as error:
+            say(f"{message.method or 'an answer'} was not delivered: {error}")
+
+    def _cancel(self, message: Message) -> None:
+        """The editor no longer waits for a request; what has been answered already is left alone."""
+        request = self._pending.find(message.params.get("requestId"))
+        if request is None:
+            return
+        if request.message.version is not None:
+            request.abort()
+            return
+        request.cancelled = True
+        self._threads.submit(lambda: self._pass_on(message))
+
+    def _listen(self) -> None:
+        """Open the stream of what the server says by itself, once."""
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._keep_listening, name="kgserve-bridge-listen", daemon=True)
+            self._listening.start()
+
+    def _keep_listening(self) -> None:
+        offered = True
+        while offered and not self._closing.is_set():
+            server = self._servers.present()
+            try:
+                offered = server is None or self._pass_events_on(server)
+            except (*BROKEN, Refused):
+                if server is not None:
+                    self._servers.lost(server)
+            self._closing.wait(LISTEN_DELAY)
+
+    def _pass_events_on(self, server: Server) -> bool:
+        """Pass on the server's stream until it ends; whether there may be another."""
+        session = self._handshake.session(server)
+        if session is None or session.id is None:
+            return False
+        with Exchange(self._connections, server) as exchange:
+            exchange.send("GET", session.headers)
+            if exchange.is_stream:
+                for text in exchange.events():
+                    self._output.write(text)
+            elif exchange.response.status == http.client.NOT_FOUND:
+                self._handshake.lost(session)
+            return exchange.response.status != http.client.METHOD_NOT_ALLOWED
+
+    def _awaited(self, request: PendingRequest) -> Server | None:
+        """The server once it is back; None when nobody waits for it any more."""
+        while not self._closing.wait(LISTEN_DELAY) and not request.cancelled:
+            if (server := self._servers.present()) is not None:
+                return server
+        return None
+
+    def _report(self, request: PendingRequest, reason: str) -> None:
+        if not request.cancelled:
+            say(reason)
+            self._output.write(failure(request.message.id, NO_SERVER, reason))
+
+
+class PendingRequest:
+    """One request under way.
+
+    ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor has heard that it listens.
+    """
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.cancelled = False
+        self.acknowledged = False
+        self._exchange: Exchange | None = None
+
+    def attach(self, exchange: Exchange) -> None:
+        """What carries the request from now on."""
+        self._exchange = exchange
+        if self.cancelled:
+            exchange.abort()
+
+    def abort(self) -> None:
+        """Break the connection: in the stateless era this is how a request is cancelled."""
+        self.cancelled = True
+        if self._exchange is not None:
+            self._exchange.abort()
+
+
+class PendingRequests:
+    """The requests that have no answer yet, by their id."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: dict[str, PendingRequest] = {}
+
+    def add(self, message: Message) -> PendingRequest:
+        """Remember a request before anything is done about it, so that it can be cancelled from then on."""
+        request = PendingRequest(message)
+        with self._changed:
+            self._requests[repr(message.id)] = request
+        return request
+
+    def remove(self, request: PendingRequest) -> None:
+        """The request is answered, or cannot be."""
+        with self._changed:
+            if self._requests.get(repr(request.message.id)) is request:
+                del self._requests[repr(request.message.id)]
+            self._changed.notify_all()
+
+    def find(self, request_id: object) -> PendingRequest | None:
+        """The request with this id, if it is under way."""
+        with self._changed:
+            return self._requests.get(repr(request_id))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until every request is answered, but for those that listen for ever."""
+        with self._changed:
+            self._changed.wait_for(self._all_answered, seconds)
+
+    def _all_answered(self) -> bool:
+        return all(request.message.method == LISTEN for request in self._requests.values())
+
+
+class ThreadPool:
+    """Threads that come as they are needed and leave when there is nothing to do."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, task: Callable[[], None]) -> bool:
+        """Have ``task`` done; False when too many are waiting."""
+        with self._changed:
+            if len(self._tasks) >= MOST_WAITING:
+                return False
+            self._tasks.append(task)
+            if self._idle >= len(self._tasks):
+                self._changed.notify()
+            elif self._threads < THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="kgserve-bridge", daemon=True).start()
+            return True
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            task()
+
+    def _next(self) -> Callable[[], None] | None:
+        """The task that has waited longest; None when this thread may leave."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: bool(self._tasks), _IDLE)
+            self._idle -= 1
+            if self._tasks:
+                return self._tasks.popleft()
+            self._threads -= 1
+            return None
+
+
+class Output:
+    """Writes whole lines, whichever thread they come from. ``on_end`` is called when nobody reads any more."""
+
+    def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._on_end = on_end
+        self._lock = threading.Lock()
+
+    def write(self, message: bytes) -> None:
+        """Write one message; line breaks between its tokens become spaces."""
+        rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+        with self._lock:
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                self._on_end()
+
+
+def say(sentence: str) -> None:
+    """Tell the person who looks into the editor's log."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"kgserve mcp: {sentence}\n")
+        sys.stderr.flush()
