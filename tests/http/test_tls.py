@@ -29,7 +29,7 @@ from kgserve.launch import answers, find
 from kgserve.server_file import ServerFile, encode, read_server_file, trust
 from kgserve.settings import Settings
 from kgserve.shell.server import Server
-from tests.cli.running import Running, kgserve, serving
+from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.http.certificates import Files, certificate
 from tests.http.sockets import HEALTH, eventually, until_closed
 
@@ -289,5 +289,5 @@ def test_the_bridge_as_a_process(secured: Running) -> None:
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
         '"clientInfo":{"name":"t","version":"1"}}}\n'
     )
-    done = kgserve("mcp", "--data", secured.data, stdin=asked)
+    done = kgserve_process("mcp", "--data", secured.data, stdin=asked)
     assert '"serverInfo"' in done.out, done.err
