@@ -22,6 +22,7 @@ from kgserve.model.schema import KindFreq, TagFreq
 from kgserve.ops.nodes import NodeList, page_nodes
 from kgserve.ops.schema import example_of
 from kgserve.store.pool import StorePool
+from tests import fuzzing
 from tests.store.writing import NAME, write
 from tests.store.writing import settings as in_folder
 
@@ -137,7 +138,7 @@ def examples(present: dict[str, NodeRow], kind: KindFreq) -> list[str]:
 
 
 # To shrink what failed takes minutes, and a test has two.
-@settings(max_examples=60, deadline=None, phases=(Phase.reuse, Phase.generate))
+@settings(fuzzing.examples(20), phases=(Phase.reuse, Phase.generate))
 @given(steps=st.lists(batches, max_size=8), wanted=st.lists(filters, max_size=6), limit=st.integers(1, 4))
 def test_counts_and_lists_follow_the_rows(
     steps: list[tuple[list[NodeRow], set[str], str]], wanted: list[NodeFilter], limit: int
