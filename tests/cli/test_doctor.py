@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bench.damage import flip
 from tests.cli.running import Running, kgserve
-from tests.store.writing import batch, opened, write
+from tests.store.writing import assert_whole, batch, ids, opened, write
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,21 @@ def test_a_damaged_engine_file_is_built_anew(folder: Path, rebuild: tuple[str, .
     assert "built anew" not in again.out
     with opened(folder, "one") as store:
         assert store.state.nodes == 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_that_flip_under_the_old_size_and_time_lose_nothing(folder: Path, seed: int) -> None:
+    """It finds them and builds the file anew, or they do not matter."""
+    assert kgserve("doctor", "one", "--data", folder).code == 0
+    file = folder / "one_memory" / "graph.kuzu"
+    status = file.stat()
+    flip(file, random.Random(seed))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if kgserve("doctor", "one", "--data", folder).code:
+        assert kgserve("doctor", "one", "--rebuild", "--data", folder).code == 0
+    with opened(folder, "one") as store:
+        assert_whole(store)
+        assert len(ids(store)) == 20
 
 
 def test_a_damaged_journal_is_found_and_cut_only_when_told(folder: Path) -> None:
