@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx._transports.default as transports
 
-_made = transports.create_ssl_context
+_made = transports.create_ssl_context  # pyright: ignore[reportPrivateImportUsage]
 
 
 @cache
@@ -21,4 +21,4 @@ def create_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = T
     return _usual() if verify is True and cert is None else _made(verify, cert, trust_env)
 
 
-transports.create_ssl_context = create_ssl_context
+transports.create_ssl_context = create_ssl_context  # pyright: ignore[reportPrivateImportUsage]
