@@ -18,6 +18,7 @@ import structlog
 
 from kgserve import log
 from kgserve.cli.root import run
+from kgserve.library.quiet import defer_to_host
 from tests.cli.nursery import Forked, fork
 
 COMMAND = (sys.executable, "-m", "kgserve")
@@ -82,9 +83,11 @@ def kgserve_process(*arguments: object, stdin: str = "", variables: Mapping[str,
 
 @contextmanager
 def log_as_before() -> Generator[None]:
-    """What a command chooses for the log is undone at the end of the block."""
+    """A command finds the log as a library leaves it, whatever was chosen before; what it chooses is undone."""
     root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
     handlers, level, short = _streams(root), root.level, log._short
+    structlog.reset_defaults()
+    defer_to_host()
     try:
         yield
     finally:

@@ -63,9 +63,14 @@ def lines(url: str) -> Generator[None]:
     try:
         yield
     finally:
-        for mode in MODES:
-            if line := _lines.pop((url, mode), None):
-                line.close()
+        hang_up(url)
+
+
+def hang_up(url: str) -> None:
+    """End these connections, where sessions are counted; the next call makes others."""
+    for mode in MODES:
+        if line := _lines.pop((url, mode), None):
+            line.close()
 
 
 def _called(url: str, mode: Mode, tool: str, arguments: dict[str, Any]) -> CallToolResult:

@@ -17,7 +17,7 @@ from litestar import Litestar
 from kgserve.mcp.server import MAX_SESSIONS
 from tests.cli.running import COMMAND, PATIENCE, Running, serving
 from tests.http.serving import Served, exchange, problem
-from tests.mcp.talking import BOTH, Session, Stateless
+from tests.mcp.talking import BOTH, Session, Stateless, hang_up
 
 GRACE = 8
 
@@ -77,7 +77,8 @@ def test_a_session_that_ends_is_forgotten(served: Served) -> None:
         assert not kept
 
 
-def test_sessions_that_nobody_uses_lock_nobody_out(bare: httpx.Client) -> None:
+def test_sessions_that_nobody_uses_lock_nobody_out(server: Running, bare: httpx.Client) -> None:
+    hang_up(server.url)
     used, idle = Session(bare), Session(bare)
     used.begin()
     idle.begin()
