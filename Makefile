@@ -10,12 +10,20 @@ TARBALL ?=
 # What the second engine has to pass as the first does.
 SECOND  ?= tests/worker tests/engine tests/cypher tests/ops tests/property tests/store tests/backup tests/http/test_cypher.py \
            tests/http/test_cypher_beside.py tests/http/test_abuse_cypher.py tests/http/test_abuse_cypher_limits.py
+# What is tried twenty times as often as among all tests, and with other numbers each time.
+MADE_UP ?= tests/http/test_schemathesis.py tests/mcp/test_fuzz.py tests/model tests/catalog tests/formats tests/views
+TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients
 
 venv := .venv
 bin  := $(venv)/bin
 pip  := $(bin)/python -m pip --quiet --disable-pip-version-check
 run  := $(venv)/.ready-to-run
 dev  := $(venv)/.ready-to-develop
+
+# Neighbours go to the same worker, which then begins a server less often; who is done takes from the other's end.
+# Without bytecode on the disk each of many processes would compile the program anew.
+tests    := PYTHONDONTWRITEBYTECODE= $(bin)/python -m pytest -q -n $(WORKERS) --dist worksteal
+thorough := --hypothesis-profile thorough --timeout 3600
 
 models := $(abspath $(or $(KGSERVE_MODELS_DIR),kgserve-data/models))
 model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
@@ -34,7 +42,7 @@ serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options
 	@$(bin)/kgserve serve $(ARGS)
 
 test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=4 for more processes)
-	@$(bin)/python -m pytest -q -n $(WORKERS) $(ARGS)
+	@$(tests) $(ARGS)
 
 check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
 	@$(bin)/ruff check --quiet
@@ -60,15 +68,16 @@ crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose it
 	@$(bin)/python -m bench.index_crash
 	@$(bin)/python -m bench.history_crash
 
-soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then the tests of SECOND, with ladybug
+soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then long lives of stores, and the tests of SECOND with ladybug
 	@$(bin)/python -m bench.trust_soak --minutes $(MINUTES) $(ARGS)
-	@KGSERVE_ENGINE=ladybug $(bin)/python -m pytest -q -n $(WORKERS) $(SECOND)
+	@$(tests) $(thorough) $(TREATED)
+	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
 
 abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
 	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)
 
-fuzz: $(dev) $(model) ## Many made-up requests to REST, in every role, and to MCP: no 5xx, and nothing internal in an answer
-	@$(bin)/python -m pytest -q -n $(WORKERS) --hypothesis-profile thorough --timeout 3600 tests/http/test_schemathesis.py tests/mcp/test_fuzz.py $(ARGS)
+fuzz: $(dev) $(model) ## Many made-up requests to REST, in every role, and to MCP (no 5xx, nothing internal in an answer), rows, filters and files
+	@$(tests) $(thorough) $(MADE_UP) $(ARGS)
 
 coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage erase

@@ -7,8 +7,9 @@ from itertools import count
 import httpx
 import pytest
 
+import tests.authorities  # pyright: ignore[reportUnusedImport]  # before clients are made
 import tests.engines  # pyright: ignore[reportUnusedImport]  # before anything of the engine is imported
-import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the profile of `make fuzz` must be known before tests are collected
+import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # what `examples` reads must be there before tests are collected
 from kgserve import log
 from tests.access.keys import client, given
 from tests.http.serving import Served, serving

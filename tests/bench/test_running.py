@@ -6,6 +6,8 @@ import pytest
 
 from bench import crash, damage, pool
 from bench.server import Server, ServerFailed
+from bench.tally import Tally
+from tests.fuzzing import is_thorough, some
 
 
 def test_a_server_starts_answers_and_stops(tmp_path: Path) -> None:
@@ -32,15 +34,23 @@ def test_more_stores_than_may_be_open_are_all_there() -> None:
     assert not report.wrong, report.lines
 
 
+# A kill in the middle of writing is also in tests/abuse, damage of every file in tests/property.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_kill_in_each_phase_loses_nothing() -> None:
-    tallies = crash.kill_rounds(len(crash.PHASES), seed=1)
+def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
+    tallies: list[Tally] = []
+    with crash.Crash(tmp_path, seed=1) as crashing:
+        for number, phase in enumerate(some(crash.PHASES, "compaction", "swap", "rebuild")):
+            tallies.append(Tally(phase))
+            crashing.round(number, phase, tallies[-1])
+        tallies.append(Tally("at the end, doctor included"))
+        crashing.finish(tallies[-1])
     assert [tally.violations for tally in tallies] == [[]] * len(tallies)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.skipif(not is_thorough(), reason="tests/property and tests/cli/test_doctor.py flip bits of the same files")
 def test_flipped_bits_in_the_engine_files_lose_nothing() -> None:
     tallies = damage.rounds(seed=1, repetitions=1, kinds=(damage.flip,))
     assert [tally.violations for tally in tallies] == [[]] * len(tallies)

@@ -100,12 +100,17 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
         assert not server.url.endswith(f":{port}")
 
 
-def test_the_configured_port_is_used_when_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configured_port_is_used_when_it_is_free_and_a_long_log_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("KGSERVE_PORT", str(port))
+    (tmp_path / "server.log").write_bytes(b"x" * (reach.MAX_LOG + 1))
     with ending(tmp_path):
         assert ensure(tmp_path).url == f"http://127.0.0.1:{port}"
+        assert (tmp_path / "server.log").stat().st_size < 1000
+        assert (tmp_path / "server.log.1").stat().st_size == reach.MAX_LOG + 1
 
 
 def test_a_server_that_somebody_else_is_starting_is_waited_for(tmp_path: Path) -> None:
@@ -156,14 +161,6 @@ def test_a_folder_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchFailed, match=r"file cannot be a data folder: .*--data"):
         ensure(tmp_path / "file")
-
-
-def test_a_long_log_is_put_aside(tmp_path: Path) -> None:
-    (tmp_path / "server.log").write_bytes(b"x" * (reach.MAX_LOG + 1))
-    with ending(tmp_path):
-        ensure(tmp_path)
-        assert (tmp_path / "server.log").stat().st_size < 1000
-        assert (tmp_path / "server.log.1").stat().st_size == reach.MAX_LOG + 1
 
 
 def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:

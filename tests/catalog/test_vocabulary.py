@@ -22,6 +22,7 @@ from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.ops.schema import example_of
 from kgserve.store.pool import StorePool
+from tests import fuzzing
 from tests.graphs import graph_of, nodes_of
 from tests.store.writing import NAME, write
 from tests.store.writing import settings as in_folder
@@ -138,7 +139,7 @@ def examples(present: dict[str, NodeRow], kind: KindFreq) -> list[str]:
 
 
 # To shrink what failed takes minutes, and a test has two.
-@settings(max_examples=60, deadline=None, phases=(Phase.reuse, Phase.generate))
+@settings(fuzzing.examples(20), phases=(Phase.reuse, Phase.generate))
 @given(steps=st.lists(batches, max_size=8), wanted=st.lists(filters, max_size=6), limit=st.integers(1, 4))
 def test_counts_and_lists_follow_the_rows(
     steps: list[tuple[list[NodeRow], set[str], str]], wanted: list[NodeFilter], limit: int

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Generator
 from pathlib import Path
 
 import httpx
 import msgspec
-import pytest
-import structlog
 
-from kgserve.cli.root import run
 from kgserve.model.stores import BackupAnswer, RestoreBackupAnswer, VerifiedStore
-from tests.cli.running import Outcome, serving
+from tests.cli.running import kgserve, serving
 from tests.store.writing import batch, forget_close, opened, write
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def said(capfd: pytest.CaptureFixture[str]) -> Generator[Command]:
-    """Runs commands in this process, which is quicker; what they choose for the log is undone."""
-    root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
-    before = _streams(root), root.level
-
-    def command(*arguments: object) -> Outcome:
-        capfd.readouterr()
-        code = run([*map(str, arguments)])
-        out, err = capfd.readouterr()
-        assert "a defect in kgserve" not in err, err
-        return Outcome(code, out, err)
-
-    yield command
-    structlog.configure(**chosen) if chosen else structlog.reset_defaults()
-    for handler in _streams(root):
-        root.removeHandler(handler)
-    for handler in before[0]:
-        root.addHandler(handler)
-    root.setLevel(before[1])
-
-
-def _streams(root: logging.Logger) -> list[logging.Handler]:
-    """Handlers of the program's own; pytest adds and removes others."""
-    return [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
 
 
 def inject(url: str, store: str, *ids: str) -> None:
@@ -55,105 +21,105 @@ def listed(url: str, store: str) -> list[str]:
     return [node["id"] for node in httpx.get(f"{url}/api/memory/{store}/nodes").json()["nodes"]]
 
 
-def backed_up(said: Command, *arguments: object) -> BackupAnswer:
-    done = said("backup", *arguments, "--json")
+def backed_up(*arguments: object) -> BackupAnswer:
+    done = kgserve("backup", *arguments, "--json")
     assert done.code == 0, done.err
     return msgspec.json.decode(done.out, type=BackupAnswer)
 
 
-def test_beside_a_running_server(said: Command, tmp_path: Path) -> None:
+def test_beside_a_running_server(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with serving(tmp_path / "data", "--indexes", "false") as server:
         inject(server.url, "a", "one")
         inject(server.url, "b", "other")
-        first = backed_up(said, "--to", folder, "--data", server.data)
+        first = backed_up("--to", folder, "--data", server.data)
         assert [each.store for each in first.stores] == ["a", "b"]
         inject(server.url, "a", "two")
-        second = backed_up(said, "a", "--to", folder, "--data", server.data)
+        second = backed_up("a", "--to", folder, "--data", server.data)
         assert [(each.store, each.sequence, each.new_base) for each in second.stores] == [("a", 2, "")]
         assert 0 < second.bytes_copied < first.bytes_copied
         with httpx.stream("GET", f"{server.url}/api/events") as news:
             told = news.iter_lines()
-            done = said("restore", folder, "--data", server.data, "--store", "a", "--as", "old", "--until", "1")
+            done = kgserve("restore", folder, "--data", server.data, "--store", "a", "--as", "old", "--until", "1")
             assert done.code == 0, done.err
             assert next(line for line in told if line.startswith("event:")) == "event: store_created"
         assert listed(server.url, "old") == ["one"]
         inject(server.url, "old", "goes on")
         assert listed(server.url, "old") == ["goes on", "one"]
-        again = said("restore", folder, "--data", server.data)
+        again = kgserve("restore", folder, "--data", server.data)
         assert (again.code, "'a' exists already" in again.err) == (1, True)
         assert not [path for path in server.data.iterdir() if path.name.startswith(".dropped")]
 
 
-def test_while_no_server_runs(said: Command, tmp_path: Path) -> None:
+def test_while_no_server_runs(tmp_path: Path) -> None:
     folder, data = tmp_path / "backup", tmp_path / "data"
     with opened(data, "a") as store:
         write(store, batch("one"), batch("two"))
     forget_close(data, "a")
-    assert backed_up(said, "--to", folder, "--data", data).stores[0].sequence == 2
-    done = said("restore", folder, "--data", data, "--as", "again", "--until", "1", "--json")
+    assert backed_up("--to", folder, "--data", data).stores[0].sequence == 2
+    done = kgserve("restore", folder, "--data", data, "--as", "again", "--until", "1", "--json")
     assert done.code == 0, done.err
     made = msgspec.json.decode(done.out, type=RestoreBackupAnswer).stores[0]
     assert (made.store, made.source, made.sequence, made.nodes) == ("again", "a", 1, 1)
-    said("restore", folder, "--data", tmp_path / "elsewhere")
+    kgserve("restore", folder, "--data", tmp_path / "elsewhere")
     with opened(tmp_path / "elsewhere", "a") as store:
         assert store.state.sequence == 2
-    outside = said("restore", folder, "--data", data, "--as", "x", "--until", "7")
+    outside = kgserve("restore", folder, "--data", data, "--as", "x", "--until", "7")
     assert (outside.code, "covers sequences 0 to 2" in outside.err) == (2, True)
 
 
-def test_verify(said: Command, tmp_path: Path) -> None:
+def test_verify(tmp_path: Path) -> None:
     folder, data = tmp_path / "backup", tmp_path / "data"
     with opened(data, "a") as store:
         write(store, batch("one"))
-    backed_up(said, "--to", folder, "--data", data)
-    whole = said("verify", folder, "--json")
+    backed_up("--to", folder, "--data", data)
+    whole = kgserve("verify", folder, "--json")
     assert whole.code == 0
     found = msgspec.json.decode(whole.out, type=list[VerifiedStore])[0]
     assert (found.store, found.ok, found.bases[0].first, found.bases[0].last) == ("a", True, 0, 1)
     piece = next(folder.rglob("*.log"))
     piece.write_bytes(piece.read_bytes()[:-3])
-    damaged = said("verify", folder)
+    damaged = kgserve("verify", folder)
     assert damaged.code == 1
     assert str(piece) in damaged.err
     assert "a frame longer than the file at offset 0" in damaged.err
-    refused = said("restore", folder, "--data", data, "--as", "again")
+    refused = kgserve("restore", folder, "--data", data, "--as", "again")
     assert (refused.code, str(piece) in refused.err) == (1, True)
     assert [path.name for path in data.iterdir() if path.name.endswith("_memory")] == ["a_memory"]
 
 
-def test_verify_tells_which_base_is_damaged(said: Command, tmp_path: Path) -> None:
+def test_verify_tells_which_base_is_damaged(tmp_path: Path) -> None:
     folder, data = tmp_path / "backup", tmp_path / "data"
     with opened(data, "a") as store:
         write(store, batch("one"))
     for _ in range(2):
-        backed_up(said, "--to", folder, "--data", data, "--full")
+        backed_up("--to", folder, "--data", data, "--full")
     piece = min(folder.rglob("*.log"))
     piece.write_bytes(piece.read_bytes()[:-3])
-    found = said("verify", folder)
+    found = kgserve("verify", folder)
     assert [line.split("\t")[1] for line in found.out.splitlines()[1:]] == ["BAD", "ok"]
     assert (found.code, str(piece) in found.err) == (1, True)
 
 
-def test_what_is_not_there(said: Command, tmp_path: Path) -> None:
-    nothing = said("backup", "--to", tmp_path / "backup", "--data", tmp_path / "data")
+def test_what_is_not_there(tmp_path: Path) -> None:
+    nothing = kgserve("backup", "--to", tmp_path / "backup", "--data", tmp_path / "data")
     assert (nothing.code, "there is no data folder" in nothing.err) == (1, True)
     with opened(tmp_path / "data", "a"):
         pass
-    unknown = said("backup", "b", "--to", tmp_path / "backup", "--data", tmp_path / "data")
+    unknown = kgserve("backup", "b", "--to", tmp_path / "backup", "--data", tmp_path / "data")
     assert (unknown.code, unknown.err) == (1, "kgserve: there is no store 'b'\n")
     for command in ("restore", "verify"):
-        none = said(command, tmp_path / "nowhere")
+        none = kgserve(command, tmp_path / "nowhere")
         assert (none.code, "holds no backup" in none.err) == (1, True)
 
 
-def test_through_another_server(said: Command, tmp_path: Path) -> None:
+def test_through_another_server(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--indexes", "false", "--backup-dir", str(tmp_path / "kept")) as server:
         inject(server.url, "a", "one")
-        made = backed_up(said, "--to", "nightly", "--server", server.url)
+        made = backed_up("--to", "nightly", "--server", server.url)
         assert made.folder == "nightly"
-        assert said("restore", "nightly", "--as", "b", "--server", server.url).code == 0
+        assert kgserve("restore", "nightly", "--as", "b", "--server", server.url).code == 0
         assert listed(server.url, "b") == ["one"]
-        outside = said("backup", "--to", tmp_path / "elsewhere", "--server", server.url)
+        outside = kgserve("backup", "--to", tmp_path / "elsewhere", "--server", server.url)
         assert (outside.code, "outside of the server's folder for backups" in outside.err) == (1, True)
         assert not (tmp_path / "elsewhere").exists()

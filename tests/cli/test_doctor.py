@@ -1,22 +1,31 @@
 from __future__ import annotations
 
+import os
+import random
+import shutil
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.cli.running import Running, kgserve, serving
+from bench.damage import flip
+from tests.cli.running import Running, kgserve
+from tests.store.writing import assert_whole, batch, ids, opened, write
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with two stores, left in order."""
+    data = tmp_path_factory.mktemp("left") / "data"
+    for name in ("one", "two"):
+        with opened(data, name) as store:
+            write(store, batch(*(f"{name}-{number}" for number in range(20))))
+    return data
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A data folder with two stores, left in order."""
-    data = tmp_path / "data"
-    with serving(data) as server:
-        for store in ("one", "two"):
-            nodes = [{"id": f"{store}-{number}", "type": "number"} for number in range(20)]
-            httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
-    return data
+def folder(left: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(left, tmp_path / "data")
 
 
 def test_a_sound_folder_has_no_findings(folder: Path) -> None:
@@ -34,9 +43,8 @@ def test_it_tells_how_the_engines_file_was_left(folder: Path) -> None:
 
     assert "there was none" in told()
     assert "closed at sequence 1, the journal has come to 1" in told()
-    with serving(folder) as server:
-        nodes = [{"id": "later", "type": "number"}]
-        httpx.post(f"{server.url}/api/memory/one/inject", json={"nodes": nodes}).raise_for_status()
+    with opened(folder, "one") as store:
+        write(store, batch("later"))
     assert "closed at sequence 1, the journal has come to 2" in told()
     (folder / "one_memory" / "engine.json").unlink()
     assert "had not closed it" in told()
@@ -58,8 +66,23 @@ def test_a_damaged_engine_file_is_built_anew(folder: Path, rebuild: tuple[str, .
     again = kgserve("doctor", "--data", folder)
     assert again.code == 0, again
     assert "built anew" not in again.out
-    with serving(folder) as server:
-        assert httpx.get(f"{server.url}/api/memory/one/stats").json()["nodes"] == 20
+    with opened(folder, "one") as store:
+        assert store.state.nodes == 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_that_flip_under_the_old_size_and_time_lose_nothing(folder: Path, seed: int) -> None:
+    """It finds them and builds the file anew, or they do not matter."""
+    assert kgserve("doctor", "one", "--data", folder).code == 0
+    file = folder / "one_memory" / "graph.kuzu"
+    status = file.stat()
+    flip(file, random.Random(seed))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if kgserve("doctor", "one", "--data", folder).code:
+        assert kgserve("doctor", "one", "--rebuild", "--data", folder).code == 0
+    with opened(folder, "one") as store:
+        assert_whole(store)
+        assert len(ids(store)) == 20
 
 
 def test_a_damaged_journal_is_found_and_cut_only_when_told(folder: Path) -> None:

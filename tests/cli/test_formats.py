@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.cli.root import run
 from tests.cli.running import Outcome, Running, environment, kgserve
 from tests.formats.converting import FIXTURES
 
@@ -28,17 +27,13 @@ sys.stdin.read()
 
 
 class Command:
-    """Runs commands in this process, which is quicker, in a data folder that nobody serves."""
+    """Runs commands in a data folder that nobody serves."""
 
-    def __init__(self, data: Path, captured: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, data: Path) -> None:
         self.data = data
-        self._captured = captured
 
     def __call__(self, *arguments: object) -> Outcome:
-        self._captured.readouterr()
-        code = run([*map(str, arguments), "--data", str(self.data)])
-        out, err = self._captured.readouterr()
-        return Outcome(code, out, err)
+        return kgserve(*arguments, "--data", self.data)
 
     def exported(self, store: str) -> list[str]:
         done = self("export", store)
@@ -51,13 +46,13 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder that no server has, with a store in it."""
     data = tmp_path_factory.mktemp("idle")
     (data.parent / "lines.ndjson").write_text(LINES)
-    assert run(["import", "s", str(data.parent / "lines.ndjson"), "--data", str(data)]) == 0
+    assert kgserve("import", "s", data.parent / "lines.ndjson", "--data", data).code == 0
     return data
 
 
 @pytest.fixture
-def command(idle: Path, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(idle, capfd)
+def command(idle: Path) -> Command:
+    return Command(idle)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "graphml"])
@@ -72,21 +67,17 @@ def test_there_and_back_in_a_folder_that_nobody_serves(kind: str, command: Comma
     assert command.exported(f"copy-{kind}") == command.exported("s")
 
 
-def test_there_and_back_through_a_server(server: Running, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_there_and_back_through_a_server(server: Running, tmp_path: Path) -> None:
     place = ["--server", server.url]
     graphml, folder = tmp_path / "out.graphml", f"{tmp_path / 'new' / 'folder'}/"
     assert kgserve("import", "formats", "-", "--data", server.data, stdin=LINES).code == 0
-    assert run(["export", "formats", "-o", folder, "--format", "csv", *place]) == 0
+    assert kgserve("export", "formats", "-o", folder, "--format", "csv", *place).code == 0
     assert sorted(each.name for each in Path(folder).iterdir()) == ["edges.csv", "nodes.csv"]
-    assert run(["import", "formats-copy", folder, *place]) == 0
-    assert run(["export", "formats-copy", "-o", str(graphml), *place]) == 0
+    assert kgserve("import", "formats-copy", folder, *place).code == 0
+    assert kgserve("export", "formats-copy", "-o", graphml, *place).code == 0
     again = kgserve("import", "formats-xml", "-", "--format", "graphml", *place, stdin=graphml.read_text())
     assert again.code == 0, again
-    exports: list[list[str]] = []
-    for store in ("formats", "formats-xml"):
-        capfd.readouterr()
-        assert run(["export", store, *place]) == 0
-        exports.append(sorted(capfd.readouterr().out.splitlines()))
+    exports = [sorted(kgserve("export", store, *place).out.splitlines()) for store in ("formats", "formats-xml")]
     assert len(exports[0]) == 3
     assert exports[0] == exports[1]
 
@@ -188,9 +179,7 @@ def test_waiting_for_the_indexes_of_a_folder(command: Command, tmp_path: Path) -
     assert not (command.data / "s_memory" / "views" / "keyword").exists()
 
 
-def test_a_folder_that_another_process_has_is_refused_with_a_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_another_process_has_is_refused_with_a_sentence(tmp_path: Path) -> None:
     lines = tmp_path / "lines.ndjson"
     lines.write_text(LINES)
     with subprocess.Popen(
@@ -202,7 +191,7 @@ def test_a_folder_that_another_process_has_is_refused_with_a_sentence(
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        refused = Command(tmp_path / "data", capfd)("import", "s", lines)
+        refused = Command(tmp_path / "data")("import", "s", lines)
         holder.kill()
     assert refused.code == 1
     assert f"is in use by process {holder.pid}" in refused.err

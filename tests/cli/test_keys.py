@@ -16,7 +16,7 @@ from kgserve.client import AsyncClient, Client
 from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from kgserve.settings import Settings
 from tests.access.keys import audited, bearer, given, now
-from tests.cli.running import Running, kgserve, kgserve_here, serving
+from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.http.serving import accepted
 
 NEARBY = "127.1"
@@ -25,7 +25,7 @@ BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 
 
 def created(data: Path, *options: str) -> str:
-    done = kgserve_here("keys", "create", "--data", data, *options)
+    done = kgserve("keys", "create", "--data", data, *options)
     assert done.code == 0, done.err
     assert "shown this once" in done.err
     return done.out.strip()
@@ -50,7 +50,7 @@ def test_only_a_hash_and_the_prefix_are_kept(tmp_path: Path) -> None:
     assert secret not in shown.out + shown.err
     [row] = shown.lines()[1:]
     assert row[:5] == [text[:12], "ci", "write", "a,team-*", "active"]
-    [listed] = json.loads(kgserve_here("keys", "list", "--json", "--data", data).out)
+    [listed] = json.loads(kgserve("keys", "list", "--json", "--data", data).out)
     assert set(listed) == {
         *("id", "prefix", "name", "role", "stores", "state", "created_at", "expires_at", "revoked_at")
     }
@@ -61,7 +61,7 @@ def test_only_a_hash_and_the_prefix_are_kept(tmp_path: Path) -> None:
     [(("--role", "owner"), "owner"), (("--role", "read", "--expires", "soon"), "length of time")],
 )
 def test_what_cannot_be_a_key_is_refused(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    done = kgserve_here("keys", "create", "--data", tmp_path, "--name", "x", *options)
+    done = kgserve("keys", "create", "--data", tmp_path, "--name", "x", *options)
     assert done.code == 2
     assert says in done.err
     assert not (tmp_path / "keys.json").exists()
@@ -69,15 +69,15 @@ def test_what_cannot_be_a_key_is_refused(options: tuple[str, ...], says: str, tm
 
 def test_names_and_ids(tmp_path: Path) -> None:
     first = created(tmp_path, "--role", "read", "--name", "one")
-    again = kgserve_here("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
+    again = kgserve("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
     assert (again.code, "active key named 'one'" in again.err) == (1, True)
-    assert kgserve_here("keys", "revoke", "nobody", "--data", tmp_path).code == 1
-    assert kgserve_here("keys", "revoke", first[4:12], "--data", tmp_path).code == 0
-    twice = kgserve_here("keys", "revoke", "one", "--data", tmp_path)
+    assert kgserve("keys", "revoke", "nobody", "--data", tmp_path).code == 1
+    assert kgserve("keys", "revoke", first[4:12], "--data", tmp_path).code == 0
+    twice = kgserve("keys", "revoke", "one", "--data", tmp_path)
     assert (twice.code, "revoked before" in twice.err) == (1, True)
     given(tmp_path, "read", name="one")
-    assert kgserve_here("keys", "revoke", "one", "--data", tmp_path).code == 0
-    assert [row[4] for row in kgserve_here("keys", "list", "--data", tmp_path).lines()[1:]] == ["revoked", "revoked"]
+    assert kgserve("keys", "revoke", "one", "--data", tmp_path).code == 0
+    assert [row[4] for row in kgserve("keys", "list", "--data", tmp_path).lines()[1:]] == ["revoked", "revoked"]
     acts = [(line["act"], line["outcome"]) for line in audited(tmp_path)]
     assert acts == [("keys create", "done"), ("keys revoke", "done"), ("keys revoke", "done")]
 
@@ -85,16 +85,16 @@ def test_names_and_ids(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     for command in (("list",), ("revoke", "one")):
-        done = kgserve_here("keys", *command, "--data", folder)
+        done = kgserve("keys", *command, "--data", folder)
         assert (done.code, f"there is no data folder {folder}" in done.err) == (1, True)
     assert not folder.exists()
-    made = kgserve_here("keys", "create", "--data", folder, "--role", "read", "--name", "one")
+    made = kgserve("keys", "create", "--data", folder, "--role", "read", "--name", "one")
     assert (made.code, f"made the data folder {folder}" in made.err) == (0, True)
 
 
 def test_damaged_keys_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
-    done = kgserve_here("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
+    done = kgserve("keys", "create", "--data", tmp_path, "--role", "read", "--name", "one")
     assert (done.code, "cannot be read" in done.err) == (1, True)
     assert (tmp_path / "keys.json").read_text() == "{"
 
@@ -132,7 +132,7 @@ def test_everybody_who_asks_a_server_that_wants_keys(tmp_path: Path) -> None:
         _clients(server, reader)
         asyncio.run(_asynchronous(server, reader))
         _bridge(server, reader)
-        revoked = kgserve_here("keys", "revoke", "reader", "--data", data)
+        revoked = kgserve("keys", "revoke", "reader", "--data", data)
         assert revoked.code == 0
         assert httpx.get(f"{server.url}/api/memory", headers=bearer(reader)).status_code == 401
     logs = (tmp_path / "data.log").read_text() + (data / "audit.log").read_text()
@@ -143,19 +143,19 @@ def test_everybody_who_asks_a_server_that_wants_keys(tmp_path: Path) -> None:
 
 def _commands(server: Running, reader: str) -> None:
     """The folder's own user needs no key; who names the server by another address, does."""
-    listed = kgserve_here("stores", "--data", server.data)
+    listed = kgserve("stores", "--data", server.data)
     assert [row[0] for row in listed.lines()[1:]] == ["mine", "other"]
     away = ("--server", server.url.replace("127.0.0.1", "localhost"), "--data", server.data)
-    refused = kgserve_here("stores", *away)
+    refused = kgserve("stores", *away)
     assert refused.code == 1
     assert "KGSERVE_KEY" in refused.err
-    assert [row[0] for row in kgserve_here("stores", *away, "--key", reader).lines()[1:]] == ["mine"]
+    assert [row[0] for row in kgserve("stores", *away, "--key", reader).lines()[1:]] == ["mine"]
     variables = {"KGSERVE_KEY": reader}
     assert [row[0] for row in kgserve("stores", *away, variables=variables).lines()[1:]] == ["mine"]
     asked = kgserve("shell", "mine", "-c", "MATCH (n) RETURN n.id;", "--url", server.url, "--key", reader)
     assert "n" in asked.out
     assert kgserve("shell", "other", "-c", "MATCH (n) RETURN n.id;", "--url", server.url, "--key", reader).code == 1
-    assert "KGSERVE_KEY" in kgserve_here("stores", *away, "--key", "kgs_nonsense").err
+    assert "KGSERVE_KEY" in kgserve("stores", *away, "--key", "kgs_nonsense").err
 
 
 def _clients(server: Running, reader: str) -> None:
@@ -193,22 +193,24 @@ def _bridge(server: Running, reader: str) -> None:
         "params": {"name": "list_stores", "arguments": {}, "_meta": meta},
     }
     line = json.dumps(call) + "\n"
-    assert "other" in kgserve("mcp", "--data", server.data, stdin=line).out
+    assert "other" in kgserve_process("mcp", "--data", server.data, stdin=line).out
     away = server.url.replace("127.0.0.1", "localhost")
-    seen = kgserve("mcp", "--data", server.data, "--url", away, stdin=line, variables={"KGSERVE_KEY": reader}).out
+    seen = kgserve_process(
+        "mcp", "--data", server.data, "--url", away, stdin=line, variables={"KGSERVE_KEY": reader}
+    ).out
     assert "mine" in seen
     assert "other" not in seen
-    assert seen == kgserve("mcp", "--data", server.data, "--url", away, "--key", reader, stdin=line).out
-    assert "KGSERVE_KEY" in kgserve("mcp", "--data", server.data, "--url", away, stdin=line).out
+    assert seen == kgserve_process("mcp", "--data", server.data, "--url", away, "--key", reader, stdin=line).out
+    assert "KGSERVE_KEY" in kgserve_process("mcp", "--data", server.data, "--url", away, stdin=line).out
 
 
 def test_an_editor_gets_the_key_as_a_variable() -> None:
     text = f"kgs_abcdefgh_{'A' * 43}"
-    done = kgserve_here("mcp", "config", "--client", "cursor", "--url", "http://kg.example:1", "--key", text)
+    done = kgserve("mcp", "config", "--client", "cursor", "--url", "http://kg.example:1", "--key", text)
     [entry] = json.loads(done.out)["mcpServers"].values()
     assert entry["env"] == {"KGSERVE_KEY": text}
     assert text not in " ".join(entry["args"])
-    assert kgserve_here("mcp", "config", "--client", "cursor", "--key", "with blank").code == 2
+    assert kgserve("mcp", "config", "--client", "cursor", "--key", "with blank").code == 2
 
 
 @pytest.mark.abuse(27, 28)

@@ -15,7 +15,7 @@ from kgserve import __version__
 from kgserve.bridge.command import parser
 from kgserve.cli.mcp import PLACES
 from kgserve.cli.root import kgserve as group
-from tests.cli.running import environment, kgserve
+from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP
 
 MCP = group.commands["mcp"]
@@ -52,7 +52,7 @@ def test_wrong_usage_is_the_same_by_either_way() -> None:
         ("--store", "no name"),
         ("--data", "x", "config"),
     ):
-        refused = kgserve("mcp", *arguments)
+        refused = kgserve_process("mcp", *arguments)
         assert (refused.code, refused.out) == (2, ""), arguments
     for arguments in ((), ("--client", "emacs"), ("--client", "generic", "--url", "nonsense")):
         assert kgserve("mcp", "config", *arguments).code == 2

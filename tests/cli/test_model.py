@@ -8,7 +8,7 @@ import pytest
 from kgserve.embedding.model_files import PREPARED_MODEL, model_folder
 from kgserve.settings import Settings
 from tests.cli import model_hub
-from tests.cli.running import kgserve
+from tests.cli.running import kgserve, kgserve_process
 from tests.embedding.prepared import model_settings
 
 IDENTITY = "sentence-transformers/all-MiniLM-L6-v2@53aa51172d14"
@@ -87,7 +87,7 @@ def test_an_unknown_model_names_those_that_are_known(tmp_path: Path) -> None:
 def test_a_hub_out_of_reach_is_noticed_within_seconds(tmp_path: Path) -> None:
     started = time.monotonic()
     for variables in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
-        done = kgserve("model", "pull", "BAAI/bge-small-en-v1.5", "--models", tmp_path, variables=variables)
+        done = kgserve_process("model", "pull", "BAAI/bge-small-en-v1.5", "--models", tmp_path, variables=variables)
         assert done.code == 1
         assert "hub" in done.err
     assert time.monotonic() - started < 30  # fastembed alone takes 39 to 72
@@ -98,7 +98,7 @@ def test_a_model_is_pulled_from_the_hub_and_then_there(prepared: Settings, tmp_p
     with model_hub.running("Qdrant/all-MiniLM-L6-v2-onnx", model_folder(prepared, PREPARED_MODEL)) as hub:
         variables = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
         command = ("model", "pull", PREPARED_MODEL.upper(), "--models", tmp_path / "models")
-        done = kgserve(*command, variables=variables)
+        done = kgserve_process(*command, variables=variables)
         assert done.code == 0, done.err
     assert f"{PREPARED_MODEL}@" in done.out
     assert kgserve(*command, variables=variables).code == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import msgspec
@@ -29,8 +30,10 @@ def test_every_setting_is_an_option_of_serve() -> None:
 def test_the_option_wins_over_the_variable_and_the_variable_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_PORT", "9001")
     monkeypatch.setenv("KGSERVE_HOST", "127.0.0.9")
-    settings = load({"port": 9002, "host": None})
+    monkeypatch.setenv("KGSERVE_DATA_DIR", "elsewhere")
+    settings = load({"port": 9002, "host": None, "data_dir": Path("here")})
     assert (settings.port, settings.host, settings.max_nodes) == (9002, "127.0.0.9", 10_000)
+    assert settings.data_dir == Path("here")
 
 
 def test_each_value_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -18,24 +19,33 @@ NODES = {"nodes": [{"id": "a", "type": "secret", "content": "nobody else's"}]}
 
 def careless(*arguments: object) -> None:
     """Run a command with umask 0, which asks for nothing to be kept back."""
-    done = subprocess.run([*CARELESS, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    before = os.umask(0)
+    try:
+        done = kgserve(*arguments)
+    finally:
+        os.umask(before)
+    assert done.code == 0, done.err
 
 
 def open_to_others(folder: Path) -> list[Path]:
     return [path for path in [folder, *folder.rglob("*")] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with one store, made by a server with umask 0."""
-    data = tmp_path / "new" / "data"
-    data.parent.mkdir()
+    data = tmp_path_factory.mktemp("made") / "data"
     with serving(data, program=CARELESS) as server:
         for nodes in (NODES, NODES):
             httpx.post(f"{server.url}/api/memory/s/inject", json=nodes).raise_for_status()
         httpx.get(f"{server.url}/api/memory/s/search", params={"query": "nobody"})
     return data
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, modes included."""
+    return shutil.copytree(made, tmp_path / "new" / "data")
 
 
 def test_a_server_and_the_commands_write_for_their_user_alone(folder: Path, tmp_path: Path) -> None:

@@ -1,17 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
-import pytest
 
-from tests.cli.running import Outcome, Running, kgserve, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("pruned") / "data", "--indexes", "false") as running:
-        yield running
+from tests.cli.running import Outcome, Running, kgserve
 
 
 def load(server: Running, store: str, versions: int) -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.cli.running import Outcome, Running, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
@@ -15,13 +13,6 @@ from tests.embedding.embedding_service import running as embedding_service
 
 WORDS = ("--embedding-provider", "hashing")
 TEXTS = {"tea": "A pot of green tea", "rain": "Rain falls on the roof", "silent": ""}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose vectors stand for words: tests of the command line need no model."""
-    with serving(tmp_path_factory.mktemp("indexed") / "data", *WORDS) as running:
-        yield running
 
 
 def load(server: Running, store: str, *options: str) -> Outcome:
@@ -82,10 +73,10 @@ def test_a_terminal_sees_the_progress_of_the_indexes(server: Running) -> None:
 
 
 def test_stores_can_show_how_far_the_indexes_are(server: Running) -> None:
-    assert load(server, "listed", "--wait-index").code == 0
+    assert load(server, "indexed", "--wait-index").code == 0
     head, *rows = kgserve("stores", "--indexes", "--server", server.url).lines()
     assert head[-4:] == ["keyword_lag", "vector_lag", "pending", "index_error"]
-    (row,) = [row for row in rows if row[0] == "listed"]
+    (row,) = [row for row in rows if row[0] == "indexed"]
     assert row[-4:] == ["0", "0", "0", ""]
     assert kgserve("stores", "--indexes", "--json", "--server", server.url).code == 2
 

@@ -22,7 +22,7 @@ def inject(server: Running, store: str, *ids: str) -> None:
     httpx.post(f"{server.url}/api/memory/{store}/inject", json={"nodes": nodes}).raise_for_status()
 
 
-def watching(*options: str, width: int = 120, height: int = 30) -> Screen:
+def watching(*options: str, width: int = 120, height: int = 70) -> Screen:
     return Screen(["top", "--interval", "0.2", *options], width, height)
 
 

@@ -20,8 +20,8 @@ from kgserve.errors import Gone, NotFound
 from kgserve.model.requests import EdgeLine, NodeLine
 from tests.cli.running import Running, serving
 
-LINES = 50_000
-TEXT = "x" * 200
+LINES = 20_000
+TEXT = "x" * 600
 FLAT = 6 << 20
 OPTIONS = ("--indexes", "false")
 

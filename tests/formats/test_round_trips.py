@@ -10,10 +10,11 @@ import networkx as nx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kgserve.formats import parquet_pair
 from tests.formats.converting import FORMATS, UNPLEASANT, Row, blocks, exports, read, write
+from tests.fuzzing import examples
 from tests.http.serving import accepted
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -66,7 +67,7 @@ def everything() -> list[Row]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @given(rows=exports)
-@settings(max_examples=40, deadline=None)
+@examples(15)
 def test_any_export_comes_back_field_by_field(kind: str, rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert read(write(kind, blocks(rows), Path(folder))) == (rows, [])

@@ -28,20 +28,28 @@ def content_as_of(of: Kept, node_id: str, as_of: str) -> str | None:
     return node_of(graph_of(of.pool, NAME, historian=of.historian), node_id, as_of=as_of).node.content
 
 
-def fill(data: Path) -> None:
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three versions of one node, which is deleted and made again, and an edge."""
+    data = tmp_path_factory.mktemp("left")
     with kept(data) as of:
         write(of.store, *(node("a", f"text {number}") for number in range(3)), WriteBatch(delete_nodes=["a"]))
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         of.caught_up()
+    return data
+
+
+@pytest.fixture
+def filled(left: Path, tmp_path: Path) -> Path:
+    """A copy of it in the test's folder."""
+    return shutil.copytree(left, tmp_path, dirs_exist_ok=True)
 
 
 VERSIONS = [(1, 5, None), (3, 3, 4), (2, 2, 3), (1, 1, 2)]
 
 
-def test_it_follows_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with kept(tmp_path) as of:
+def test_it_follows_and_goes_on_after_a_restart(filled: Path) -> None:
+    with kept(filled) as of:
         of.caught_up()
         assert of.versions("a") == VERSIONS
         write(of.store, node("a", "more"))
@@ -50,11 +58,10 @@ def test_it_follows_and_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert of.oldest() == 0
 
 
-def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with opened(tmp_path) as store:
+def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(filled: Path) -> None:
+    with opened(filled) as store:
         write(store, node("a", "meanwhile"), node("a", "and again"))
-    with kept(tmp_path) as of:
+    with kept(filled) as of:
         of.caught_up()
         assert of.versions("a") == [(3, 7, None), (2, 6, 7), (1, 5, 6), *VERSIONS[1:]]
 
@@ -133,9 +140,8 @@ class held_up:  # noqa: N801 - used as a function
         self._other.close()
 
 
-def test_a_lock_is_no_damage(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with kept(tmp_path) as of:
+def test_a_lock_is_no_damage(filled: Path) -> None:
+    with kept(filled) as of:
         with held_up(of):
             write(of.store, node("a", "more"))
             until(lambda: of.follower.error is not None)
@@ -145,9 +151,8 @@ def test_a_lock_is_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])
-def test_a_damaged_file_is_made_anew_from_the_journal(tmp_path: Path, harm: str) -> None:
-    fill(tmp_path)
-    path = history_file(tmp_path)
+def test_a_damaged_file_is_made_anew_from_the_journal(filled: Path, harm: str) -> None:
+    path = history_file(filled)
     match harm:
         case "gone":
             path.unlink()
@@ -163,17 +168,16 @@ def test_a_damaged_file_is_made_anew_from_the_journal(tmp_path: Path, harm: str)
             path.unlink()
             with closing(sqlite3.connect(path)) as other:
                 other.execute("CREATE TABLE node (id TEXT)")
-    with kept(tmp_path) as of:
+    with kept(filled) as of:
         of.caught_up()
         assert of.versions("a") == VERSIONS
         assert of.keys(5) == [("a", "b", "R")]
 
 
-def test_a_flipped_byte_in_a_state_is_noticed_and_overcome_without_a_write(tmp_path: Path) -> None:
-    fill(tmp_path)
-    path = history_file(tmp_path)
+def test_a_flipped_byte_in_a_state_is_noticed_and_overcome_without_a_write(filled: Path) -> None:
+    path = history_file(filled)
     flip(path, path.read_bytes().index(b"text 1"))
-    with kept(tmp_path) as of:
+    with kept(filled) as of:
         of.caught_up()
         with pytest.raises(Unavailable, match="being made anew"):
             content_as_of(of, "a", "2")
@@ -181,16 +185,15 @@ def test_a_flipped_byte_in_a_state_is_noticed_and_overcome_without_a_write(tmp_p
         assert of.versions("a") == VERSIONS
 
 
-def test_damage_that_following_meets_is_overcome(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with closing(sqlite3.connect(history_file(tmp_path))) as other:
+def test_damage_that_following_meets_is_overcome(filled: Path) -> None:
+    with closing(sqlite3.connect(history_file(filled))) as other:
         page_size, pages = (other.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
         root = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'moment'").fetchone()[0]
     assert root <= pages
-    data = bytearray(history_file(tmp_path).read_bytes())
+    data = bytearray(history_file(filled).read_bytes())
     data[(root - 1) * page_size : root * page_size] = b"\xff" * page_size
-    history_file(tmp_path).write_bytes(data)
-    with kept(tmp_path) as of:
+    history_file(filled).write_bytes(data)
+    with kept(filled) as of:
         write(of.store, node("a", "more"))
         of.caught_up()
         assert of.versions("a") == [(2, 6, None), (1, 5, 6), *VERSIONS[1:]]

@@ -20,7 +20,7 @@ SECONDS_53 = 0.05
 SECRET = "only for the owner's eyes"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guarded(http: httpx.Client) -> str:
     """The path of a store with three nodes and an edge."""
     api = "/api/memory/guarded"

@@ -6,10 +6,8 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,24 +17,28 @@ import pytest
 
 from kgserve import __version__
 from kgserve.reach import SERVER_FILE, find
+from tests.cli.running import COMMAND, environment
 from tests.http.serving import accepted
+from tests.store.writing import ids, opened, until
 
 PATIENCE = 40
-PROGRAM = """
-import sys
-from pathlib import Path
-from kgserve.app import serve
-from kgserve.settings import Settings
-sys.exit(serve(Settings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), shutdown_grace=float(sys.argv[3]))))
+ON_A_TERMINAL = """
+import fcntl, termios
+from kgserve.__main__ import main
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+main()
 """
-TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 """Makes standard input the terminal whose end its session is told of."""
 
 
+def serve(data: Path, *options: str) -> list[str]:
+    return ["serve", "--data", str(data), "--port", "0", *options]
+
+
 @contextmanager
-def process(data: Path, port: int = 0, grace: float = 20) -> Generator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", PROGRAM, str(data), str(port), str(grace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+def process(data: Path, *options: str) -> Generator[subprocess.Popen[str]]:
+    command, pipe = [*COMMAND, *serve(data, *options)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as running:
         try:
             yield running
         finally:
@@ -64,22 +66,24 @@ def test_starts_publishes_and_stops(tmp_path: Path, number: signal.Signals) -> N
         assert (data / "server.json").stat().st_mode & 0o777 == 0o600
         accepted(httpx.post(f"{url}/api/memory/demo/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
         running.send_signal(number)
-        assert running.wait(PATIENCE) == 0
+        _, said = running.communicate(timeout=PATIENCE)
+        assert (running.returncode, "Traceback" in said) == (0, False), said
     assert find(data) is None
-    with process(data) as running:
-        assert accepted(httpx.get(f"{url_of(running, data)}/api/memory/demo/nodes/a"))["node"]["id"] == "a"
+    with opened(data, "demo") as store:
+        assert ids(store) == ["a"]
 
 
 def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
     """SIGHUP with nobody left to read its output, not even the log."""
     terminal, its = pty.openpty()
-    command = [sys.executable, "-c", TERMINAL + PROGRAM, str(tmp_path), "0", "20"]
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True) as running:
+    command = [sys.executable, "-c", ON_A_TERMINAL, *serve(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, start_new_session=True, env=environment()
+    ) as running:
         try:
             os.close(its)
-            deadline = time.monotonic() + PATIENCE
-            while (found := find(tmp_path)) is None and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(lambda: find(tmp_path) is not None, PATIENCE)
+            found = find(tmp_path)
             assert found is not None
             accepted(httpx.post(f"{found.url}/api/memory/demo/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
             os.close(terminal)
@@ -103,38 +107,10 @@ def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_second_server_on_the_folder_names_the_first(tmp_path: Path) -> None:
-    with process(tmp_path) as first:
-        url = url_of(first, tmp_path)
-        with process(tmp_path) as second:
-            out, err = second.communicate(timeout=PATIENCE)
-            assert second.returncode == 1
-        assert out == ""
-        assert str(first.pid) in err
-        assert "Traceback" not in err
-        assert accepted(httpx.get(f"{url}/health"))["status"] == "ok"
-
-
-def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with process(tmp_path, port) as running:
-            _, err = running.communicate(timeout=PATIENCE)
-            assert running.returncode == 1
-    assert (
-        err.strip()
-        .splitlines()[-1]
-        .startswith(f"kgserve: cannot listen on 127.0.0.1, port {port}: address already in use")
-    )
-    assert "Traceback" not in err
-    with process(tmp_path) as running:
-        url_of(running, tmp_path)
-
-
 def test_a_client_that_does_not_read_cannot_hold_up_the_stop(tmp_path: Path) -> None:
-    with process(tmp_path, grace=8) as running:
+    with process(tmp_path, "--shutdown-grace", "8") as running:
         url = url_of(running, tmp_path)
-        nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 2_000} for number in range(10_000)]
+        nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 2_000} for number in range(4_000)]
         accepted(httpx.post(f"{url}/api/memory/demo/inject", json={"nodes": nodes}, timeout=30))
         with httpx.stream("GET", f"{url}/api/memory/demo/export") as export:
             assert export.status_code == 200

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import requests
 import schemathesis
 from litestar import Litestar
 from schemathesis.config import SchemathesisConfig
@@ -16,7 +17,7 @@ from kgserve.http.openapi import describe
 from kgserve.http.routes import ROUTES
 from kgserve.operations.operation import KEY, Operation
 from tests.access.keys import bearer, given
-from tests.fuzzing import examples
+from tests.fuzzing import examples, is_thorough
 from tests.http.serving import Served, serving
 from tests.internals import assert_no_internals
 
@@ -29,10 +30,14 @@ def ndjson(_: schemathesis.SerializationContext, value: Any) -> bytes:
 description = msgspec.json.decode(describe(Litestar(ROUTES, openapi_config=None)))
 # What is too long may be refused for its length before anybody looks at what is wrong with it.
 REJECTED = ["400", "401", "403", "404", "405", "409", "410", "413", "414", "415", "429", "431", "503"]
-schema = schemathesis.openapi.from_dict(
-    description,
-    config=SchemathesisConfig.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REJECTED}}}),
-).exclude(path_regex="/events$")  # an event stream has no end
+# Each worker process makes up the cases that cover the description before its first test: 2,800 of them, in 10 s.
+CONFIG = {
+    "checks": {"negative_data_rejection": {"expected-statuses": REJECTED}},
+    "phases": {"coverage": {"enabled": is_thorough()}},
+}
+schema = schemathesis.openapi.from_dict(description, config=SchemathesisConfig.from_dict(CONFIG)).exclude(
+    path_regex="/events$"  # an event stream has no end
+)
 made_up = schemathesis.openapi.from_dict(
     description, config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}})
 ).exclude(path_regex="/events$")
@@ -46,14 +51,24 @@ ALLOWED = {
 }
 
 
+@pytest.fixture(scope="module")
+def connection() -> Iterator[requests.Session]:
+    """One connection for all requests: a new one for each costs more than most of them."""
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(15)
-def test_every_operation_keeps_its_description(case: schemathesis.Case[Any], served: Served) -> None:
+def test_every_operation_keeps_its_description(
+    case: schemathesis.Case[Any], served: Served, connection: requests.Session
+) -> None:
     # What no schema says may be refused: a new node without a type, a cursor that no page gave, 513 bytes of UTF-8.
     excluded = [positive_data_acceptance]
     if case.path.endswith("/import"):  # any text is taken: wrong lines are listed in the answer
         excluded.append(negative_data_rejection)
-    case.call_and_validate(base_url=served.url, excluded_checks=excluded)
+    case.call_and_validate(base_url=served.url, excluded_checks=excluded, session=connection)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +102,15 @@ def keys(keyed: Served) -> dict[str, dict[str, str]]:
 @made_up.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
 @examples(2)
 def test_every_caller_gets_what_the_role_allows(
-    case: schemathesis.Case[Any], keyed: Served, keys: dict[str, dict[str, str]], operations: dict[str, Operation]
+    case: schemathesis.Case[Any],
+    keyed: Served,
+    keys: dict[str, dict[str, str]],
+    operations: dict[str, Operation],
+    connection: requests.Session,
 ) -> None:
     operation = operations[case.operation.definition.raw["operationId"]]
     for name, headers in keys.items():
-        answer = case.call(base_url=keyed.url, headers=headers)
+        answer = case.call(base_url=keyed.url, headers=headers, session=connection)
         asked = f"{name}: {case.method} {case.formatted_path}: {answer.status_code} {answer.text[:300]}"
         assert answer.status_code < 500, asked
         assert_role(name, operation, answer.status_code, asked, of_store="{store}" in case.path)

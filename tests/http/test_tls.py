@@ -28,7 +28,7 @@ from kgserve.http.tls import WARN_DAYS, Certificate, end_of
 from kgserve.reach import Server, answers, encode, find, trust
 from kgserve.settings import Settings
 from kgserve.shell.session import Connection
-from tests.cli.running import Running, kgserve, serving
+from tests.cli.running import Running, kgserve, kgserve_process, serving
 from tests.http.certificates import Files, certificate
 from tests.http.sockets import HEALTH, eventually, until_closed
 
@@ -287,5 +287,5 @@ def test_the_bridge_as_a_process(secured: Running) -> None:
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
         '"clientInfo":{"name":"t","version":"1"}}}\n'
     )
-    done = kgserve("mcp", "--data", secured.data, stdin=asked)
+    done = kgserve_process("mcp", "--data", secured.data, stdin=asked)
     assert '"serverInfo"' in done.out, done.err

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.cli.running import Running, serving
-from tests.mcp.talking import MODES, Mode
+from tests.mcp.talking import MODES, Mode, lines
 
 _numbers = count(1)
 
@@ -15,7 +15,8 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server process for all tests of a worker process; each test uses stores of its own."""
-    with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
+    data = tmp_path_factory.mktemp("served") / "data"
+    with serving(data, "--embedding-provider", "hashing") as running, lines(running.url):
         yield running
 
 

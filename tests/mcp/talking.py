@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any, Literal, TypeVar
 
 import httpx
 import msgspec
+from anyio.from_thread import start_blocking_portal
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
 
@@ -22,6 +24,7 @@ BOTH = "application/json, text/event-stream"
 CLIENT = {"name": "tests", "version": "1"}
 
 _ids = count(1)
+_lines: dict[tuple[str, Mode], Line] = {}
 
 
 def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]]) -> T:
@@ -35,16 +38,57 @@ def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]]) -
     return asyncio.run(run())
 
 
+class Line:
+    """A client that stays connected: a new one asks for all tools before it gives the result of one."""
+
+    def __init__(self, url: str, mode: Mode) -> None:
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._client = self._stack.enter_context(
+            self._portal.wrap_async_context_manager(Client(f"{url}/mcp", mode=mode))
+        )
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        """The result of a tool."""
+        return self._portal.call(self._client.call_tool, tool, arguments)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._stack.close()
+
+
+@contextmanager
+def lines(url: str) -> Generator[None]:
+    """In the block `call` and `refusal` may be used with the server; their connections are closed at its end."""
+    try:
+        yield
+    finally:
+        hang_up(url)
+
+
+def hang_up(url: str) -> None:
+    """End these connections, where sessions are counted; the next call makes others."""
+    for mode in MODES:
+        if line := _lines.pop((url, mode), None):
+            line.close()
+
+
+def _called(url: str, mode: Mode, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+    if (url, mode) not in _lines:
+        _lines[url, mode] = Line(url, mode)
+    return _lines[url, mode].call(tool, arguments)
+
+
 def call(url: str, mode: Mode, tool: str, /, **arguments: Any) -> CallToolResult:
     """The result of one tool, which must not be an error."""
-    result = talk(url, mode, lambda client: client.call_tool(tool, arguments))
+    result = _called(url, mode, tool, arguments)
     assert not result.is_error, text_of(result)
     return result
 
 
 def refusal(url: str, mode: Mode, tool: str, /, **arguments: Any) -> str:
     """The text of the error that a tool must answer with."""
-    result = talk(url, mode, lambda client: client.call_tool(tool, arguments))
+    result = _called(url, mode, tool, arguments)
     assert result.is_error, text_of(result)
     assert result.structured_content is None
     return text_of(result)

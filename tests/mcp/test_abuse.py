@@ -15,7 +15,7 @@ from tests.cli.running import Running
 from tests.http.serving import Served
 from tests.http.serving import serving as in_process
 from tests.internals import assert_no_internals
-from tests.mcp.talking import STATELESS, Mode, Session, Stateless, call, message, refusal, talk
+from tests.mcp.talking import STATELESS, Mode, Session, Stateless, call, hang_up, message, refusal, talk
 
 SESSIONS = 256
 
@@ -119,7 +119,8 @@ def test_68_an_unsupported_version(bare: httpx.Client) -> None:
 
 
 @pytest.mark.abuse(69)
-def test_69_one_session_too_many(bare: httpx.Client) -> None:
+def test_69_one_session_too_many(server: Running, bare: httpx.Client) -> None:
+    hang_up(server.url)
     sessions = [Session(bare) for _ in range(SESSIONS)]
     try:
         assert {session.opening.status_code for session in sessions} == {200}

@@ -15,9 +15,9 @@ import pytest
 from litestar import Litestar
 
 from kgserve.mcp.server import MAX_SESSIONS
-from tests.cli.running import PATIENCE, Running, serving
+from tests.cli.running import COMMAND, PATIENCE, Running, serving
 from tests.http.serving import Served, exchange, problem
-from tests.mcp.talking import BOTH, Session, Stateless
+from tests.mcp.talking import BOTH, Session, Stateless, hang_up
 
 GRACE = 8
 
@@ -25,14 +25,6 @@ GRACE = 8
 def test_the_sdk_is_not_imported_at_the_start() -> None:
     program = "import sys, kgserve.app; sys.exit('mcp' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_first_request_need_not_wait_for_the_quiet(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path / "data", "--embedding-provider", "hashing") as running,
-        httpx.Client(base_url=running.url, timeout=30) as client,
-    ):
-        assert not Stateless(client).call("list_stores", {})["isError"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "127.0.0.1", "127.0.0.1:9999", "[::1]:80"])
@@ -85,7 +77,8 @@ def test_a_session_that_ends_is_forgotten(served: Served) -> None:
         assert not kept
 
 
-def test_sessions_that_nobody_uses_lock_nobody_out(bare: httpx.Client) -> None:
+def test_sessions_that_nobody_uses_lock_nobody_out(server: Running, bare: httpx.Client) -> None:
+    hang_up(server.url)
     used, idle = Session(bare), Session(bare)
     used.begin()
     idle.begin()
@@ -107,8 +100,11 @@ def test_what_is_not_a_request_is_400(bare: httpx.Client, body: bytes) -> None:
     assert bare.post("/mcp", content=b"{}", headers=headers | {"content-type": "text/plain"}).status_code in (400, 415)
 
 
-def test_it_stops_in_time_with_streams_open(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--embedding-provider", "hashing", "--shutdown-grace", str(GRACE)) as running:
+def test_the_first_request_need_not_wait_for_the_quiet_and_the_end_for_streams(tmp_path: Path) -> None:
+    # A program of its own: what is forked has imported the SDK.
+    with serving(tmp_path / "data", "--shutdown-grace", str(GRACE), program=COMMAND) as running:
+        with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
+            assert not Stateless(client).call("list_stores", {})["isError"]
         ended = [_stream(running.url, opening) for opening in (_of_a_session, _of_a_listener)]
         started = time.monotonic()
         running.process.send_signal(signal.SIGTERM)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.plan import Workspace, plan
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from tests.fuzzing import examples
 
 IDS = st.sampled_from("abcd")
 KEYS = st.tuples(IDS, IDS, st.sampled_from("rs"))
@@ -67,7 +68,7 @@ def at_once(rows: Rows, net: NetChange) -> Rows:
     return nodes | net.nodes_created | net.nodes_updated, edges | net.edges_created | net.edges_updated
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.lists(BATCHES, min_size=1, max_size=8), st.integers(0, 7))
 def test_a_net_change_is_what_its_change_sets_come_to(batches: list[WriteBatch], start: int) -> None:
     changes = planned(batches)

@@ -6,13 +6,13 @@ import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kgserve.model.batch import WriteBatch
 from kgserve.model.stores import Keeping
 from tests.backup.keeping import KeepingDriver
+from tests.fuzzing import examples
 from tests.property.batches import KINDS, Batches, Kind
 
 SEEDS = st.integers(0, 1 << 32)
@@ -84,11 +84,4 @@ class BackupMachine(RuleBasedStateMachine):
 
 
 TestBackups = BackupMachine.TestCase
-TestBackups.settings = settings(
-    max_examples=8,
-    stateful_step_count=14,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
+TestBackups.settings = examples(4, 14)

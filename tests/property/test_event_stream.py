@@ -7,12 +7,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model.events import BULK_ROWS, Position, Selection
 from kgserve.store.feed import Reader
 from kgserve.store.store import Store
+from tests.fuzzing import examples
 from tests.store.writing import batch, opened, write
 
 EVERYTHING = Selection()
@@ -59,7 +60,7 @@ class Visitor:
 
 
 @given(STEPS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(8)
 def test_every_event_once_and_in_order(steps: list[tuple[int, int, bool, bool]]) -> None:
     expected: list[str] = []
     with fresh() as store:

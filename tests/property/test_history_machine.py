@@ -6,11 +6,11 @@ import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kgserve.model.batch import WriteBatch
+from tests.fuzzing import examples
 from tests.property.batches import KINDS, Batches, Kind
 from tests.property.past import HARMS, Harm, PastDriver
 
@@ -87,11 +87,4 @@ class HistoryMachine(RuleBasedStateMachine):
 
 
 TestHistory = HistoryMachine.TestCase
-TestHistory.settings = settings(
-    max_examples=10,
-    stateful_step_count=14,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
+TestHistory.settings = examples(4, 14)

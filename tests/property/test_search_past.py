@@ -6,10 +6,10 @@ import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.fuzzing import examples
 from tests.views.looking_back import Watched, some_node
 
 SEEDS = st.integers(0, 1 << 32)
@@ -62,9 +62,4 @@ class SearchMachine(RuleBasedStateMachine):
 
 
 TestSearchPast = SearchMachine.TestCase
-TestSearchPast.settings = settings(
-    max_examples=4,
-    stateful_step_count=14,
-    deadline=None,
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
+TestSearchPast.settings = examples(2, 14)

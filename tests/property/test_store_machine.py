@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kgserve.model.batch import WriteBatch
+from tests.fuzzing import examples
 from tests.property.batches import KINDS, SIZES, Batches, Kind
 from tests.property.driver import DAMAGES, Damage, Driver
 
@@ -77,11 +77,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
-    max_examples=14,
-    stateful_step_count=15,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
+TestStore.settings = examples(5, 15)

@@ -35,14 +35,22 @@ def fill(of: Kept, data: Path) -> int:
     return of.store.state.digest
 
 
-@pytest.fixture
-def digest(tmp_path: Path) -> int:
-    """That of a store of nine commits which was not closed cleanly."""
-    with kept(tmp_path, **SMALL_JOURNAL) as of:
-        found = fill(of, tmp_path)
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A store of nine commits which was not closed cleanly, and its digest."""
+    data = tmp_path_factory.mktemp("left")
+    with kept(data, **SMALL_JOURNAL) as of:
+        found = fill(of, data)
         assert ids(of.store), "the catalog has seen them all"
-    forget_close(tmp_path)
-    return found
+    forget_close(data)
+    return data, found
+
+
+@pytest.fixture
+def digest(left: tuple[Path, int], tmp_path: Path) -> int:
+    """A copy of it in the test's folder; its digest."""
+    shutil.copytree(left[0], tmp_path, dirs_exist_ok=True)
+    return left[1]
 
 
 def gone(files: Layout) -> None:

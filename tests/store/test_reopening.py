@@ -19,8 +19,10 @@ from tests.store.writing import ask, assert_whole, batch, flip, forget_close, id
 GRAPH = batch(*"abcdef", edges=[(a, b, "r") for a in "abc" for b in "def"])
 
 
-def filled(data: Path) -> int:
-    """Make a store with some history, close it; its digest."""
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A store with some history, closed, and its digest."""
+    data = tmp_path_factory.mktemp("left")
     with opened(data) as store:
         write(store, GRAPH, WriteBatch(delete_nodes=["c"]))
         ask(store)
@@ -28,11 +30,17 @@ def filled(data: Path) -> int:
         ids(store)
         ask(store)
         assert store.engine.rebuilds == 0
-        return store.state.digest
+        return data, store.state.digest
 
 
-def test_a_clean_close_leaves_files_that_are_opened_as_they_are(tmp_path: Path) -> None:
-    digest = filled(tmp_path)
+@pytest.fixture
+def digest(left: tuple[Path, int], tmp_path: Path) -> int:
+    """A copy of it in the test's folder; its digest."""
+    shutil.copytree(left[0], tmp_path, dirs_exist_ok=True)
+    return left[1]
+
+
+def test_a_clean_close_leaves_files_that_are_opened_as_they_are(digest: int, tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         ask(store)
         assert store.engine.rebuilds == 0
@@ -43,8 +51,7 @@ def test_a_clean_close_leaves_files_that_are_opened_as_they_are(tmp_path: Path) 
     assert sorted(path.name for path in layout(tmp_path).root.glob("graph*")) == ["graph.kuzu", "graph.kuzu.wal"]
 
 
-def test_without_a_clean_close_the_engine_is_built_anew(tmp_path: Path) -> None:
-    digest = filled(tmp_path)
+def test_without_a_clean_close_the_engine_is_built_anew(digest: int, tmp_path: Path) -> None:
     forget_close(tmp_path)
     with opened(tmp_path) as store:
         ask(store)
@@ -102,8 +109,7 @@ def all_but_the_journal_gone(files: Layout) -> None:
         all_but_the_journal_gone,
     ],
 )
-def test_a_damaged_engine_is_built_anew(tmp_path: Path, damage: Callable[[Layout], None]) -> None:
-    digest = filled(tmp_path)
+def test_a_damaged_engine_is_built_anew(digest: int, tmp_path: Path, damage: Callable[[Layout], None]) -> None:
     damage(layout(tmp_path))
     with opened(tmp_path) as store:
         ask(store)
@@ -119,8 +125,7 @@ def test_a_damaged_engine_is_built_anew(tmp_path: Path, damage: Callable[[Layout
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "foreign", "of the past"])
-def test_a_damaged_catalog_is_built_anew(tmp_path: Path, damage: str) -> None:
-    filled(tmp_path)
+def test_a_damaged_catalog_is_built_anew(digest: int, tmp_path: Path, damage: str) -> None:
     catalog = layout(tmp_path).catalog
     past = catalog.read_bytes()
     with opened(tmp_path) as store:
@@ -142,8 +147,7 @@ def test_a_damaged_catalog_is_built_anew(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"format":1}', b"\xff\xfe"])
-def test_the_description_is_made_again(tmp_path: Path, content: bytes | None) -> None:
-    digest = filled(tmp_path)
+def test_the_description_is_made_again(digest: int, tmp_path: Path, content: bytes | None) -> None:
     path = layout(tmp_path).root / "store.json"
     path.unlink() if content is None else path.write_bytes(content)
     with opened(tmp_path) as store:
@@ -153,8 +157,7 @@ def test_the_description_is_made_again(tmp_path: Path, content: bytes | None) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"sequence":1}'])
-def test_an_unreadable_mark_of_a_clean_close_counts_as_none(tmp_path: Path, content: bytes) -> None:
-    digest = filled(tmp_path)
+def test_an_unreadable_mark_of_a_clean_close_counts_as_none(digest: int, tmp_path: Path, content: bytes) -> None:
     (layout(tmp_path).root / "closed.json").write_bytes(content)
     (layout(tmp_path).root / "engine.json").write_bytes(content)
     with opened(tmp_path) as store:
@@ -163,10 +166,10 @@ def test_an_unreadable_mark_of_a_clean_close_counts_as_none(tmp_path: Path, cont
         assert store.state.digest == digest
 
 
-def compacted(data: Path, times: int, retention: int) -> int:
+def compacted(data: Path, retention: int) -> int:
     """A store with snapshots at different sequences, not closed cleanly; its digest."""
     with opened(data, journal_segment_mb=1, journal_retention_mb=retention) as store:
-        for number in range(times):
+        for number in range(3):
             write(store, batch(f"big{number}", content=f"{number}" * MEBIBYTE), batch(f"n{number}"))
             store.compactor.run()
             assert store.compactor.done == number + 1
@@ -179,7 +182,7 @@ def compacted(data: Path, times: int, retention: int) -> int:
 @pytest.mark.parametrize("part", [snapshot.NODES, snapshot.MANIFEST])
 @pytest.mark.parametrize("retention", [0, 256])
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, part: str, retention: int) -> None:
-    digest = compacted(tmp_path, 3, retention)
+    digest = compacted(tmp_path, retention)
     newest, older = snapshot.list_snapshots(layout(tmp_path).journal)
     flip(newest / part, 10)
     if retention:
@@ -190,7 +193,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, part: str, retention:
 
 
 def test_with_all_snapshots_and_the_journal_before_them_lost_the_store_says_so(tmp_path: Path) -> None:
-    compacted(tmp_path, 3, 0)
+    compacted(tmp_path, 0)
     files = layout(tmp_path)
     assert first_kept(files) > 1
     for path in snapshot.list_snapshots(files.journal):

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kgserve.views import matrix, vector
 from kgserve.views.text import NO_FACETS, Facets, Filter
 from kgserve.views.vector import FairLock, VectorIndex
+from tests.fuzzing import examples
 
 WIDTH = 8
 TIMES = st.none() | st.integers(-2, 2)
@@ -97,7 +98,7 @@ def present(steps: list[list[Entity] | tuple[str, ...] | str]) -> dict[str, Enti
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])
 @given(steps=STEPS, filters=st.lists(FILTERS, min_size=5, max_size=10), limit=st.integers(1, 40))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25)
 def test_filters_find_what_a_look_at_every_entity_finds(
     exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[Filter], limit: int
 ) -> None:

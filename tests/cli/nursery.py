@@ -1,0 +1,163 @@
+"""A process that has imported the server and forks it: beginning one then takes a tenth of a second of a core, not two.
+
+What it forks is a server as any other: a process of its own with its own environment, signals and end. Over each stands
+a guardian, which tells the test its number and its exit code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+IMPORTED = ("kgserve.cli.root", "kgserve.app", "mcp")
+TOP = Path(__file__).parents[2]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a server is begun with."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+class Forked:
+    """A forked server, as `subprocess.Popen` shows a process."""
+
+    def __init__(self, told: int, stdout: IO[str]) -> None:
+        self._told, self.stdout = told, stdout
+        self.pid = self._number()
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, once it has ended."""
+        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
+            self.returncode = self._number()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; the exit code."""
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("kgserve serve", timeout or 0)
+            self.returncode = self._number()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of what it wrote to."""
+        self.stdout.close()
+        os.close(self._told)
+
+    def _number(self) -> int:
+        return int.from_bytes(os.read(self._told, 8), "little", signed=True)
+
+
+def fork(arguments: Sequence[str], environment: Mapping[str, str], errors: IO[str]) -> Forked:
+    """Begin a server; what it writes to standard error goes to a file."""
+    reading, writing = os.pipe()
+    told, telling = os.pipe()
+    wanted = msgspec.msgpack.encode(Wanted([*arguments], {**environment}))
+    nursery = _nursery()
+    socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [writing, errors.fileno(), telling])
+    nursery.sendall(wanted)
+    os.close(writing)
+    os.close(telling)
+    return Forked(told, os.fdopen(reading, encoding="utf-8"))
+
+
+@cache
+def _nursery() -> socket.socket:
+    """The way to the one of this process; it ends when that is closed."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.set_inheritable(True)
+        command = [sys.executable, "-m", "tests.cli.nursery", str(theirs.fileno())]
+        found = {**os.environ, "PYTHONPATH": str(TOP)}  # noqa: TID251 - it is only passed on
+        number = os.posix_spawn(sys.executable, command, found)
+    atexit.register(_end, ours, number)
+    return ours
+
+
+def _end(nursery: socket.socket, number: int) -> None:
+    nursery.close()
+    os.waitpid(number, 0)
+
+
+def main(number: str) -> None:
+    """Fork when asked to, until nobody can ask any more."""
+    for each in IMPORTED:
+        import_module(each)
+    asked = socket.socket(fileno=int(number))
+    while True:
+        head, ends, _flags, _address = socket.recv_fds(asked, 8, 3)
+        if not head:
+            _bury()
+            return
+        wanted = asked.recv(int.from_bytes(head, "little"), socket.MSG_WAITALL)
+        if os.fork() == 0:
+            asked.close()
+            _guard(msgspec.msgpack.decode(wanted, type=Wanted), *ends)
+            return
+        for end in ends:
+            os.close(end)
+        _bury()
+
+
+def _bury() -> None:
+    """Let guardians go that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _guard(wanted: Wanted, output: int, errors: int, telling: int) -> None:
+    """Fork the server, tell its number and then its exit code; the server returns from here."""
+    server = os.fork()
+    if server == 0:
+        os.close(telling)
+        _serve(wanted, output, errors)
+        return
+    os.close(output)
+    os.close(errors)
+    os.write(telling, server.to_bytes(8, "little", signed=True))
+    code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+    os.write(telling, code.to_bytes(8, "little", signed=True))
+    os._exit(0)
+
+
+def _serve(wanted: Wanted, output: int, errors: int) -> None:
+    for end, place in ((output, 1), (errors, 2)):
+        os.dup2(end, place)
+        os.close(end)
+    os.environ.clear()  # noqa: TID251 - it gets one of its own
+    os.environ.update(wanted.environment)  # noqa: TID251 - as above
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["kgserve", *wanted.arguments]
+    import_module("kgserve.__main__").main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
