@@ -8,8 +8,7 @@ from kgserve.model.answers import NodeAnswer, NodePage, TraverseAnswer
 from kgserve.model.queries import NodeRequest, NodesQuery
 from kgserve.model.requests import TraverseRequest
 from kgserve.ops.graph import Graph, Graphs, as_struct
-from kgserve.ops.nodes import get_node, list_nodes
-from kgserve.ops.traverse import traverse
+from kgserve.ops.reading import get_node, list_nodes, traverse
 from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer

@@ -20,8 +20,7 @@ from kgserve.model.requests import CypherRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import CSV, NDJSON, READ, Body, Operation, described
 from kgserve.ops.cypher import run
-from kgserve.ops.cypher_read import Interruption
-from kgserve.ops.cypher_stream import IN_MEMORY_BYTES, Format, RowStream, stream
+from kgserve.ops.cypher_read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -14,7 +14,7 @@ from kgserve.model.answers import EntityVersion
 from kgserve.model.queries import EntityHistoryQuery, EntityHistoryRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import READ, Body, Operation, described
-from kgserve.ops import entities as ops
+from kgserve.ops import history as ops
 
 _HISTORY = Operation(
     id="entityHistory",

@@ -18,8 +18,7 @@ from litestar import Request, Response
 from kgserve.http.connection import in_task
 from kgserve.http.sse import Streams
 from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.opening import patiently
-from kgserve.ops.shares import Shares
+from kgserve.ops.waiting import Shares, patiently
 from kgserve.rows.walk import TooLong
 from kgserve.store.pool import NotOpen
 

@@ -20,14 +20,14 @@ from kgserve.model.answers import ImportAnswer
 from kgserve.model.requests import KEPT_AT, AsOfText
 from kgserve.operations import examples
 from kgserve.operations.operation import NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
-from kgserve.ops import transfer as ops
 from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
-from kgserve.ops.past_export import PastStream, exported
+from kgserve.ops.exporting import Exported, exported
+from kgserve.ops.importing import Importer
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
-Exported = ops.ExportStream | PastStream | ConvertedExport
+Sent = Exported | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
@@ -111,7 +111,7 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
         return await _import_converted(request, kind)
     chunks = ndjson_chunks(request)
     service = service_of(request)
-    importer = await service.transfer(ops.Importer, service.graphs.graph(path_text(request, "store")))
+    importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")))
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
@@ -132,7 +132,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 
 
 @asynccontextmanager
-async def _abandoned_on_failure(service: Service, importer: ops.Importer | ConvertedImport) -> AsyncGenerator[None]:
+async def _abandoned_on_failure(service: Service, importer: Importer | ConvertedImport) -> AsyncGenerator[None]:
     """Ends an import whose body breaks off, or whose client leaves; the store is given back in any case."""
     try:
         yield
@@ -189,7 +189,7 @@ class ExportAnswer(ASGIResponse):
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, store: str, stream: Exported, kind: str = "ndjson") -> None:
+    def __init__(self, service: Service, store: str, stream: Sent, kind: str = "ndjson") -> None:
         headers = {
             "content-disposition": f'attachment; filename="{store}.{_ENDINGS[kind]}"',
             "kgserve-sequence": str(stream.sequence),

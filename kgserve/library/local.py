@@ -29,9 +29,10 @@ from kgserve.model import answers
 from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.requests import CypherRequest, place_of
 from kgserve.operations.table import USE_CASES
-from kgserve.ops import cypher, entities, opening, past_export, transfer
-from kgserve.ops.cypher_stream import RowStream, stream
+from kgserve.ops import cypher, exporting, history, waiting
+from kgserve.ops.cypher_read import RowStream, stream
 from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.importing import Importer
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -108,8 +109,8 @@ def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
     """Waits for a store that somebody else is opening, as a server does."""
-    deadline = time.monotonic() + opening.PATIENCE_SECONDS
-    pause = opening.FIRST_PAUSE_SECONDS
+    deadline = time.monotonic() + waiting.PATIENCE_SECONDS
+    pause = waiting.FIRST_PAUSE_SECONDS
     while True:
         try:
             with handle.use() as graphs:
@@ -118,7 +119,7 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2 * pause, opening.LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, waiting.LONGEST_PAUSE_SECONDS)
 
 
 def _done(graphs: Graphs, call: Call[Any]) -> Any:
@@ -129,21 +130,21 @@ def _done(graphs: Graphs, call: Call[Any]) -> Any:
     if name == "cypher":
         return cypher.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
     if name == "entity_history":
-        return entities.entity_history(graphs, _read(call.asked, EntityHistoryRequest)).versions
+        return history.entity_history(graphs, _read(call.asked, EntityHistoryRequest)).versions
     case = _CASES[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))
 
 
-def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | past_export.Exported:
+def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | exporting.Exported:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return past_export.exported(graph, call.asked["as_of"], call.asked["valid_at"])
+        return exporting.exported(graph, call.asked["as_of"], call.asked["valid_at"])
     return stream(graph, _read(call.asked, CypherRequest), "ndjson")
 
 
 def _imported(graph: Graph, upload: Upload) -> answers.ImportAnswer:
-    importer = transfer.Importer(graph)
+    importer = Importer(graph)
     try:
         for block in upload.blocks():
             if importer.feed(block):

@@ -30,8 +30,7 @@ from kgserve.mcp.schemas import Arguments, input_schema, schema
 from kgserve.mcp.tools import TOOLS, Tool
 from kgserve.model.requests import place_of
 from kgserve.ops.graph import Graphs
-from kgserve.ops.opening import patiently
-from kgserve.ops.shares import Shares
+from kgserve.ops.waiting import Shares, patiently
 
 log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from kgserve.mcp.present import first_fitting
 from kgserve.mcp.tools import describe
 from kgserve.model.answers import NodeAnswer
 from kgserve.model.queries import NodeRequest
-from kgserve.ops import nodes, stores
+from kgserve.ops import reading, stores
 from kgserve.ops.graph import Graph, Graphs, as_struct
 
 log = structlog.get_logger()
@@ -111,7 +111,7 @@ def _found(graphs: Graphs, uri: str) -> msgspec.Struct:
 
 
 def _node(graph: Graph, node: str) -> NodeAnswer:
-    found = as_struct(nodes.get_node(graph, NodeRequest(node_id=node)), NodeAnswer)
+    found = as_struct(reading.get_node(graph, NodeRequest(node_id=node)), NodeAnswer)
     outgoing, incoming = (first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
     cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
     return msgspec.structs.replace(

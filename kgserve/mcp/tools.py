@@ -14,21 +14,7 @@ from kgserve.mcp import present, schemas
 from kgserve.mcp.schemas import Description, Example, TypeDescription, as_request, with_more
 from kgserve.model import answers, queries, requests, versioned
 from kgserve.model import stores as store_answers
-from kgserve.ops import (
-    cypher,
-    delete,
-    edges,
-    history,
-    inject,
-    nodes,
-    put_node,
-    put_subgraph,
-    retire,
-    search,
-    stores,
-    traverse,
-)
-from kgserve.ops import schema as vocabulary
+from kgserve.ops import cypher, history, reading, search, stores, versions, writing
 from kgserve.ops.graph import Graph, as_struct
 
 G = TypeVar("G", bound=msgspec.Struct)
@@ -68,7 +54,7 @@ class Tool(NamedTuple, Generic[G]):
 def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at):
         raise InvalidInput("version: goes with neither as_of nor valid_at; leave them out")
-    return as_struct(nodes.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    return as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
 
 
 def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedPage:
@@ -82,7 +68,7 @@ def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedP
 def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> answers.ListedPage:
     wanted = as_request(queries.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
-    page = nodes.list_nodes(graph, wanted)
+    page = reading.list_nodes(graph, wanted)
     if isinstance(page, answers.ListedPage):
         return page
     listed = [answers.ListedNode(**msgspec.structs.asdict(node)) for node in page.nodes]
@@ -92,7 +78,7 @@ def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> answers.List
 def _list_relations(graph: Graph, given: schemas.ListRelations) -> versioned.EdgeList:
     wanted = as_request(queries.EdgesRequest, given)
     wanted.kinds = given.relation_types or []
-    found = edges.outgoing(graph, wanted) if given.direction == "outgoing" else edges.incoming(graph, wanted)
+    found = reading.outgoing(graph, wanted) if given.direction == "outgoing" else reading.incoming(graph, wanted)
     return as_struct(found, versioned.EdgeList)
 
 
@@ -125,7 +111,7 @@ def describe(graph: Graph) -> Description:
 
 
 def _examples(graph: Graph, type_: str) -> list[Example]:
-    page = nodes.list_nodes(graph, queries.NodesQuery(type=[type_], limit=_EXAMPLES))
+    page = reading.list_nodes(graph, queries.NodesQuery(type=[type_], limit=_EXAMPLES))
     return [Example(id=node.id, content=present.shortened(node.content or "", _TEASER)) for node in page.nodes]
 
 
@@ -147,7 +133,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.Inject,
         answers.InjectAnswer,
         "writing the batch",
-        lambda graph, given: inject.inject(graph, as_request(requests.InjectRequest, given)),
+        lambda graph, given: writing.inject(graph, as_request(requests.InjectRequest, given)),
         "writes",
     ),
     Tool(
@@ -158,7 +144,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.DeleteEntity,
         answers.DeleteNodeAnswer,
         "deleting the entity",
-        lambda graph, given: delete.delete_node(graph, as_request(queries.NodeId, given)),
+        lambda graph, given: writing.delete_node(graph, as_request(queries.NodeId, given)),
         "deletes",
     ),
     Tool(
@@ -169,7 +155,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.DeleteRelation,
         answers.DeleteEdgeAnswer,
         "deleting the relation",
-        lambda graph, given: delete.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
+        lambda graph, given: writing.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
         "deletes",
     ),
     Tool(
@@ -181,7 +167,7 @@ _ALL: tuple[Tool[Any], ...] = (
         with_more(answers.TraverseAnswer, "Walked", "The nodes reached, nearest first, and the edges between them."),
         "walking the graph",
         lambda graph, given: as_struct(
-            traverse.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
+            reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
         ),
     ),
     Tool(
@@ -231,7 +217,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.PutNode,
         schemas.Put,
         "writing the entity",
-        lambda graph, given: put_node.put_node(graph, as_request(versioned.PutNodeRequest, given)),
+        lambda graph, given: versions.put_node(graph, as_request(versioned.PutNodeRequest, given)),
         "writes",
     ),
     Tool(
@@ -245,7 +231,7 @@ _ALL: tuple[Tool[Any], ...] = (
             versioned.PutSubgraphAnswer, "SubgraphPut", "One result for each node and each edge, in the order sent."
         ),
         "writing the subgraph",
-        lambda graph, given: put_subgraph.put_subgraph(graph, as_request(versioned.PutSubgraphRequest, given)),
+        lambda graph, given: versions.put_subgraph(graph, as_request(versioned.PutSubgraphRequest, given)),
         "writes",
     ),
     Tool(
@@ -256,7 +242,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.RetireEntity,
         versioned.RetireAnswer,
         "retiring the entity",
-        lambda graph, given: retire.retire_node(graph, as_request(queries.RetireNode, given)),
+        lambda graph, given: writing.retire_node(graph, as_request(queries.RetireNode, given)),
         "writes",
     ),
     Tool(
@@ -266,7 +252,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.RetireRelation,
         versioned.RetireAnswer,
         "retiring the relation",
-        lambda graph, given: retire.retire_edge(graph, as_request(versioned.RetireEdgeRequest, given)),
+        lambda graph, given: writing.retire_edge(graph, as_request(versioned.RetireEdgeRequest, given)),
         "writes",
     ),
     Tool(
@@ -362,7 +348,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.DescribeSchema,
         with_more(answers.SchemaDescription, "Schema", "The types and tags in use, the most frequent first."),
         "describing the schema",
-        lambda graph, _: vocabulary.describe_schema(graph),
+        lambda graph, _: reading.describe_schema(graph),
     ),
     Tool(
         "list_tags",
@@ -371,7 +357,7 @@ _ALL: tuple[Tool[Any], ...] = (
         schemas.ListTags,
         with_more(answers.TagList, "Tags", "Tags, the most frequent first."),
         "listing tags",
-        lambda graph, given: vocabulary.list_tags(graph, as_request(queries.TagsQuery, given)),
+        lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
     ),
     Tool(
         "query_cypher",

@@ -10,23 +10,7 @@ from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
-from kgserve.ops import (
-    backup,
-    delete,
-    edges,
-    health,
-    history,
-    inject,
-    nodes,
-    past_export,
-    put_node,
-    put_subgraph,
-    retire,
-    schema,
-    search,
-    stores,
-    traverse,
-)
+from kgserve.ops import backup, exporting, history, reading, search, stores, versions, writing
 
 _NODE = f"{STORE}/nodes/{{id}}"
 _KNOWN = (*WRITE, "not_found")
@@ -49,33 +33,33 @@ def _rows(request: InjectRequest) -> int:
 # One row, one paragraph.
 USE_CASES = (
     UseCase(
-        *("health", "GET", "/health", health.health),
+        *("health", "GET", "/health", stores.health),
         id="health", tag="service", role="read", summary="The process answers",
         example=examples.HEALTHY, errors=ALWAYS, short=_nothing,
     ),
     UseCase(
-        *("ready", "GET", "/ready", health.ready),
+        *("ready", "GET", "/ready", stores.ready),
         id="ready", tag="service", role="read", summary="Stores can be opened and written",
         example=examples.READY, errors=(*ALWAYS, "storage_full"),
     ),
     UseCase(
-        *("inject", "POST", f"{STORE}/inject", inject.inject),
+        *("inject", "POST", f"{STORE}/inject", writing.inject),
         id="inject", tag="graph", role="write", summary="Upsert nodes and edges in one atomic batch",
         sent=examples.INJECT, example=examples.INJECTED, errors=WRITE, threads="writes", short=_rows,
         positional=("nodes", "edges"),
     ),
     UseCase(
-        *("delete_node", "DELETE", _NODE, delete.delete_node),
+        *("delete_node", "DELETE", _NODE, writing.delete_node),
         id="deleteNode", tag="graph", role="write", summary="Delete one node and its edges",
         example=examples.NODE_DELETED, errors=_KNOWN, threads="writes", short=_one,
     ),
     UseCase(
-        *("delete_edge", "DELETE", f"{STORE}/edges", delete.delete_edge),
+        *("delete_edge", "DELETE", f"{STORE}/edges", writing.delete_edge),
         id="deleteEdge", tag="graph", role="write", summary="Delete one edge",
         sent=examples.EDGE_KEY, example=examples.EDGE_DELETED, errors=_KNOWN, threads="writes", short=_one,
     ),
     UseCase(
-        *("traverse", "POST", f"{STORE}/traverse", traverse.traverse),
+        *("traverse", "POST", f"{STORE}/traverse", reading.traverse),
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         sent=examples.TRAVERSE, example=examples.TRAVERSED, short=_nothing,
         errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
@@ -112,64 +96,64 @@ USE_CASES = (
         example=examples.STATS,
     ),
     UseCase(
-        *("nodes", "GET", f"{STORE}/nodes", nodes.list_nodes),
+        *("nodes", "GET", f"{STORE}/nodes", reading.list_nodes),
         id="listNodes", tag="nodes", role="read", summary="List nodes, page by page",
         example=examples.PAGE, answer=ListedPage, errors=(*READ, "conflict", "gone"),
     ),
     UseCase(
-        *("node", "GET", _NODE, nodes.get_node),
+        *("node", "GET", _NODE, reading.get_node),
         id="getNode", tag="nodes", role="read", summary="One node with its edges",
         example=examples.NODE, errors=(*READ, "conflict", "gone"), short=_nothing,
     ),
     UseCase(
-        *("describe_schema", "GET", f"{STORE}/schema", schema.describe_schema),
+        *("describe_schema", "GET", f"{STORE}/schema", reading.describe_schema),
         id="describeSchema", tag="nodes", role="read", summary="The types and tags that a store uses",
         example=examples.SCHEMA,
     ),
     UseCase(
-        *("list_tags", "GET", f"{STORE}/tags", schema.list_tags),
+        *("list_tags", "GET", f"{STORE}/tags", reading.list_tags),
         id="listTags", tag="nodes", role="read", summary="The most frequent tags",
         example=examples.TAGS, positional=("prefix",),
     ),
     UseCase(
-        *("outgoing", "GET", f"{_NODE}/outgoing", edges.outgoing),
+        *("outgoing", "GET", f"{_NODE}/outgoing", reading.outgoing),
         id="outgoing", tag="nodes", role="read", summary="The edges that start at a node, in order",
         example=examples.EDGES, errors=(*READ, "conflict", "gone"),
     ),
     UseCase(
-        *("incoming", "GET", f"{_NODE}/incoming", edges.incoming),
+        *("incoming", "GET", f"{_NODE}/incoming", reading.incoming),
         id="incoming", tag="nodes", role="read", summary="The edges that end at a node, in order",
         example=examples.EDGES, errors=(*READ, "conflict", "gone"),
     ),
     UseCase(
-        *("put_node", "POST", f"{STORE}/nodes", put_node.put_node),
+        *("put_node", "POST", f"{STORE}/nodes", versions.put_node),
         id="putNode", tag="versions", role="write",
         summary="Write a version of a node, based on the one that was seen",
         sent=examples.PUT_NODE, example=examples.NODE_PUT, errors=(*WRITE, "conflict_manual"),
         threads="writes", short=_one, repeatable=False,
     ),
     UseCase(
-        *("put_subgraph", "POST", f"{STORE}/subgraph", put_subgraph.put_subgraph),
+        *("put_subgraph", "POST", f"{STORE}/subgraph", versions.put_subgraph),
         id="putSubgraph", tag="versions", role="write", summary="Write nodes and edges, each by itself",
         sent=examples.PUT_SUBGRAPH, example=examples.SUBGRAPH_PUT, errors=WRITE, threads="writes", repeatable=False,
         positional=("nodes", "edges"),
     ),
     UseCase(
-        *("retire", "POST", f"{_NODE}/retire", retire.retire_node),
+        *("retire", "POST", f"{_NODE}/retire", writing.retire_node),
         id="retireNode", tag="versions", role="write", summary="Say until when a node was true",
         sent=examples.RETIRE, optional=True, example=examples.RETIRED, errors=_KNOWN, threads="writes",
     ),
     UseCase(
-        *("retire_edge", "POST", f"{STORE}/edges/retire", retire.retire_edge),
+        *("retire_edge", "POST", f"{STORE}/edges/retire", writing.retire_edge),
         id="retireEdge", tag="versions", role="write", summary="Say until when an edge was true",
         sent=examples.RETIRE_EDGE, example=examples.RETIRED, errors=_KNOWN, threads="writes",
     ),
     UseCase(
-        *("edge", "GET", f"{STORE}/edges/{{id}}", edges.get_edge),
+        *("edge", "GET", f"{STORE}/edges/{{id}}", reading.get_edge),
         id="getEdge", tag="graph", role="read", summary="One edge by its id", example=examples.ONE_EDGE,
     ),
     UseCase(
-        *("delete_edge_by_id", "DELETE", f"{STORE}/edges/{{id}}", delete.delete_edge_by_id),
+        *("delete_edge_by_id", "DELETE", f"{STORE}/edges/{{id}}", writing.delete_edge_by_id),
         id="deleteEdgeById", tag="graph", role="write", summary="Delete one edge by its id",
         example=examples.EDGE_DELETED, errors=_KNOWN, threads="writes", short=_one,
     ),
@@ -189,7 +173,7 @@ USE_CASES = (
         example=examples.CHANGES, errors=(*READ, "gone"),
     ),
     UseCase(
-        *("restore", "POST", f"{STORE}/restore", past_export.restore),
+        *("restore", "POST", f"{STORE}/restore", exporting.restore),
         id="restoreStore", tag="history", role="admin", summary="Make a new store of what a store was",
         sent=examples.RESTORE, example=examples.RESTORED, errors=(*_KNOWN, "gone"), threads="transfers",
         repeatable=False, long=True,

@@ -16,10 +16,9 @@ from kgserve.formats.graphml import write_graphml
 from kgserve.formats.lines import Conversion, Part
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import ImportAnswer
-from kgserve.ops.exporting import ExportStream
+from kgserve.ops.exporting import ExportStream, PastStream
 from kgserve.ops.graph import Graph
 from kgserve.ops.importing import Importer
-from kgserve.ops.past_export import PastStream
 from kgserve.permissions import private_folder
 
 MAX_UPLOAD_BYTES = 4 << 30

@@ -1,38 +1,381 @@
-"""Running one statement. What one that writes would change is found beside other writes, then written like anything.
-
-Its changes are found from the rows of one commit. When others have written since, it is looked at again before they
-are written: whether what came since could matter, or else the statement itself, at last with nobody writing meanwhile.
-"""
+"""Cypher statements: what one that writes has changed, and how it is run beside other writes."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 
 from kgserve.cypher.guard import Statement, examine
-from kgserve.cypher.writes import Ending, Footprint, ending, meets_any, reach
-from kgserve.engine.protocol import Difference
-from kgserve.errors import Gone, InvalidInput
+from kgserve.cypher.writes import SETTABLE, Assignment, Element, Ending, Footprint, Returned, ending, meets_any, reach
+from kgserve.decoding import decode_json
+from kgserve.engine.engine import Cursor
+from kgserve.engine.protocol import Changed, Difference
+from kgserve.errors import FieldError, Gone, InvalidInput, TooLarge
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import CypherAnswer, CypherChanges
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet
+from kgserve.model.fields import (
+    EDGE,
+    MAX_ORDINAL,
+    MAX_TAGS,
+    NODE,
+    TEXT,
+    TEXTS,
+    TIME,
+    EdgeExtrasPut,
+    Fields,
+    Moment,
+    NodeExtrasPut,
+)
 from kgserve.model.plan import Report
-from kgserve.model.requests import CypherRequest
-from kgserve.ops.cypher_changes import batch_of
-from kgserve.ops.cypher_ending import Moved, NotUnderstood, carried_out
-from kgserve.ops.cypher_read import DEFAULT_ROWS, EXTRAS, Interruption, answer_of, once_more, reading, seconds_of
+from kgserve.model.requests import CypherRequest, EdgeInput, NodeInput
+from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS, EdgeKey, EdgeRow, NodeRow, edge_values, node_values
+from kgserve.model.times import is_within
+from kgserve.ops.cypher_read import (
+    DEFAULT_ROWS,
+    EXTRAS,
+    MAX_ANSWER_BYTES,
+    Interruption,
+    answer_of,
+    once_more,
+    reading,
+    seconds_of,
+)
 from kgserve.ops.graph import Graph
+from kgserve.ops.validate import Fault, edge_put, node_put
+from kgserve.ops.writing import cost
 from kgserve.rows.snapshot import Rows
 from kgserve.store.copy_on_write import Trial
 from kgserve.store.removal import Removal, is_large
 from kgserve.store.store import Store
 from kgserve.store.writer import Planned
+
+MAX_CHANGED = 200_000
+_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts")
+_KEPT_OF_EDGES = ("version", "sequence")
+
+
+def batch_of(difference: Difference) -> WriteBatch:
+    """The write that comes to the same. Raises InvalidInput for rows that no store takes, TooLarge for too many."""
+    count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
+    if count > MAX_CHANGED:
+        raise TooLarge(f"the statement changes {count} rows; {MAX_CHANGED} are the most, so change them in parts")
+    if difference.doubled:
+        source, target, relation_type = difference.doubled[0]
+        raise fault(
+            f"it makes a second edge from {source!r} to {target!r} of type {relation_type!r};"
+            " there is one edge per source, target and type: use MERGE"
+        )
+    nodes = [_node(index, row) for index, row in enumerate(difference.nodes)]
+    edges = [_edge(index, row) for index, row in enumerate(difference.edges)]
+    return WriteBatch(
+        nodes=nodes,
+        edges=edges,
+        delete_nodes=difference.nodes_gone,
+        delete_edges=difference.edges_gone,
+        cost=cost(nodes, edges),
+    )
+
+
+def _node(index: int, row: Changed) -> NodePut:
+    name = f"node {row.now['id']!r}"
+    _check_kept(row, _KEPT_OF_NODES, name)
+    node_type = _given(row, "type", "")
+    if node_type == "" or (row.before is None and node_type is None):
+        raise fault(f"{name} has no type; every node needs one")
+    node = NodeInput(
+        id=row.now["id"],
+        type=node_type,
+        content=_given(row, "content", ""),
+        attributes=_object(_given(row, "attributes", "{}"), name),
+    )
+    put = node_put(index, node, _faults(name))
+    return msgspec.structs.replace(put, extras=_node_extras(row, name))
+
+
+def _edge(index: int, row: Changed) -> EdgePut:
+    source, target, relation_type = row.now["source"], row.now["target"], row.now["relation_type"]
+    name = f"the edge from {source!r} to {target!r}"
+    if not relation_type:
+        raise fault(f"{name} has no relation_type; every edge needs one")
+    if row.before is None and row.now["version"] is not None:
+        raise fault(
+            f"{name} is new and has a version, which is kept by kgserve;"
+            " to give an edge another relation_type, delete it and create another"
+        )
+    _check_kept(row, _KEPT_OF_EDGES, name)
+    weight = _given(row, "weight", 1.0)
+    if weight is not None and not math.isfinite(weight):
+        raise fault(f"{name}: its weight is no finite number")
+    attributes = _object(_given(row, "attributes", "{}"), name)
+    edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
+    put = edge_put(index, edge, _faults(name))
+    return msgspec.structs.replace(put, extras=_edge_extras(row, name))
+
+
+def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
+    if all(_same(row, field) for field in NODE_EXTRAS):
+        return None
+    _check_author(row, name)
+    checked = NodeInput(id="-", **_texts(row, NODE, name))
+    put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
+    return msgspec.structs.replace(put, **_moments(row, NODE, name))
+
+
+def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
+    if all(_same(row, field) for field in EDGE_EXTRAS):
+        return None
+    _check_author(row, name)
+    ordinal = row.now["ordinal"]
+    if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
+        raise fault(f"{name}: its ordinal cannot be taken away; delete the edge and create it again")
+    if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
+        raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
+    checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
+    put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
+    return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name))
+
+
+def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
+    """The texts and tags among the extras that the statement gave."""
+    texts = {field.name: _given(row, field.name, "") for field in fields.extras if field.type is TEXT}
+    lists = (field.name for field in fields.extras if field.type is TEXTS)
+    return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
+
+
+def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
+    return {field.name: _moment(row, field.name, name) for field in fields.extras if field.type is TIME}
+
+
+def _check_author(row: Changed, name: str) -> None:
+    if row.before is not None and all(_same(row, field) for field in row.now if field != "created_by"):
+        raise fault(f"{name}: created_by says who wrote a state and cannot be set alone; change what it is about, too")
+
+
+def _same(row: Changed, field: str) -> bool:
+    return row.now[field] == (row.before[field] if row.before else None)
+
+
+def _tags(text: str | None, name: str) -> list[str] | None:
+    tags = None if text is None else decode_json(text, list[str | None])
+    if tags is None:
+        return None
+    found = [tag for tag in tags if tag is not None]
+    if len(found) != len(tags) or len(found) > MAX_TAGS:
+        raise fault(f"{name}: tags are at most {MAX_TAGS} texts, none of them null")
+    return found
+
+
+def _moment(row: Changed, field: str, name: str) -> Moment:
+    now = row.now[field]
+    if row.before is not None and now == row.before[field]:
+        return msgspec.UNSET
+    if now is not None and not is_within(now):
+        raise fault(f"{name}: {field} is outside the years 1 to 9999")
+    return now
+
+
+def _given(row: Changed, field: str, empty: Any) -> Any:
+    """The value that the statement gave a field, ``empty`` for null; None when it is as it was."""
+    now = row.now[field]
+    if row.before is None:
+        return now
+    return None if now == row.before[field] else (empty if now is None else now)
+
+
+def _check_kept(row: Changed, fields: tuple[str, ...], name: str) -> None:
+    if all(row.now[field] is None for field in fields):
+        return  # new, or deleted and made again
+    for field in fields:
+        if row.now[field] != (row.before[field] if row.before else None):
+            raise fault(f"{name}: {field} is kept by kgserve and cannot be set")
+
+
+def _object(text: str | None, name: str) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return decode_json(text, dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise fault(f"{name}: its attributes are not the text of a JSON object") from None
+
+
+def _faults(name: str) -> Fault:
+    def raise_it(path: str, message: str) -> None:
+        raise fault(f"{name}: {path} {message}")
+
+    return raise_it
+
+
+def fault(message: str) -> InvalidInput:
+    """What is wrong with what a statement wants to change."""
+    return InvalidInput(f"query: {message}", (FieldError("query", message),))
+
+
+MAX_ANSWERS = 1_000_000
+_WHOLE = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_TAKEN = {"STRING": {"STRING"}, "DOUBLE": {"DOUBLE"} | _WHOLE}
+"""Types of values that a column takes as the engine would."""
+
+_NODE_FIELDS = (*NodeRow.__struct_fields__[:-1], *NODE_EXTRAS)
+_EDGE_FIELDS = (*EdgeRow.__struct_fields__[:-1], *EDGE_EXTRAS)
+_Key = str | EdgeKey
+
+
+class NotUnderstood(Exception):
+    """The answer is not of a kind that the ending can be carried out on: the statement is to be tried on a copy."""
+
+
+class Moved(Exception):
+    """The question was answered from rows that came later than those at hand."""
+
+
+def carried_out(ending: Ending, cursor: Cursor, rows: Rows, most: int) -> tuple[Difference, CypherAnswer]:
+    """What the statement comes to, by the answer to its question, and at most so many rows that it returns.
+
+    Raises InvalidInput, NotUnderstood and Moved.
+    """
+    _check_types(ending, cursor)
+    returned = list[list[Any]]()
+    answers = _answers(cursor, ending, returned, most if ending.returned else 0)
+    found = _set(ending, answers, rows) if ending.assignments else _deleted(ending, answers, rows)
+    answer = CypherAnswer(
+        columns=[each.name for each in ending.returned],
+        types=[cursor.types[each.column] for each in ending.returned],
+        rows=returned,
+        row_count=len(returned),
+        truncated=bool(ending.returned) and cursor.total > len(returned),
+        took_ms=0.0,
+    )
+    return found, answer
+
+
+def _check_types(ending: Ending, cursor: Cursor) -> None:
+    due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
+    values = {each.column: _TAKEN[SETTABLE[each.property]] for each in ending.assignments}
+    wrong = any(cursor.types[column] != kind for column, kind in due.items())
+    if wrong or cursor.total > MAX_ANSWERS or any(cursor.types[at] not in kinds for at, kinds in values.items()):
+        raise NotUnderstood
+
+
+def _answers(cursor: Cursor, ending: Ending, returned: list[list[Any]], most: int) -> Iterator[list[Any]]:
+    """The answers, of which the first are noted as what is ``returned``."""
+    size = 0
+    for line in cursor.lines():
+        answer = decode_json(line, list[Any])
+        if len(returned) < most:
+            size += len(line)
+            if size >= MAX_ANSWER_BYTES:
+                raise NotUnderstood
+            returned.append([_as_set(each, ending, answer) for each in ending.returned])
+        yield answer
+
+
+def _as_set(returned: Returned, ending: Ending, answer: list[Any]) -> Any:
+    value = answer[returned.column]
+    if returned.element is None or value is None:
+        return value
+    given = (each for each in ending.assignments if each.element == returned.element)
+    return value | {each.property: answer[each.column] for each in given if each.property in value}
+
+
+def _key(element: Element, answer: list[Any]) -> _Key | None:
+    found = answer[element.column]
+    if found is None or element.is_node:
+        return found
+    if len(element.told) > 1:
+        source, target, relation_type = answer[element.column : element.column + len(element.told)]
+        # The ends may be there where OPTIONAL MATCH has found no edge.
+        return (source, target, relation_type) if relation_type is not None else None
+    return found["_from"], found["_to"], found["relation_type"]
+
+
+def _deleted(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    nodes, edges = dict[str, None](), dict[EdgeKey, None]()
+    for answer in answers:
+        for element in ending.elements:
+            key = _key(element, answer)
+            if isinstance(key, str):
+                nodes[key] = None
+            elif key is not None:
+                edges[key] = None
+    if not ending.detach:
+        _check_free(nodes, edges, rows)
+    return Difference(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
+
+
+def _check_free(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: Rows) -> None:
+    """Raise InvalidInput for a node that would leave an edge behind."""
+    for node_id in nodes:
+        for found in (rows.outgoing(node_id), rows.incoming(node_id)):
+            left = next((row for row in found if row.key not in edges), None)
+            if left is not None:
+                raise fault(
+                    f"node {node_id!r} has connected edges, such as {left.relation_type!r} from {left.source!r} to"
+                    f" {left.target!r}: delete them first, or use DETACH DELETE"
+                )
+
+
+def _set(ending: Ending, answers: Iterable[list[Any]], rows: Rows) -> Difference:
+    given: dict[Element, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
+    for answer in answers:
+        for assignment in ending.assignments:
+            key = _key(assignment.element, answer)
+            if key is not None:
+                value = _value(assignment, answer)
+                # Of several rows for one element the engine takes one, and only it knows which.
+                if given[assignment.element].setdefault(key, {}).setdefault(assignment.property, value) != value:
+                    raise NotUnderstood
+    nodes, edges = dict[str, dict[str, Any]](), dict[EdgeKey, dict[str, Any]]()
+    for values in given.values():
+        for key, properties in values.items():
+            found = nodes.setdefault(key, {}) if isinstance(key, str) else edges.setdefault(key, {})
+            if found:  # the same row by two names
+                raise NotUnderstood
+            found.update(properties)
+    return Difference(
+        nodes=[*_changed_nodes(nodes, rows)],
+        edges=[*_changed_edges(edges, rows)],
+        nodes_gone=[],
+        edges_gone=[],
+        doubled=[],
+    )
+
+
+def _value(assignment: Assignment, answer: list[Any]) -> str | float | None:
+    value = answer[assignment.column]
+    if value is None or SETTABLE[assignment.property] == "STRING":
+        return value
+    if isinstance(value, str):  # not finite
+        raise NotUnderstood
+    return float(value)
+
+
+def _changed_nodes(given: dict[str, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.nodes(given)
+    if len(found) < len(given):
+        raise Moved
+    for node_id, properties in given.items():
+        before = dict(zip(_NODE_FIELDS, node_values(msgspec.structs.astuple(found[node_id])), strict=True))
+        yield Changed(before | properties, before)
+
+
+def _changed_edges(given: dict[EdgeKey, dict[str, Any]], rows: Rows) -> Iterator[Changed]:
+    found = rows.edges([*given])
+    if len(found) < len(given):
+        raise Moved
+    for key, properties in given.items():
+        before = dict(zip(_EDGE_FIELDS, edge_values(msgspec.structs.astuple(found[key])), strict=True))
+        yield Changed(before | properties, before)
+
 
 TRIES = 3
 """So often a statement is tried beside other writes, before they wait for it."""

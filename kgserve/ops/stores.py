@@ -1,18 +1,22 @@
-"""Listing, making, changing, dropping and describing stores."""
+"""Listing, making, changing, dropping and describing stores, and whether they can be opened and written."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from kgserve.decoding import decode_json
-from kgserve.errors import FieldError, InvalidInput, JournalDamaged, Unavailable
+from kgserve.errors import FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot
+from kgserve.journal.files import storage_error, write_all
 from kgserve.journal.journal import list_segments
-from kgserve.model.answers import ReindexAnswer
+from kgserve.model.answers import Health, Ready, ReindexAnswer
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
 from kgserve.model.queries import DropQuery
@@ -31,12 +35,14 @@ from kgserve.model.stores import (
     StoreSummary,
 )
 from kgserve.model.times import format_time
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.store_metrics import most_behind, standing_of
+from kgserve.ops.graph import Encoded, Graph, Graphs
+from kgserve.ops.metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
+from kgserve.settings import MEBIBYTE
 from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import Layout
+from kgserve.store.layout import ROOM_BYTES, Layout
 from kgserve.store.store import USUAL, Store
+from kgserve.version import __version__
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100
@@ -229,3 +235,38 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
     node = NodeInput(id="metadata", attributes=metadata)
     checked = node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
     return decode_json(checked.attributes or EMPTY_OBJECT, dict[str, Any])
+
+
+PROBE_FILE = ".ready"
+_ALIVE = Encoded[Health](msgspec.json.encode(Health(version=__version__)))
+
+
+def health(_graphs: Graphs) -> Encoded[Health]:
+    """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
+    return _ALIVE
+
+
+def ready(graphs: Graphs) -> Ready:
+    """Answers 503 or 507 with the reason when a write would not be taken now.
+
+    Raises Unavailable or StorageFull.
+    """
+    pool = graphs.pool
+    free = shutil.disk_usage(pool.data_dir).free
+    if free < ROOM_BYTES:
+        raise StorageFull(f"only {free // MEBIBYTE} MiB are left on the disk of {pool.data_dir.name}")
+    try:
+        _write_probe(pool.data_dir / PROBE_FILE)
+    except OSError as error:
+        raise storage_error(error, "writing to the data folder") from error
+    return Ready(open_stores=len(pool.open_stores()), free_bytes=free)
+
+
+def _write_probe(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(descriptor, b"kgserve\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from kgserve.model.fields import NodeExtras, NodeExtrasPut
 from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
-from kgserve.ops.schema import example_of
+from kgserve.ops.reading import example_of
 from kgserve.store.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of

@@ -9,7 +9,7 @@ import msgspec
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.requests import CypherRequest, InjectRequest
 from kgserve.ops.cypher import run
-from kgserve.ops.inject import inject
+from kgserve.ops.writing import inject
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.ops.bare import EDGE, NODE, Rows, plain

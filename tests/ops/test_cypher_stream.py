@@ -9,8 +9,8 @@ import pytest
 
 from kgserve.errors import TimedOut, TooLarge
 from kgserve.model.requests import CypherRequest
-from kgserve.ops import cypher_stream
-from kgserve.ops.cypher_stream import stream
+from kgserve.ops import cypher_read
+from kgserve.ops.cypher_read import stream
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import NAME
@@ -20,11 +20,11 @@ LONG = "a" * 1_500_000
 
 @pytest.fixture(autouse=True)
 def _low(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = {name: form._replace(most_bytes=1 << 20) for name, form in cypher_stream._FORMS.items()}
-    monkeypatch.setattr(cypher_stream, "_FORMS", forms)
+    forms = {name: form._replace(most_bytes=1 << 20) for name, form in cypher_read._FORMS.items()}
+    monkeypatch.setattr(cypher_read, "_FORMS", forms)
 
 
-def asked(pool: StorePool, query: str, form: cypher_stream.Format) -> bytes:
+def asked(pool: StorePool, query: str, form: cypher_read.Format) -> bytes:
     params = {"t": LONG[:1500]}
     with closing(stream(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)) as rows:
         return b"".join(rows)

@@ -17,7 +17,7 @@ from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, T
 from kgserve.model.batch import WriteBatch
 from kgserve.model.events import Selection
 from kgserve.model.requests import SearchRequest
-from kgserve.ops.cypher_changes import MAX_CHANGED, batch_of
+from kgserve.ops.cypher import MAX_CHANGED, batch_of
 from kgserve.ops.search import search
 from kgserve.store.feed import Reader
 from kgserve.store.pool import StorePool

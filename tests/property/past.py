@@ -25,10 +25,9 @@ from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireReque
 from kgserve.model.walk import Walk
 from kgserve.ops import history as history_ops
 from kgserve.ops import render
-from kgserve.ops.exporting import export
+from kgserve.ops.exporting import export, export_as_of
 from kgserve.ops.moments import Past
-from kgserve.ops.past_export import export_as_of
-from kgserve.ops.retire import retire_edge, retire_node
+from kgserve.ops.writing import retire_edge, retire_node
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store

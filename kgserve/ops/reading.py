@@ -1,0 +1,356 @@
+"""Reading the graph: nodes, edges, walks from a node, and the types and tags in use."""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from kgserve.catalog.catalog import Catalog
+from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.model.answers import (
+    MAX_EXAMPLE,
+    ListedNode,
+    ListedPage,
+    Node,
+    NodeAnswer,
+    NodePage,
+    SchemaDescription,
+    TagList,
+    TraverseAnswer,
+)
+from kgserve.model.fields import AUTHOR
+from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
+from kgserve.model.queries import MAX_OFFSET, EdgeId, EdgesRequest, NodeRequest, NodesQuery, TagsQuery
+from kgserve.model.requests import TraverseRequest
+from kgserve.model.rows import EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
+from kgserve.model.times import parse_time
+from kgserve.model.versioned import EdgeAnswer, EdgeList
+from kgserve.model.walk import Walk, clamp
+from kgserve.ops import render
+from kgserve.ops.graph import Encoded, Graph
+from kgserve.ops.history import node_version
+from kgserve.ops.moments import (
+    MAX_SHOWN,
+    Past,
+    page_as_of,
+    valid_moment,
+    view_as_of,
+    walk_as_of,
+    when_asked,
+    world_moment,
+)
+from kgserve.ops.validate import Faults, check_label
+from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
+from kgserve.store.catalog_view import CatalogDamaged
+from kgserve.store.store import Store
+
+
+def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
+    """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
+    """
+    if request.version is not None:
+        if request.as_of is not None or request.valid_at:
+            raise InvalidInput("version: goes with neither as_of nor valid_at")
+        return Encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
+    moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
+    faults = Faults()
+    check_label(node_id, "id", faults)
+    faults.raise_any()
+    with graph.lease() as store:
+        found = (
+            _present(store, node_id, moment, graph.most_edges) if past is None else _past(store, past, node_id, moment)
+        )
+    if found is None:
+        raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
+    return Encoded(found)
+
+
+def _present(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
+    with leased.reading() as rows:
+        number = rows.number(node_id)
+        numbers = np.array([number])
+        if number < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        lists: list[bytes] = []
+        truncated = False
+        for outgoing in (True, False):
+            edges = rows.around(numbers, outgoing=outgoing)
+            if allowed is not None and len(edges) > allowed:
+                raise TooLong
+            edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
+            truncated = truncated or len(edges) > MAX_SHOWN
+            lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))
+        node = rows.node_text(number, time.time_ns() // 1000)
+    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b}' % (
+        node,
+        *lists,
+        b"true" if truncated else b"false",
+    )
+
+
+def _past(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes | None:
+    found = view_as_of(leased, past, node_id, moment, whole=False)
+    if found is None:
+        return None
+    answer = NodeAnswer(
+        node=render.node(found.node),
+        outgoing=[render.edge(row) for row in found.outgoing[:MAX_SHOWN]],
+        incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
+        edges_truncated=found.truncated or max(len(found.outgoing), len(found.incoming)) > MAX_SHOWN,
+    )
+    return msgspec.json.encode(answer)
+
+
+def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
+    """Pages follow the order of ids. Writes made while paging neither repeat a node nor hide one that stays.
+
+    A page that has looked at 20,000 nodes ends there: it may be short, or empty, with a `next_cursor`.
+
+    Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
+    """
+    rows, next_cursor = _page(graph, request)
+    nodes = [render.node(row) for row in rows]
+    if request.compact:
+        return ListedPage(nodes=list(map(_compact, nodes)), next_cursor=next_cursor)
+    return NodePage(nodes=nodes, next_cursor=next_cursor)
+
+
+def _page(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
+    place, past = _checked(wanted), graph.past(wanted.as_of)
+    types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
+    with graph.lease() as leased:
+        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past))
+        if past is None:
+            found = _listed(leased, wanted_nodes, place, wanted.limit)
+        else:
+            found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
+    return found.items, None if found.next is None else _encode(found.next)
+
+
+def _listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+    if wanted == EVERYTHING:
+        with leased.reading() as rows:
+            ids = ((node_id, node_id, True) for node_id in rows.ids_behind(place.after))
+            return _with_rows(rows, page_of(ids, place, limit))
+
+    def look(catalog: Catalog, rows: Rows) -> Listed[NodeRow]:
+        page = _with_rows(rows, catalog.listed(wanted, place, limit))
+        if not all(map(wanted.matches, page.items)):
+            raise CatalogDamaged("it names a node that does not fit")
+        return page
+
+    return leased.listing(look)
+
+
+def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
+    found = rows.nodes(page.items)
+    if len(found) != len(page.items):
+        raise CatalogDamaged("it names a node that is not there")
+    return Listed(list(found.values()), page.next)
+
+
+def _checked(wanted: NodesQuery) -> Place:
+    faults = Faults()
+    if wanted.offset and wanted.cursor:
+        faults("offset", "goes with the first page only; the cursor knows how far that was")
+    faults.raise_any()
+    return _decode(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
+
+
+def _compact(node: Node) -> ListedNode:
+    return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
+
+
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
+
+
+def _encode(place: Place) -> str:
+    after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
+    return f"{after}.{place.skip}" if place.skip else after
+
+
+def _decode(cursor: str) -> Place:
+    text, _, skip = cursor.partition(".")
+    try:
+        after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
+        place = Place(after, int(skip or "0"))
+    except ValueError:
+        place = Place()
+    # The decoder passes over signs that are none of its alphabet.
+    if not place.after or not 0 <= place.skip <= MAX_OFFSET or _encode(place) != cursor:
+        message = "is not a cursor that a page of this list gave"
+        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+    return place
+
+
+def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
+    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
+    """
+    return _edges(graph, request, outgoing=True)
+
+
+def incoming(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
+    """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
+
+    Raises NotFound, and Gone for a moment that is no longer known.
+    """
+    return _edges(graph, request, outgoing=False)
+
+
+def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
+    """The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
+
+    Raises InvalidInput for what is no id, and NotFound.
+    """
+    key = edge_key(request.edge_id)
+    with graph.lease() as store, store.reading() as rows:
+        row = rows.edge(key)
+    if row is None:
+        raise NotFound(f"there is no edge {edge_id(key)} in store {graph.name!r}")
+    return EdgeAnswer(edge=render.edge(row))
+
+
+def _edges(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> Encoded[EdgeList]:
+    """A page of a node's edges. Looks at all edges of the node."""
+    faults = Faults()
+    check_label(request.node_id, "id", faults)
+    faults.raise_any()
+    moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
+    wanted = _Wanted(request.node_id, outgoing, tuple(filter(None, request.kinds)), request.limit, request.offset)
+    with graph.lease() as store:
+        found = (
+            _present_of_edges(store, wanted, moment) if past is None else _past_of_edges(store, past, wanted, moment)
+        )
+    if found is None:
+        when = when_asked(past, request.valid_at)
+        raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
+    return Encoded(found)
+
+
+class _Wanted(NamedTuple):
+    node_id: str
+    outgoing: bool
+    kinds: tuple[str, ...]
+    limit: int
+    offset: int
+
+
+def _present_of_edges(leased: Store, wanted: _Wanted, moment: int | None) -> bytes | None:
+    with leased.reading() as rows:
+        numbers = np.array([rows.number(wanted.node_id)])
+        if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
+            return None
+        outgoing = wanted.outgoing
+        edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
+        edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
+        page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
+    next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
+    return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
+
+
+def _past_of_edges(leased: Store, past: Past, wanted: _Wanted, moment: int | None) -> bytes | None:
+    found = view_as_of(leased, past, wanted.node_id, moment, whole=True)
+    if found is None:
+        return None
+    edges = found.outgoing if wanted.outgoing else found.incoming
+    edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_place)
+    end = wanted.offset + wanted.limit
+    page = [render.edge(row) for row in edges[wanted.offset : end]]
+    return msgspec.json.encode(EdgeList(edges=page, next_offset=end if end < len(edges) else None))
+
+
+def _place(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
+    ordinal = row.extras.ordinal if row.extras is not None else None
+    created_at = edge_stamps(row.attributes).created_at
+    return ordinal is None, ordinal or 0, parse_time(created_at), *row.key
+
+
+def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
+    """Answers with each node in reach once, at its shortest distance, nearest first.
+
+    With them come all edges between the nodes returned. A start that does not exist gives empty arrays. `as_of` is a
+    sequence or an RFC 3339 time: the walk is then what it would have been. `valid_at` is an RFC 3339 time: only what
+    was true in the world then.
+
+    Raises NotFound for the store, and Gone for a moment that is no longer known.
+    """
+    faults = Faults()
+    check_label(request.start_id, "start_id", faults)
+    faults.raise_any()
+    types = None if request.relation_types is None else frozenset(request.relation_types)
+    wanted = Walk(
+        request.start_id,
+        clamp(request.depth),
+        request.direction,
+        types,
+        request.min_weight,
+        request.max_nodes,
+    )
+    past = graph.past(request.as_of)
+    with graph.lease() as store:
+        wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
+        return Encoded(_now(store, wanted, graph.most_edges) if past is None else _then(store, past, wanted))
+
+
+def _now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:
+    with leased.reading() as rows:
+        found = walk(rows, wanted, allowed)
+        nodes, edges = nodes_json(rows, found, time.time_ns() // 1000), edges_json(rows, found)
+    truncated = b"true" if found.truncated else b"false"
+    return b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d}' % (
+        nodes,
+        edges,
+        found.count,
+        truncated,
+        rows.at,
+    )
+
+
+def _then(leased: Store, past: Past, wanted: Walk) -> bytes:
+    found, sequence = walk_as_of(leased, past, wanted)
+    nodes = [render.reached(row, depth) for row, depth in found.nodes]
+    edges = [render.edge(row) for row in found.edges]
+    answer = TraverseAnswer(nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=sequence)
+    return msgspec.json.encode(answer)
+
+
+_MOST_BYTES = 1 << 16
+
+
+def example_of(row: NodeRow | None) -> str:
+    """A node in a few words; nothing of one that is very long."""
+    if row is None or len(row.content) > _MOST_BYTES:
+        return ""
+    text = (row.extras.summary if row.extras else "") or row.content
+    # Four times, for the blanks that go.
+    words = " ".join(text[: 4 * MAX_EXAMPLE].split())
+    return words if len(words) <= MAX_EXAMPLE else words[: MAX_EXAMPLE - 1].rstrip() + "…"
+
+
+def describe_schema(graph: Graph) -> SchemaDescription:
+    """Types with examples, prefixes of tags with values, and tags: 100 of each, the most frequent first.
+
+    All counts are kept with every write, so that this takes the same however large the store is.
+    """
+    with graph.lease() as leased:
+        found = leased.listing(lambda catalog, rows: catalog.vocabulary(lambda node_id: example_of(rows.node(node_id))))
+    return SchemaDescription(
+        store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
+    )
+
+
+def list_tags(graph: Graph, request: TagsQuery) -> TagList:
+    """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
+    with graph.lease() as leased:
+        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, request.limit)))

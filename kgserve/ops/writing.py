@@ -1,0 +1,224 @@
+"""Upserting batches of nodes and edges, deleting, and ending what is no longer true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, Skipped
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
+from kgserve.model.plan import Report
+from kgserve.model.queries import EdgeId, NodeId, RetireNode
+from kgserve.model.requests import EdgeKeyRequest, InjectRequest
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_key
+from kgserve.model.times import format_time
+from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.ops.graph import Graph
+from kgserve.ops.validate import Fault, Faults, check_author, check_label, edge_put, moment, node_put
+from kgserve.settings import Settings
+from kgserve.store.store import Store
+
+_Request = TypeVar("_Request")
+_Put = TypeVar("_Put")
+
+
+def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
+    """Creates the store if it does not exist.
+
+    Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
+    one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
+    a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
+
+    Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
+    is written.
+    """
+    nodes, edges = request.nodes or [], request.edges or []
+    _check_sizes(len(nodes), len(edges), graph.graphs.settings)
+    faults = Faults()
+    node_puts = _checked(nodes, "nodes", node_put, faults.errors)
+    edge_puts = _checked(edges, "edges", edge_put, faults.errors)
+    faults.raise_any()
+    batch = WriteBatch(nodes=node_puts, edges=edge_puts, touch=request.touch, cost=cost(node_puts, edge_puts))
+
+    def answer(report: Report) -> InjectAnswer:
+        return inject_answer(report, len(nodes), len(edges))
+
+    return graph.submit(batch, answer, create=True)
+
+
+def cost(nodes: list[NodePut], edges: list[EdgePut]) -> int:
+    """About the bytes that rows take: their texts and something for the rest."""
+    texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
+    texts += sum(len(e.own) for e in edges if e.own is not None)
+    texts += sum(_extras_cost(n.extras) for n in nodes if n.extras is not None)
+    return texts + 300 * (len(nodes) + len(edges))
+
+
+def _extras_cost(extras: NodeExtrasPut) -> int:
+    return len(extras.summary or "") + sum(map(len, extras.tags or ())) + 100
+
+
+def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
+    faults = Faults()
+    if nodes > settings.max_nodes:
+        faults("nodes", f"has {nodes} entries; at most {settings.max_nodes} are taken at once")
+    if edges > settings.max_edges:
+        faults("edges", f"has {edges} entries; at most {settings.max_edges} are taken at once")
+    faults.raise_any()
+
+
+def _checked(
+    requests: list[_Request], name: str, check: Callable[[int, _Request, Fault], _Put], errors: list[FieldError]
+) -> list[_Put]:
+    puts: list[_Put] = []
+    for index, request in enumerate(requests):
+        faults = Faults(f"{name}[{index}].")
+        puts.append(check(index, request, faults))
+        errors += faults.errors
+    return puts
+
+
+def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAnswer:
+    """What callers are told of a write."""
+    skipped = [
+        Skipped(index=row.index, source=row.key[0], target=row.key[1], relation_type=row.key[2], reason=row.reason)
+        for row in report.skipped
+        if row.key is not None
+    ]
+    return InjectAnswer(
+        nodes_sent=nodes_sent,
+        edges_sent=edges_sent,
+        nodes_created=report.nodes_created,
+        nodes_updated=report.nodes_updated,
+        nodes_unchanged=report.nodes_unchanged,
+        edges_created=report.edges_created,
+        edges_updated=report.edges_updated,
+        edges_unchanged=report.edges_unchanged,
+        edges_skipped=skipped,
+        edges_skipped_count=report.skipped_count,
+        sequence=report.sequence,
+    )
+
+
+def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
+    """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error."""
+    node_id, faults = request.node_id, Faults()
+    check_label(node_id, "id", faults)
+    faults.raise_any()
+
+    def answer(report: Report) -> DeleteNodeAnswer:
+        return DeleteNodeAnswer(
+            deleted_id=node_id,
+            existed=report.nodes_deleted > 0,
+            edges_deleted=report.edges_deleted,
+            sequence=report.sequence,
+        )
+
+    return graph.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)), answer)
+
+
+def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswer]:
+    """Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
+
+    Deleting an edge that does not exist is not an error.
+    """
+    faults = Faults()
+    key = (request.source, request.target, request.relation_type)
+    for text, path in zip(key, ("from", "to", "relation_type"), strict=True):
+        check_label(text, path, faults)
+    faults.raise_any()
+
+    def answer(report: Report) -> DeleteEdgeAnswer:
+        return DeleteEdgeAnswer(existed=report.edges_deleted > 0, sequence=report.sequence)
+
+    return graph.submit(WriteBatch(delete_edges=[key], cost=sum(map(len, key))), answer)
+
+
+def delete_edge_by_id(graph: Graph, request: EdgeId) -> Future[DeleteEdgeAnswer]:
+    """Deletes one edge by its id. Deleting an edge that does not exist is not an error."""
+    source, target, relation_type = edge_key(request.edge_id)
+    return delete_edge(graph, EdgeKeyRequest(source=source, target=target, relation_type=relation_type))
+
+
+def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent; nothing is deleted, and reads with `valid_at` go by it.
+
+    One that has ended already keeps its end, unless another is sent. Its edges are not there where it is not.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    node_id, faults = request.node_id, Faults()
+    check_label(node_id, "id", faults)
+    valid_to, author = _checked_of_retire(request, faults)
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading() as rows:
+            row = rows.node(node_id)
+        if row is None:
+            raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
+        end = _end(row, valid_to)
+        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        return WriteBatch(nodes=[put], told=True, cost=len(node_id))
+
+    return _retire(graph, batch)
+
+
+def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+    """Sets `valid_to`, now if no time is sent. One that has ended already keeps its end, unless another is sent.
+
+    Raises NotFound, and InvalidInput for an end before the beginning.
+    """
+    faults = Faults()
+    key: EdgeKey = (request.source, request.target, request.relation_type)
+    for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
+        check_label(text, path, faults)
+    valid_to, author = _checked_of_retire(request, faults)
+
+    def batch(leased: Store) -> WriteBatch:
+        with leased.reading() as rows:
+            row = rows.edge(key)
+        if row is None:
+            raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {graph.name!r}")
+        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end(row, valid_to)))
+        return WriteBatch(edges=[put], touch=False, told=True, cost=sum(map(len, key)))
+
+    return _retire(graph, batch)
+
+
+def _retire(graph: Graph, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _answer)
+
+
+def _checked_of_retire(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
+    """The end that is asked for, and who asks. Raises InvalidInput for all faults found."""
+    valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
+    faults.raise_any()
+    return valid_to, author
+
+
+def _end(row: NodeRow | EdgeRow, asked: Moment) -> int:
+    """The end that was asked for; without one now, unless it has ended already."""
+    if isinstance(asked, int):
+        return asked
+    now = time.time_ns() // 1000
+    begun = row.extras.valid_from if row.extras is not None else None
+    if begun is not None and begun > now:
+        message = f"is needed: it begins to be true only at {format_time(begun)}"
+        raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+    ended = row.extras.valid_to if row.extras is not None else None
+    return now if ended is None else min(ended, now)
+
+
+def _answer(report: Report) -> RetireAnswer:
+    row = report.rows[0]
+    end = row.extras.valid_to if row.extras is not None else None
+    return RetireAnswer(
+        valid_to=format_time(end or 0),
+        changed=report.nodes_updated + report.edges_updated > 0,
+        version=row.version,
+        sequence=report.sequence,
+    )
