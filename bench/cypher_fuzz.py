@@ -28,7 +28,7 @@ from bench.cypher_worker import Job, Outcome
 from kgserve.cypher.guard import Statement, examine
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.worker import chosen
-from kgserve.worker.ladybug import Connection, Database
+from kgserve.worker.binding import Connection, Database
 
 TIMEOUT_MS = 1_000
 GRACE = 1.5 if chosen.engine == "kuzu" else 30.0

@@ -17,7 +17,6 @@ from kgserve.errors import NotFound
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
 from kgserve.settings import load
-from kgserve.store.closed_store import closed_state
 
 if TYPE_CHECKING:
     from kgserve.backup.create import BackupOptions
@@ -96,6 +95,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
     from kgserve.backup.create import BackupSource, back_up
     from kgserve.backup.folder import BackupFolder
     from kgserve.reach import find
+    from kgserve.store.closed_store import closed_state
     from kgserve.store.layout import Layout
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool

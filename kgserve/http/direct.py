@@ -7,6 +7,9 @@ and has it answered, as bytes. It stays among the routes, which describe it, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -19,6 +22,8 @@ from kgserve.http.connection import in_task
 from kgserve.http.parameters import NONE, decoded, query_of
 from kgserve.http.service import answer, service_of
 from kgserve.operations.operation import Operation, UseCase, described
+from kgserve.rows.walk import TooLong
+from kgserve.store.pool import NotOpen
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from kgserve.access.authentication import RequestContext
     from kgserve.http.service import Service
 
+SHORT_WRITE = 50
+"""Rows that a write may have to be checked where it arrives."""
 CASE = "use_case"
 """The key of a handler's ``opt`` for the use case that it is."""
 _PARAMETER = None
@@ -46,32 +53,46 @@ class DirectOperation(NamedTuple):
 
     async def answered(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
         """The JSON of the answer, for a caller that may have it. Raises as the use case and as `read_json`."""
-        found = service.answered(self.case, *await self._request(scope, receive, service))
+        target, request = await self._request(scope, receive, service)
+        found = self._at_once(target, request)
         if isinstance(found, bytes):
             return found
         await in_task()
-        return await found
+        if found is not None:
+            return await service.settled(found)
+        case = self.case
+        return await service.in_threads(case.threads, lambda: _json_of(case.ask(target, request)))
+
+    def _at_once(self, target: Any, request: Any) -> bytes | Future[Any] | None:
+        """JSON, or a write that was queued; None for what is not short, or has to wait."""
+        case = self.case
+        rows = case.short(request) if callable(case.short) else case.short
+        if rows is None or rows > SHORT_WRITE:
+            return None
+        with suppress(NotOpen, TooLong):
+            return case.run(target.at_once(), request) if case.of_store else case.run(target)
+        return None
 
     async def routed(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """The same, asked for through the router."""
         service, scope = service_of(request), request.scope
         if self.case.status is None:
             return answer(await self.answered(scope, request.receive, service))
-        made = await service.done(self.case, *await self._request(scope, request.receive, service))
+        target, asked = await self._request(scope, request.receive, service)
+        made = await service.in_threads(self.case.threads, partial(self.case.ask, target, asked))
         return answer(msgspec.json.encode(made), self.case.status(made))
 
-    async def _request(
-        self, scope: HTTPScope, receive: Receive, service: Service
-    ) -> tuple[str | None, msgspec.Struct | None]:
-        """The store that it is about, if it is about one, and the request."""
+    async def _request(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
+        """The graph that it is about, or all of them, and the request."""
         case, given = self.case, scope["path_params"]
         body = None
         if case.in_body:
             body = await json_of(
                 scope["headers"], receive, service, cast("type[msgspec.Struct]", case.sent), optional=case.optional
             )
-        name = decoded(given["store"], "store") if case.of_store else None
-        return name, self.read(given, scope["query_string"], body)
+        graphs = service.graphs
+        target = graphs.graph(decoded(given["store"], "store")) if case.of_store else graphs
+        return target, self.read(given, scope["query_string"], body)
 
 
 def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
@@ -119,6 +140,10 @@ def _plain(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
     return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
 
 
+def _json_of(found: Any) -> Any:
+    return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
+
+
 class Shortcuts(NamedTuple):
     """The direct operations of an application, and what they work with."""
 
@@ -138,7 +163,8 @@ class Shortcuts(NamedTuple):
         """The JSON of the answer, if the caller may have it."""
         context = cast("RequestContext", scope["state"]["request_context"])
         context.authorize(scope["path_params"].get("store"), found.operation.id, found.operation.role)
-        return await found.answered(scope, receive, self.service.seen_by(context.caller))
+        service = self.service if context.caller.sees_all else self.service.seen_by(context.caller)
+        return await found.answered(scope, receive, service)
 
 
 class Directory:

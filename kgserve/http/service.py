@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from concurrent.futures import Future
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -17,17 +16,15 @@ from litestar import Request, Response
 
 from kgserve.http.connection import in_task
 from kgserve.http.sse import Streams
-from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.graph import Graphs
 from kgserve.ops.waiting import Shares, patiently
-from kgserve.rows.walk import TooLong
-from kgserve.store.pool import NotOpen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgserve.access.authentication import RequestContext
     from kgserve.access.caller import Caller
-    from kgserve.operations.operation import UseCase
+    from kgserve.operations.operation import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,28 +62,12 @@ class Service:
         seen.graphs = self.graphs.seen_by(caller)
         return seen
 
-    def answered(self, case: UseCase, store: str | None, request: msgspec.Struct | None) -> Answer:
-        """The JSON of a use case's answer: at once, where it is short and nothing has to wait, or in a thread."""
-        target = self._target(case, store)
-        if case.short is not None and case.short(request) <= SHORT_WRITE:
-            with suppress(NotOpen, TooLong):
-                found = case.ask(target.at_once(), request)
-                return self.settled(found) if isinstance(found, Future) else _json_of(found)
-        return self._in_threads(case, lambda: _json_of(case.ask(target, request)))
-
-    async def done(self, case: UseCase, store: str | None, request: msgspec.Struct | None) -> Any:
-        """The Struct that a use case answers."""
-        return await self._in_threads(case, partial(case.ask, self._target(case, store), request))
-
-    async def _in_threads(self, case: UseCase, work: Callable[[], Any]) -> Any:
-        """What ``work`` answers in the end. A caller's leaving ends no write."""
-        limiter = {"reads": self._calls, "writes": self._writes, "transfers": self._transfers}[case.threads]
+    async def in_threads(self, threads: Threads, work: Callable[[], Any]) -> Any:
+        """What ``work`` answers in the end, run in one of those threads. A caller's leaving ends no write."""
+        limiter = {"reads": self._calls, "writes": self._writes, "transfers": self._transfers}[threads]
         working = self._run(work, limiter)
-        found = await (asyncio.shield(working) if case.threads == "writes" else working)
+        found = await (asyncio.shield(working) if threads == "writes" else working)
         return await self.settled(found) if isinstance(found, Future) else found
-
-    def _target(self, case: UseCase, store: str | None) -> Graph | Graphs:
-        return self.graphs.graph(store or "") if case.of_store else self.graphs
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""
@@ -134,7 +115,3 @@ def caller_of(request: Request[Any, Any, Any]) -> Caller:
 def answer(body: bytes, status: int = 200) -> Response[bytes]:
     """A JSON answer whose body is encoded already."""
     return Response(body, status_code=status, media_type=JSON)
-
-
-def _json_of(found: Any) -> Any:
-    return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)

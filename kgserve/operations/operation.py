@@ -79,10 +79,12 @@ class UseCase:
     from there, the rest from the query or, with ``sent``, an example, from the body.
 
     ``name`` is that of the clients' method; ``answer`` is what the API description names, where the example is another.
-    ``short``: from a request to the rows that it writes, or 0 for a read: with few of them it is done where the request
+    ``short``: from a request to the rows that it writes, or just 0: with few of them it is done where the request
     arrives if nothing has to wait, else in one of the ``threads``. ``status``: from an answer to its status, where that
     is not always 200. ``repeatable``: done twice it comes to the same as once. ``long``: a client waits for the answer
     without end. ``positional``: parameters of the client's that need not be named, beside those without a default.
+
+    It knows of itself the Structs of its ``request`` and its ``answer``, and whether it is ``of_store``: about one.
     """
 
     def __init__(  # noqa: PLR0913 - the columns of the table
@@ -102,7 +104,7 @@ class UseCase:
         optional: bool = False,
         errors: tuple[str, ...] = READ,
         threads: Threads = "reads",
-        short: Callable[[Any], int] | None = None,
+        short: Callable[[Any], int] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
         status: Callable[[Any], int] | None = None,
         repeatable: bool = True,
@@ -114,17 +116,16 @@ class UseCase:
         self.threads: Threads = threads
         self.short, self.status = short, status
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
+        hints = get_type_hints(run)
+        found, parameters = hints.pop("return"), list(hints.values())
+        self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, Encoded} else found
+        self.of_store = parameters[0] is Graph
+        self.request: type[msgspec.Struct] | None = parameters[1] if len(parameters) > 1 else None
         self.in_body = sent is not None
         body = Body(self.sent, sent, optional=optional) if self.in_body else None
         query = None if self.in_body else self.sent
         said = Body(answer or type(example), example)
         self.operation = Operation(id, tag, summary, said, errors, body, query, statuses, role=role)
-
-    @cached_property
-    def _parameters(self) -> list[Any]:
-        hints = get_type_hints(self.run)
-        hints.pop("return")
-        return list(hints.values())
 
     @property
     def description(self) -> str:
@@ -132,22 +133,6 @@ class UseCase:
         paragraphs = cleandoc(self.run.__doc__ or "").split("\n\n")
         kept = [text for text in paragraphs if not text.startswith("Raises ")]
         return "\n\n".join(text.partition(" Raises ")[0] if text is kept[-1] else text for text in kept)
-
-    @property
-    def of_store(self) -> bool:
-        """Whether it is about one store, which the path then names."""
-        return self._parameters[0] is Graph
-
-    @property
-    def request(self) -> type[msgspec.Struct] | None:
-        """The Struct of its request, if it takes one."""
-        return self._parameters[1] if len(self._parameters) > 1 else None
-
-    @cached_property
-    def answer(self) -> Any:
-        """The Struct of its answer."""
-        found = get_type_hints(self.run)["return"]
-        return get_args(found)[0] if get_origin(found) in {Future, Encoded} else found
 
     @cached_property
     def in_path(self) -> dict[str, str]:

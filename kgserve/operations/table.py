@@ -17,10 +17,6 @@ _KNOWN = (*WRITE, "not_found")
 _SEARCH = (*READ, "too_large", "unsupported", "conflict")
 
 
-def _nothing(_request: object) -> int:
-    return 0
-
-
 def _one(_request: object) -> int:
     return 1
 
@@ -35,7 +31,7 @@ USE_CASES = (
     UseCase(
         *("health", "GET", "/health", stores.health),
         id="health", tag="service", role="read", summary="The process answers",
-        example=examples.HEALTHY, errors=ALWAYS, short=_nothing,
+        example=examples.HEALTHY, errors=ALWAYS, short=0,
     ),
     UseCase(
         *("ready", "GET", "/ready", stores.ready),
@@ -61,7 +57,7 @@ USE_CASES = (
     UseCase(
         *("traverse", "POST", f"{STORE}/traverse", reading.traverse),
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
-        sent=examples.TRAVERSE, example=examples.TRAVERSED, short=_nothing,
+        sent=examples.TRAVERSE, example=examples.TRAVERSED, short=0,
         errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
     ),
     UseCase(
@@ -103,7 +99,7 @@ USE_CASES = (
     UseCase(
         *("node", "GET", _NODE, reading.get_node),
         id="getNode", tag="nodes", role="read", summary="One node with its edges",
-        example=examples.NODE, errors=(*READ, "conflict", "gone"), short=_nothing,
+        example=examples.NODE, errors=(*READ, "conflict", "gone"), short=0,
     ),
     UseCase(
         *("describe_schema", "GET", f"{STORE}/schema", reading.describe_schema),

@@ -70,10 +70,6 @@ class Graphs:
             return self
         return Graphs(self._whole, self.indexer, self.historian, caller, confined=self.confined)
 
-    def at_once(self) -> Graphs:
-        """The same: what is asked of all stores alone never waits."""
-        return self
-
     def graph(self, name: str) -> Graph:
         """The store of a name, there or not; the first use that needs it raises NotFound."""
         return Graph(self, name)

@@ -246,7 +246,7 @@ def test_before_the_oldest_segment_is_gone(tmp_path: Path) -> None:
     with serving(tmp_path / "data", journal_segment_mb=1) as served, httpx.Client(base_url=served.url) as client:
         for number in range(5):
             inject(client, "s", "a", content=str(number) * 700_000)
-        pool: StorePool = cast("Any", served.server.config.app).state["service"].pool
+        pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
         with pool.lease("s") as store:
             store.journal.drop_before(4, 0)
         answer = client.get("/api/memory/s/events?since=0")

@@ -59,7 +59,7 @@ def eventually(look: Callable[[], bool]) -> None:
 
 
 def pool_of(served: Served) -> StorePool:
-    return app_of(served).state["service"].pool
+    return app_of(served).state["service"].graphs.pool
 
 
 def app_of(served: Served) -> Litestar:

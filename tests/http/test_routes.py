@@ -137,7 +137,16 @@ def test_request_ids_come_back_when_well_formed(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    ["nodes/a/history?limit=0", "nodes/a/history?limit=201", "changes?since=-1", "changes?limit=0", "tags?limit=101"],
+    [
+        "nodes/a/history?limit=0",
+        "nodes/a/history?limit=201",
+        "changes?since=-1",
+        "changes?limit=0",
+        "tags?limit=101",
+        "nodes?limit=0",
+        "nodes?limit=1001",
+        "nodes/a/outgoing?limit=1001",
+    ],
 )
 def test_bounds_of_pages(http: httpx.Client, api: str, asked: str) -> None:
     refusal(http.get(f"{api}/{asked}"), 400)

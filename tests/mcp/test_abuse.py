@@ -58,7 +58,7 @@ def test_65_bad_arguments(
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose pool holds something that no code expects: nothing in the place of a store."""
     with in_process(tmp_path_factory.mktemp("damaged") / "data") as served:
-        pool: StorePool = cast("Any", served.server.config.app).state["service"].pool
+        pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
         pool._entries["odd-place"] = cast("Any", None)
         yield served
         del pool._entries["odd-place"]

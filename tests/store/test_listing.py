@@ -80,12 +80,6 @@ def test_cursors_that_no_page_gave(tmp_path: Path, cursor: str) -> None:
         nodes_of(graph_of(pool, NAME), NodesQuery(limit=10, cursor=cursor))
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_limits_of_a_page(tmp_path: Path, limit: int) -> None:
-    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
-        nodes_of(graph_of(pool, NAME), NodesQuery(limit=limit))
-
-
 def test_a_store_that_cannot_be_described_hides_no_other(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         for name in ("broken", "whole"):
