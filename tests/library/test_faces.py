@@ -193,7 +193,8 @@ def taken(events: Any, count: int) -> list[Any]:
 
 
 def shown(kind: type) -> dict[str, Any]:
-    return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+    own = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
+    return {name: each for name, each in own.items() if not name.startswith("_") and callable(each)}
 
 
 def lasting(value: Any) -> Any:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from kgserve.client import Client, Store
+from scripts import faces
 from scripts.pages import DOCS, PAPERS, TOP, anchors
 from scripts.tables import tabled, written
 from tests.cli.running import Running
@@ -48,9 +49,14 @@ def test_every_status_is_documented(server: Running) -> None:
     assert responses <= set(re.findall(r"^\| (\d{3}) \|", REST, re.MULTILINE))
 
 
+def test_the_methods_of_the_clients_are_those_of_the_table() -> None:
+    for path, text in faces.written().items():
+        assert path.read_text() == text, "run: make docs"
+
+
 @pytest.mark.parametrize("kind", [Client, Store])
 def test_every_method_of_the_client_is_documented(kind: type[Client | Store]) -> None:
-    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    methods = {name for name in dir(kind) if callable(getattr(kind, name)) and not name.startswith("_")}
     rows = re.findall(r"^\| (`\w+\(.*?\)`.*?) \|", (DOCS / "client.md").read_text(), re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)\(", row)}
     assert methods - {"close"} <= documented
