@@ -13,7 +13,6 @@ from kgserve.client.wire import Call, Route
 from kgserve.model.answers import (
     ChangesPage,
     ContextAnswer,
-    Degree,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     Health,
@@ -86,7 +85,6 @@ SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
 DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
 STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
 NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
-DEGREE = Route("degree", "GET", "/api/memory/{store}/nodes/{id}/degree", Degree)
 DESCRIBE_SCHEMA = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription)
 LIST_TAGS = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList)
 OUTGOING = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList)
@@ -247,14 +245,6 @@ def node(
     Raises NotFound, and Gone for a moment that is no longer known.
     """
     return NODE.ask(store, NodeRequest(node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version))
-
-
-def degree(store: str, node_id: str) -> Call[Degree]:
-    """How many edges a node has.
-
-    How many edges start at the node, and how many end there. Raises NotFound.
-    """
-    return DEGREE.ask(store, NodeId(node_id=node_id))
 
 
 def describe_schema(store: str) -> Call[SchemaDescription]:

@@ -374,13 +374,6 @@ class TagList(msgspec.Struct, kw_only=True):
     tags: list[TagFreq]
 
 
-class Degree(msgspec.Struct, kw_only=True):
-    """How many edges start and end at a node."""
-
-    outgoing: int
-    incoming: int
-
-
 class ListedNode(NodeExtrasShown):
     """A node of a list. ``content`` and ``attributes`` are absent in a compact one, and so is what is not said here."""
 

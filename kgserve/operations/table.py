@@ -6,7 +6,7 @@ history of an entity. They describe themselves beside those.
 
 from __future__ import annotations
 
-from kgserve.model.answers import Degree, ListedPage
+from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
@@ -100,11 +100,6 @@ USE_CASES = (
         *("node", "GET", _NODE, reading.get_node),
         id="getNode", tag="nodes", role="read", summary="One node with its edges",
         example=examples.NODE, errors=(*READ, "conflict", "gone"), short=0,
-    ),
-    UseCase(
-        *("degree", "GET", f"{_NODE}/degree", reading.degree),
-        id="nodeDegree", tag="nodes", role="read", summary="How many edges a node has",
-        example=Degree(outgoing=1, incoming=0),
     ),
     UseCase(
         *("describe_schema", "GET", f"{STORE}/schema", reading.describe_schema),

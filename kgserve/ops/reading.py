@@ -13,7 +13,6 @@ from kgserve.catalog.catalog import Catalog
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import (
     MAX_EXAMPLE,
-    Degree,
     ListedNode,
     ListedPage,
     Node,
@@ -25,7 +24,7 @@ from kgserve.model.answers import (
 )
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
-from kgserve.model.queries import MAX_OFFSET, EdgeId, EdgesRequest, NodeId, NodeRequest, NodesQuery, TagsQuery
+from kgserve.model.queries import MAX_OFFSET, EdgeId, EdgesRequest, NodeRequest, NodesQuery, TagsQuery
 from kgserve.model.requests import TraverseRequest
 from kgserve.model.rows import EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import parse_time
@@ -349,16 +348,6 @@ def describe_schema(graph: Graph) -> SchemaDescription:
     return SchemaDescription(
         store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
     )
-
-
-def degree(graph: Graph, request: NodeId) -> Degree:
-    """How many edges start at the node, and how many end there. Raises NotFound."""
-    with graph.lease() as store, store.reading() as rows:
-        numbers = np.array([rows.number(request.node_id)])
-        if numbers[0] < 0:
-            raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}")
-        outgoing, incoming = (len(rows.around(numbers, outgoing=out)) for out in (True, False))
-    return Degree(outgoing=outgoing, incoming=incoming)
 
 
 def list_tags(graph: Graph, request: TagsQuery) -> TagList:

@@ -41,7 +41,6 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "put_node": ({"kind": "t"},),
     "retire": ("a",),
     "retire_edge": ("a", "b", "r"),
-    "degree": ("a",),
     "outgoing": ("a",),
     "incoming": ("a",),
     "edge": ("a~r~b",),

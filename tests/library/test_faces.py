@@ -160,8 +160,6 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.delete_edge_by_id("v-2~cites~v-1"),
     lambda store: store.delete_edge_by_id("v-2~cites"),
     lambda store: store.describe_schema(),
-    lambda store: store.degree("a"),
-    lambda store: store.degree("nobody"),
     lambda store: store.list_tags(),
     lambda store: store.list_tags("topic:", limit=1),
     lambda store: store.list_tags("z", limit=0),
