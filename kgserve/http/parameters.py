@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T", bound=msgspec.Struct)
-V = TypeVar("V")
 
 
 def path_text(request: Request[Any, Any, Any], name: str) -> str:
@@ -65,11 +64,6 @@ def query_of(text: bytes, into: type[T], lists: frozenset[str] = NONE, repeated:
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
-
-
-def given(value: V | msgspec.UnsetType) -> V | None:
-    """A parameter's value, or None when it was left out."""
-    return None if isinstance(value, msgspec.UnsetType) else value
 
 
 def _once(names: Iterable[str]) -> None:

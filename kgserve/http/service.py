@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from concurrent.futures import Future
 from copy import copy
 from functools import partial
@@ -33,9 +32,6 @@ CALL_THREADS = 16
 WRITE_THREADS = 16
 TRANSFER_THREADS = 4
 JSON = "application/json"
-SHORT_WRITE = 50
-
-Answer = bytes | Awaitable[bytes]
 
 
 class Service:

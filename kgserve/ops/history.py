@@ -239,7 +239,7 @@ def entity_history(graphs: Graphs, request: EntityHistoryRequest) -> EntityPage:
         found, cut = _states(follower, entity_id, request.limit, after)
     if not found and after == 0:
         raise NotFound(f"store {store!r} knows of no entity {entity_id!r}, past or present")
-    return EntityPage([_version_of_entities(state) for state in found], found[-1].first if cut else None)
+    return EntityPage([_entity_version(state) for state in found], found[-1].first if cut else None)
 
 
 def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:
@@ -260,7 +260,7 @@ def _some(entity_id: str, after: int, most: int, history: History) -> list[State
     return history.node_states_after(entity_id, after, most)
 
 
-def _version_of_entities(state: State[NodeRow]) -> EntityVersion:
+def _entity_version(state: State[NodeRow]) -> EntityVersion:
     row, extras = state.row, state.row.extras
     attributes = render.node(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from

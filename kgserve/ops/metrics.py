@@ -140,9 +140,6 @@ def _values(number: _Number, found: list[Standing]) -> dict[Labels, float]:
     return {(each.store.name,): value for each in found if (value := number.of(each)) is not None}
 
 
-_MICROSECONDS_of_metrics = 1e6
-
-
 class Moment(msgspec.Struct, frozen=True):
     """What only the transport knows: requests being worked on, open event streams and the most there may be.
 

@@ -66,14 +66,16 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
     faults.raise_any()
     with graph.lease() as store:
         found = (
-            _present(store, node_id, moment, graph.most_edges) if past is None else _past(store, past, node_id, moment)
+            _present_node(store, node_id, moment, graph.most_edges)
+            if past is None
+            else _past_node(store, past, node_id, moment)
         )
     if found is None:
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
     return Encoded(found)
 
 
-def _present(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
+def _present_node(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
     with leased.reading() as rows:
         number = rows.number(node_id)
         numbers = np.array([number])
@@ -96,7 +98,7 @@ def _present(leased: Store, node_id: str, moment: int | None, allowed: int | Non
     )
 
 
-def _past(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes | None:
+def _past_node(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes | None:
     found = view_as_of(leased, past, node_id, moment, whole=False)
     if found is None:
         return None
@@ -116,15 +118,15 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
 
     Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
     """
-    rows, next_cursor = _page(graph, request)
+    rows, next_cursor = _page_of_nodes(graph, request)
     nodes = [render.node(row) for row in rows]
     if request.compact:
-        return ListedPage(nodes=list(map(_compact, nodes)), next_cursor=next_cursor)
+        return ListedPage(nodes=list(map(_listed_node, nodes)), next_cursor=next_cursor)
     return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
-def _page(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
-    place, past = _checked(wanted), graph.past(wanted.as_of)
+def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
+    place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     with graph.lease() as leased:
         wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past))
@@ -132,7 +134,7 @@ def _page(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
             found = _listed(leased, wanted_nodes, place, wanted.limit)
         else:
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
-    return found.items, None if found.next is None else _encode(found.next)
+    return found.items, None if found.next is None else _cursor_of(found.next)
 
 
 def _listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
@@ -157,15 +159,15 @@ def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:
     return Listed(list(found.values()), page.next)
 
 
-def _checked(wanted: NodesQuery) -> Place:
+def _start_of_page(wanted: NodesQuery) -> Place:
     faults = Faults()
     if wanted.offset and wanted.cursor:
         faults("offset", "goes with the first page only; the cursor knows how far that was")
     faults.raise_any()
-    return _decode(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
+    return _place_of(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
 
 
-def _compact(node: Node) -> ListedNode:
+def _listed_node(node: Node) -> ListedNode:
     return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
 
 
@@ -173,12 +175,12 @@ _LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "supe
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
-def _encode(place: Place) -> str:
+def _cursor_of(place: Place) -> str:
     after = urlsafe_b64encode(place.after.encode()).decode().rstrip("=")
     return f"{after}.{place.skip}" if place.skip else after
 
 
-def _decode(cursor: str) -> Place:
+def _place_of(cursor: str) -> Place:
     text, _, skip = cursor.partition(".")
     try:
         after = urlsafe_b64decode((text + "=" * (-len(text) % 4)).encode("ascii")).decode()
@@ -186,7 +188,7 @@ def _decode(cursor: str) -> Place:
     except ValueError:
         place = Place()
     # The decoder passes over signs that are none of its alphabet.
-    if not place.after or not 0 <= place.skip <= MAX_OFFSET or _encode(place) != cursor:
+    if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
         message = "is not a cursor that a page of this list gave"
         raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
     return place
@@ -197,7 +199,7 @@ def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
 
     Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return _edges(graph, request, outgoing=True)
+    return _edges_of_node(graph, request, outgoing=True)
 
 
 def incoming(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
@@ -205,7 +207,7 @@ def incoming(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
 
     Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return _edges(graph, request, outgoing=False)
+    return _edges_of_node(graph, request, outgoing=False)
 
 
 def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
@@ -221,24 +223,22 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
     return EdgeAnswer(edge=render.edge(row))
 
 
-def _edges(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> Encoded[EdgeList]:
+def _edges_of_node(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> Encoded[EdgeList]:
     """A page of a node's edges. Looks at all edges of the node."""
     faults = Faults()
     check_label(request.node_id, "id", faults)
     faults.raise_any()
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
-    wanted = _Wanted(request.node_id, outgoing, tuple(filter(None, request.kinds)), request.limit, request.offset)
+    wanted = _EdgePage(request.node_id, outgoing, tuple(filter(None, request.kinds)), request.limit, request.offset)
     with graph.lease() as store:
-        found = (
-            _present_of_edges(store, wanted, moment) if past is None else _past_of_edges(store, past, wanted, moment)
-        )
+        found = _present_edges(store, wanted, moment) if past is None else _past_edges(store, past, wanted, moment)
     if found is None:
         when = when_asked(past, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
     return Encoded(found)
 
 
-class _Wanted(NamedTuple):
+class _EdgePage(NamedTuple):
     node_id: str
     outgoing: bool
     kinds: tuple[str, ...]
@@ -246,7 +246,7 @@ class _Wanted(NamedTuple):
     offset: int
 
 
-def _present_of_edges(leased: Store, wanted: _Wanted, moment: int | None) -> bytes | None:
+def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None) -> bytes | None:
     with leased.reading() as rows:
         numbers = np.array([rows.number(wanted.node_id)])
         if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
@@ -259,18 +259,18 @@ def _present_of_edges(leased: Store, wanted: _Wanted, moment: int | None) -> byt
     return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
 
 
-def _past_of_edges(leased: Store, past: Past, wanted: _Wanted, moment: int | None) -> bytes | None:
+def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
     found = view_as_of(leased, past, wanted.node_id, moment, whole=True)
     if found is None:
         return None
     edges = found.outgoing if wanted.outgoing else found.incoming
-    edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_place)
+    edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_order_of_edges)
     end = wanted.offset + wanted.limit
     page = [render.edge(row) for row in edges[wanted.offset : end]]
     return msgspec.json.encode(EdgeList(edges=page, next_offset=end if end < len(edges) else None))
 
 
-def _place(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
+def _order_of_edges(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
     ordinal = row.extras.ordinal if row.extras is not None else None
     created_at = edge_stamps(row.attributes).created_at
     return ordinal is None, ordinal or 0, parse_time(created_at), *row.key
@@ -300,10 +300,10 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
     past = graph.past(request.as_of)
     with graph.lease() as store:
         wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
-        return Encoded(_now(store, wanted, graph.most_edges) if past is None else _then(store, past, wanted))
+        return Encoded(_walk_now(store, wanted, graph.most_edges) if past is None else _walk_then(store, past, wanted))
 
 
-def _now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:
+def _walk_now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:
     with leased.reading() as rows:
         found = walk(rows, wanted, allowed)
         nodes, edges = nodes_json(rows, found, time.time_ns() // 1000), edges_json(rows, found)
@@ -317,7 +317,7 @@ def _now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:
     )
 
 
-def _then(leased: Store, past: Past, wanted: Walk) -> bytes:
+def _walk_then(leased: Store, past: Past, wanted: Walk) -> bytes:
     found, sequence = walk_as_of(leased, past, wanted)
     nodes = [render.reached(row, depth) for row, depth in found.nodes]
     edges = [render.edge(row) for row in found.edges]

@@ -39,8 +39,8 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     nodes, edges = request.nodes or [], request.edges or []
     _check_sizes(len(nodes), len(edges), graph.graphs.settings)
     faults = Faults()
-    node_puts = _checked(nodes, "nodes", node_put, faults.errors)
-    edge_puts = _checked(edges, "edges", edge_put, faults.errors)
+    node_puts = _checked_rows(nodes, "nodes", node_put, faults.errors)
+    edge_puts = _checked_rows(edges, "edges", edge_put, faults.errors)
     faults.raise_any()
     batch = WriteBatch(nodes=node_puts, edges=edge_puts, touch=request.touch, cost=cost(node_puts, edge_puts))
 
@@ -71,7 +71,7 @@ def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
     faults.raise_any()
 
 
-def _checked(
+def _checked_rows(
     requests: list[_Request], name: str, check: Callable[[int, _Request, Fault], _Put], errors: list[FieldError]
 ) -> list[_Put]:
     puts: list[_Put] = []
@@ -153,14 +153,14 @@ def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
     """
     node_id, faults = request.node_id, Faults()
     check_label(node_id, "id", faults)
-    valid_to, author = _checked_of_retire(request, faults)
+    valid_to, author = _checked_end(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
         with leased.reading() as rows:
             row = rows.node(node_id)
         if row is None:
             raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
-        end = _end(row, valid_to)
+        end = _end_of_validity(row, valid_to)
         put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
         return WriteBatch(nodes=[put], told=True, cost=len(node_id))
 
@@ -176,31 +176,31 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     key: EdgeKey = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
         check_label(text, path, faults)
-    valid_to, author = _checked_of_retire(request, faults)
+    valid_to, author = _checked_end(request, faults)
 
     def batch(leased: Store) -> WriteBatch:
         with leased.reading() as rows:
             row = rows.edge(key)
         if row is None:
             raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {graph.name!r}")
-        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end(row, valid_to)))
+        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to)))
         return WriteBatch(edges=[put], touch=False, told=True, cost=sum(map(len, key)))
 
     return _retire(graph, batch)
 
 
 def _retire(graph: Graph, batch: Callable[[Store], WriteBatch]) -> Future[RetireAnswer]:
-    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _answer)
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retired)
 
 
-def _checked_of_retire(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
+def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: Faults) -> tuple[Moment, str]:
     """The end that is asked for, and who asks. Raises InvalidInput for all faults found."""
     valid_to, author = moment(request.valid_to or None, "valid_to", faults), check_author(request.created_by, faults)
     faults.raise_any()
     return valid_to, author
 
 
-def _end(row: NodeRow | EdgeRow, asked: Moment) -> int:
+def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
     """The end that was asked for; without one now, unless it has ended already."""
     if isinstance(asked, int):
         return asked
@@ -213,7 +213,7 @@ def _end(row: NodeRow | EdgeRow, asked: Moment) -> int:
     return now if ended is None else min(ended, now)
 
 
-def _answer(report: Report) -> RetireAnswer:
+def _retired(report: Report) -> RetireAnswer:
     row = report.rows[0]
     end = row.extras.valid_to if row.extras is not None else None
     return RetireAnswer(
