@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Generator
@@ -26,6 +26,15 @@ class Cutting(ThreadingTCPServer):
         self.cuts = self.calls = 0
 
 
+def _ready(*ends: socket.socket) -> list[socket.socket]:
+    """Those of the ends that have brought something, once one has; `select` knows no descriptors above 1,023."""
+    with selectors.DefaultSelector() as selector:
+        for end in ends:
+            selector.register(end, selectors.EVENT_READ)
+        ready = {key.fd for key, _ in selector.select()}
+        return [end for end in ends if end.fileno() in ready]
+
+
 class _Connection(BaseRequestHandler):
     def handle(self) -> None:
         wire = self.server
@@ -34,7 +43,7 @@ class _Connection(BaseRequestHandler):
         with socket.create_connection(wire.server) as far, suppress(OSError):
             answer: bytes | None = None
             while True:
-                for ready in select.select([near, far], [], [])[0]:
+                for ready in _ready(near, far):
                     if not (data := ready.recv(65536)):
                         return
                     if ready is near and wire.tool in data:

@@ -43,14 +43,14 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code, once it has ended."""
-        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
+        if self.returncode is None and _readable(self._told, 0):
             self.returncode = self._number()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; the exit code."""
         if self.returncode is None:
-            if not select.select([self._told], [], [], timeout)[0]:
+            if not _readable(self._told, timeout):
                 raise subprocess.TimeoutExpired("kgserve serve", timeout or 0)
             self.returncode = self._number()
         return self.returncode
@@ -73,6 +73,13 @@ class Forked:
 
     def _number(self) -> int:
         return int.from_bytes(os.read(self._told, 8), "little", signed=True)
+
+
+def _readable(descriptor: int, timeout: float | None) -> bool:
+    """Whether there is something to read within so many seconds; of descriptors above 1,023 `select` knows nothing."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
 def fork(arguments: Sequence[str], environment: Mapping[str, str], errors: IO[str]) -> Forked:
