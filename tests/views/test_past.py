@@ -160,11 +160,11 @@ def test_a_flipped_byte_of_a_vector_is_noticed_and_mended(tmp_path: Path) -> Non
         of.settle()
         vector = of.embedder.embed(["hen"])[0].astype("<f4").tobytes()
     path = layout(tmp_path).views / "past-vector" / "vectors-0"
-    whole = path.read_bytes()
-    flip(path, whole.index(vector) + 40)
+    flip(path, path.read_bytes().index(vector) + 40)
+    assert vector not in path.read_bytes()
     with watched(tmp_path) as of:
         check(of)
-    assert path.read_bytes() == whole
+    assert vector in path.read_bytes()
 
 
 def test_a_moment_that_is_none(tmp_path: Path) -> None:
