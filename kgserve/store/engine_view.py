@@ -190,27 +190,27 @@ class EngineView:
         With ``whole`` it has columns for extras. Its file stays open for a minute if that is ``asked`` for. Raises
         Unavailable while the engine cannot be had.
         """
-        if asked:
-            self.asked_at = time.monotonic()
         patience = timeout or self.options.read_timeout
+        sequence = self.journal.last
         with contextlib.ExitStack() as lease:
-            yield self._lease(lease, timeout, patience, self.journal.last, whole=whole)
+            while True:
+                if asked:
+                    self.asked_at = time.monotonic()
+                engine = self._engine
+                if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
+                    engine = self._caught_up(sequence, patience, whole=whole, asked=asked)
+                with contextlib.suppress(Retired):
+                    session = lease.enter_context(engine.reader(timeout))
+                    break
+            yield session
 
-    def _lease(
-        self, lease: contextlib.ExitStack, timeout: float | None, patience: float, sequence: int, *, whole: bool
-    ) -> Session:
-        while True:
-            engine = self._engine
-            if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
-                engine = self._caught_up(sequence, patience, whole=whole)
-            with contextlib.suppress(Retired):
-                return lease.enter_context(engine.reader(timeout))
-
-    def _caught_up(self, sequence: int, patience: float, *, whole: bool) -> Engine:
+    def _caught_up(self, sequence: int, patience: float, *, whole: bool, asked: bool) -> Engine:
         """The engine once it has seen a commit; another thread may be at it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
         try:
+            if asked:  # it may just have given way, and taken itself for one that nobody asks
+                self.asked_at = time.monotonic()
             self.follow(sequence)
             engine = self._engine or self._open()
             if whole and not engine.whole:
