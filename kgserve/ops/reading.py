@@ -31,7 +31,7 @@ from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
 from kgserve.model.walk import Walk, clamp
 from kgserve.ops import render
-from kgserve.ops.graph import Encoded, Graph
+from kgserve.ops.graph import Encoded, Graph, encoded
 from kgserve.ops.history import node_version
 from kgserve.ops.moments import (
     MAX_SHOWN,
@@ -59,7 +59,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
     if request.version is not None:
         if request.as_of is not None or request.valid_at:
             raise InvalidInput("version: goes with neither as_of nor valid_at")
-        return Encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
+        return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
     faults = Faults()
     check_label(node_id, "id", faults)
@@ -72,7 +72,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
         )
     if found is None:
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
-    return Encoded(found)
+    return encoded(found)
 
 
 def _present_node(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
@@ -235,7 +235,7 @@ def _edges_of_node(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> En
     if found is None:
         when = when_asked(past, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
-    return Encoded(found)
+    return encoded(found)
 
 
 class _EdgePage(NamedTuple):
@@ -300,7 +300,7 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
     past = graph.past(request.as_of)
     with graph.lease() as store:
         wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
-        return Encoded(_walk_now(store, wanted, graph.most_edges) if past is None else _walk_then(store, past, wanted))
+        return encoded(_walk_now(store, wanted, graph.most_edges) if past is None else _walk_then(store, past, wanted))
 
 
 def _walk_now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:

@@ -35,7 +35,7 @@ from kgserve.model.stores import (
     StoreSummary,
 )
 from kgserve.model.times import format_time
-from kgserve.ops.graph import Encoded, Graph, Graphs
+from kgserve.ops.graph import Encoded, Graph, Graphs, encoded
 from kgserve.ops.metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
@@ -238,7 +238,7 @@ def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
 
 
 PROBE_FILE = ".ready"
-_ALIVE = Encoded[Health](msgspec.json.encode(Health(version=__version__)))
+_ALIVE = encoded(msgspec.json.encode(Health(version=__version__)))
 
 
 def health(_graphs: Graphs) -> Encoded[Health]:
