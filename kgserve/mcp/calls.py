@@ -1,11 +1,9 @@
-"""Calls of tools: find the tool, check the arguments, run it in a thread, answer; report progress meanwhile."""
+"""Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
@@ -22,13 +20,13 @@ from mcp.server.context import ServerRequestContext
 
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.decoding import convert
-from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError
+from kgserve.errors import ConflictManual, Forbidden, Internal, KgserveError
 from kgserve.idempotent import IDEMPOTENT
+from kgserve.mcp.arguments import explained, read_arguments, store_of
+from kgserve.mcp.json_schema import input_schema, schema
 from kgserve.mcp.present import Reply, conflict, present
-from kgserve.mcp.schemas import Arguments, input_schema, schema
+from kgserve.mcp.schemas import Arguments
 from kgserve.mcp.tools import TOOLS, Tool
-from kgserve.model.requests import place_of
 from kgserve.ops.graph import Graphs
 from kgserve.ops.waiting import Shares, patiently
 
@@ -36,7 +34,6 @@ log = structlog.get_logger()
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
-S = TypeVar("S", bound=msgspec.Struct)
 
 READ_THREADS = 16
 WRITE_THREADS = 16
@@ -178,51 +175,6 @@ def _read(graphs: Graphs, call: Call) -> dict[str, Any]:
     return _result(present(*_begin(graphs, call)))
 
 
-def store_of(index: str | msgspec.UnsetType, default: str | None) -> str:
-    """The store that a call means. Raises InvalidInput when it says none and there is no default."""
-    store = index or default
-    if not store:
-        message = "say which store is meant: there is no default store on this connection; list_stores names them"
-        raise InvalidInput(f"index: {message}", (FieldError("index", message),))
-    return store
-
-
-def read_arguments(values: Mapping[str, Any] | None, into: type[S]) -> S:
-    """``values`` as ``into``. Raises InvalidInput naming the place; JSON knows neither NaN nor half characters."""
-    given = {name: value for name, value in (values or {}).items() if value is not None}
-    if type(sequence := given.get("as_of")) is int:
-        # Answers give sequences as numbers, and so models send them.
-        given["as_of"] = str(sequence)
-    try:
-        json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InvalidInput("the arguments hold a surrogate without its other half") from None
-    except ValueError:
-        path = _not_finite(given, "") or ""
-        raise InvalidInput(f"{path}: is not a finite number", (FieldError(path, "is not a finite number"),)) from None
-    except RecursionError:
-        raise InvalidInput("the arguments are nested too deeply") from None
-    try:
-        return convert(given, into)
-    except msgspec.ValidationError as error:
-        fault = place_of(error)
-        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
-    except RecursionError:
-        raise InvalidInput("the arguments are nested too deeply") from None
-
-
-def _not_finite(value: object, path: str) -> str | None:
-    if isinstance(value, float):
-        return None if math.isfinite(value) else path
-    if isinstance(value, dict):
-        places = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
-    elif isinstance(value, list):
-        places = ((f"{path}[{number}]", item) for number, item in enumerate(value))
-    else:
-        return None
-    return next((found for place, item in places if (found := _not_finite(item, place))), None)
-
-
 def visit_of(context: Context) -> RequestContext:
     """The request as access sees it. Raises MCPError for one that has not come through the door."""
     if context.request is None:
@@ -242,12 +194,6 @@ def default_store(context: Context) -> str | None:
     if request is None:
         return None
     return request.headers.get(STORE_HEADER) or request.query_params.get(STORE_PARAMETER)
-
-
-def explained(error: KgserveError) -> str:
-    """An error as text: the sentence, and every place beyond the first that it names."""
-    places = error.errors[1:] if isinstance(error, InvalidInput) else ()
-    return "\n".join([str(error), *(f"{place.path}: {place.message}" for place in places)])
 
 
 def internal_error() -> str:

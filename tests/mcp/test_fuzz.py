@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.mcp.schemas import input_schema
+from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.tools import TOOLS
 from tests.cli.running import Running, serving
 from tests.fuzzing import examples
