@@ -17,6 +17,7 @@ IDEMPOTENT = frozenset(
         "list_relations",
         "entity_history",
         "revert_entity",
+        "retire",
         "retire_entity",
         "retire_relation",
         "search_knowledge",

@@ -59,6 +59,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0
     write_queue: Annotated[int, _doc("Writes that may wait per store before 503", ge=1)] = 256
     max_body_mb: Annotated[int, _doc("Largest request body, imports excepted", ge=1)] = 32
+    tools: Annotated[
+        str,
+        _doc("Tools that MCP lists, unless a client asks for others: names, and the sets `graph`, `time`, `all`"),
+    ] = "graph"
     max_nodes: Annotated[int, _doc("Most nodes in one inject", ge=1)] = 10_000
     max_edges: Annotated[int, _doc("Most edges in one inject", ge=1)] = 50_000
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs
 
 import anyio
 import anyio.to_thread
@@ -20,26 +22,31 @@ from mcp.server.context import ServerRequestContext
 
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.errors import ConflictManual, Forbidden, Internal, KgserveError
+from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError, NotFound
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp.arguments import explained, read_arguments, store_of
-from kgserve.mcp.json_schema import input_schema, schema
-from kgserve.mcp.present import Reply, conflict, present
-from kgserve.mcp.schemas import Arguments
-from kgserve.mcp.tools import TOOLS, Tool
-from kgserve.ops.graph import Graphs
+from kgserve.mcp.json_schema import input_schema
+from kgserve.mcp.present import Reply, conflict, counted, present
+from kgserve.mcp.schemas import UNLISTED, Arguments, Context, Search, SearchBatch
+from kgserve.mcp.tools import TOOLS, Tool, chosen
+from kgserve.ops import search
+from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.waiting import Shares, patiently
 
 log = structlog.get_logger()
 
-Context = ServerRequestContext[Any, Any]
+RequestOf = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 READ_THREADS = 16
 WRITE_THREADS = 16
-STORE_HEADER = "kgserve-store"
-STORE_PARAMETER = "store"
 PROGRESS_SECONDS = 1.0
+
+OWN_WRITES_SECONDS = 0.5
+"""A search waits so long for the indexes to have seen what its caller wrote last."""
+
+MAX_WRITERS = 4_096
+"""Callers whose last writes are remembered, each for each store; the longest ago goes first."""
 
 
 class Threads:
@@ -63,12 +70,25 @@ class Threads:
         return await self._statements.run(caller, work)
 
 
+class Wishes(NamedTuple):
+    """What a connection asks for: by headers of each request, or by parameters of the URL."""
+
+    store: str
+    tools: str
+    answers: str
+
+    @property
+    def text_alone(self) -> bool:
+        """Whether answers shall come without values."""
+        return self.answers == "text"
+
+
 class Call(NamedTuple):
     """One call of a tool, not checked yet, and who makes it."""
 
     tool: Tool[Any]
     arguments: Mapping[str, Any] | None
-    default_store: str | None
+    wishes: Wishes
     visit: RequestContext
     asker: str
 
@@ -76,7 +96,32 @@ class Call(NamedTuple):
     def named_store(self) -> str | None:
         """The store that it is about, as far as can be said before its arguments are checked."""
         index = (self.arguments or {}).get("index")
-        return index if isinstance(index, str) else self.default_store
+        return index if isinstance(index, str) else self.wishes.store or None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may change the store."""
+        return self.tool.writes(self.arguments)
+
+
+class OwnWrites:
+    """What callers wrote last, by caller and store, so that their next search finds it. Of the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def remember(self, asker: str, store: str, answer: object) -> None:
+        """A write that was answered with the commit that holds it."""
+        sequence = getattr(answer, "sequence", None)
+        if isinstance(sequence, int):
+            self._last[asker, store] = sequence
+            self._last.move_to_end((asker, store))
+            while len(self._last) > MAX_WRITERS:
+                self._last.popitem(last=False)
+
+    def last(self, asker: str, store: str) -> int:
+        """The last commit of the caller; 0 for none that is known."""
+        return self._last.get((asker, store), 0)
 
 
 class Calls:
@@ -85,18 +130,21 @@ class Calls:
     def __init__(self, graphs: Graphs, threads: Threads) -> None:
         self._graphs = graphs
         self._threads = threads
-        self._listed = types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+        self._written = OwnWrites()
 
-    async def list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """All of them, on one page."""
-        return self._listed
+    async def list_tools(self, context: RequestOf, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
+        try:
+            return _listed(_wished(context).tools or self._graphs.settings.tools)
+        except InvalidInput as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
         """The schema of a tool's arguments."""
         tool = TOOLS.get(name)
         return None if tool is None else input_schema(tool.arguments)
 
-    async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
+    async def call(self, context: RequestOf, params: types.CallToolRequestParams) -> Any:
         """The result of a tool, in the wire's form: the SDK takes that, too, and need not make it from a model.
 
         Raises MCPError for a tool that there is not.
@@ -105,7 +153,13 @@ class Calls:
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context))
+        call = Call(
+            tool,
+            params.arguments,
+            _wished(context),
+            visit_of(context),
+            _asker(context),
+        )
         answering = self._observed(call)
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
@@ -117,6 +171,8 @@ class Calls:
         try:
             with observation.span(f"tool {tool.name}", {"kgserve.tool": tool.name}):
                 result = await self._allowed(call)
+            if call.wishes.text_alone:
+                result.pop("structuredContent", None)
             outcome = "error" if result["isError"] else "ok"
             return result
         finally:
@@ -126,7 +182,7 @@ class Calls:
         """The answer, if the caller's role is enough for one; on record like that of an HTTP operation."""
         tool, act = call.tool, f"tool {call.tool.name}"
         try:
-            call.visit.caller.require(tool.role)
+            call.visit.caller.require(tool.role(call.arguments))
         except Forbidden as error:
             call.visit.denied("403", act=act, store=call.named_store)
             return _failure(explained(error))
@@ -143,9 +199,9 @@ class Calls:
             log.exception("internal_error", tool=call.tool.name)
         except Hidden as error:
             call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
-            return _failure(explained(error))
+            return _not_there(call) or _failure(explained(error))
         except ConflictManual as error:
-            return _result(conflict(error)) | {"isError": True}
+            return _result(conflict(error), call.named_store or "") | {"isError": True}
         except KgserveError as error:
             return _failure(explained(error))
         except Exception:
@@ -153,47 +209,113 @@ class Calls:
         return _failure(internal_error())
 
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+        begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.statement(call.asker, partial(_read, graphs, call))
-        if call.tool.effect == "reads":
-            return await self._threads.read(partial(_read, graphs, call))
-        answer, given, store = await self._threads.write(partial(_begin, graphs, call))
+            return await self._threads.statement(call.asker, lambda: _said(*begin()))
+        if not call.writes:
+            return await self._threads.read(lambda: _said(*begin()))
+        answer, given, store = await self._threads.write(begin)
         if isinstance(answer, Future):
             # Shielded: who is cut off must not cancel what the store has taken.
             answer = await asyncio.shield(asyncio.wrap_future(answer))
-        return _result(present(answer, given, store))
+        self._written.remember(call.asker, store, answer)
+        return _said(answer, given, store)
+
+    def _begin(self, graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
+        """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
+        tool = call.tool
+        given = read_arguments(call.arguments, tool.arguments)
+        index = given.index if isinstance(given, Arguments) else ""
+        store = index or call.wishes.store if tool.without_store else store_of(index, call.wishes.store)
+        graph = graphs.graph(store or "")
+        try:
+            if isinstance(given, Search | SearchBatch | Context) and not _at_a_moment(given):
+                return self._sees_own(graph, call, given), given, graph.name
+            return tool.run(graph, given), given, graph.name
+        except Hidden:
+            raise
+        except NotFound:
+            if graph.name not in graphs.pool.names() and (empty := _nothing(call)):
+                return empty, given, graph.name
+            raise
+
+    def _sees_own(self, graph: Graph, call: Call, given: Search | SearchBatch | Context) -> Any:
+        """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
+        if last := self._written.last(call.asker, graph.name):
+            search.wait_for(graph, last, OWN_WRITES_SECONDS)
+        answer: Any = call.tool.run(graph, given)
+        return Searched(answer, search.behind(graph, answer.index_sequence))
 
 
-def _begin(graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
-    """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
-    given = read_arguments(call.arguments, call.tool.arguments)
-    store = store_of(given.index, call.default_store) if isinstance(given, Arguments) else ""
-    return call.tool.run(graphs.graph(store), given), given, store
+def _at_a_moment(given: msgspec.Struct) -> bool:
+    return bool(getattr(given, "at_least", None) or getattr(given, "as_of", None))
 
 
-def _read(graphs: Graphs, call: Call) -> dict[str, Any]:
-    return _result(present(*_begin(graphs, call)))
+class Searched(NamedTuple):
+    """The answer of a search, and how many commits it has not seen."""
+
+    answer: Any
+    behind: int
 
 
-def visit_of(context: Context) -> RequestContext:
+def _nothing(call: Call) -> Reply | None:
+    """What is said of a default store that is still to be made; None of one that the call names: it must be there."""
+    if call.tool.nothing is None or (call.arguments or {}).get("index"):
+        return None
+    hint = "nothing has been stored here yet; inject_knowledge_graph makes the store"
+    return Reply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
+
+
+def _not_there(call: Call) -> dict[str, Any] | None:
+    empty = _nothing(call)
+    return empty and _result(empty, call.wishes.store)
+
+
+def _said(answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
+    if isinstance(answer, Reply):
+        return _result(answer, store)
+    if not isinstance(answer, Searched):
+        return _result(present(answer, given, store), store)
+    reply = present(answer.answer, given, store)
+    if answer.behind:
+        late = (
+            f"the indexes have yet to see the last {counted(answer.behind, 'commit')}, so what is newest may be missing"
+        )
+        reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
+    return _result(reply, store)
+
+
+def visit_of(context: RequestOf) -> RequestContext:
     """The request as access sees it. Raises MCPError for one that has not come through the door."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
     return context.request.scope["state"]["request_context"]
 
 
-def _asker(context: Context) -> str:
+def _asker(context: RequestOf) -> str:
     """Who shares with whom: a session is a caller of its own."""
     session = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
     return f"{visit_of(context).asker} {session}"
 
 
-def default_store(context: Context) -> str | None:
-    """The store that the connection names: a header of the request, or else a parameter of the URL."""
-    request = context.request
-    if request is None:
-        return None
-    return request.headers.get(STORE_HEADER) or request.query_params.get(STORE_PARAMETER)
+def _wished(context: RequestOf) -> Wishes:
+    return Wishes("", "", "") if context.request is None else wished(context.request.scope)
+
+
+def wished(scope: Mapping[str, Any]) -> Wishes:
+    """What a connection asks for, by headers such as `Kgserve-Store` or parameters such as `?store=`."""
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    return Wishes(*(headers.get(f"kgserve-{name}".encode()) or query.get(name, [""])[0] for name in Wishes._fields))
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Raises InvalidInput for tools, or a form of answers, that there are not."""
+    if wishes.tools:
+        chosen(wishes.tools)
+    if wishes.answers not in ("", "text", "both"):
+        message = "is text, for answers without values, or both"
+        raise InvalidInput(f"answers: {message}", (FieldError("answers", message),))
 
 
 def internal_error() -> str:
@@ -202,7 +324,7 @@ def internal_error() -> str:
     return f"internal error; the server's log holds the details under request id {request_id}"
 
 
-async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
+async def _reporting(context: RequestOf, tool: Tool[Any], answering: Awaitable[T]) -> T:
     """Wait for an answer; say at once what is being done, and every second that it still is."""
     started = time.monotonic()
 
@@ -221,28 +343,46 @@ async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T])
         await asyncio.wait({reports})
 
 
+@lru_cache(64)
+def _listed(tools: str) -> types.ListToolsResult:
+    return types.ListToolsResult(tools=[_described(tool) for tool in chosen(tools)])
+
+
 def _described(tool: Tool[Any]) -> types.Tool:
+    reads = tool.effect == "reads" and not tool.writes_with
+    # Of a tool that reads they say nothing.
+    writing = {
+        "destructive_hint": None if reads else tool.effect in ("overwrites", "deletes"),
+        "idempotent_hint": None if reads else tool.name in IDEMPOTENT,
+    }
+    hints = types.ToolAnnotations.model_validate({"read_only_hint": reads, "open_world_hint": False} | writing)
     return types.Tool(
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=input_schema(tool.arguments),
-        output_schema=schema(tool.answer),
-        annotations=types.ToolAnnotations(
-            title=tool.title,
-            read_only_hint=tool.effect == "reads",
-            destructive_hint=tool.effect == "deletes",
-            idempotent_hint=tool.name in IDEMPOTENT,
-            open_world_hint=False,
-        ),
+        input_schema=listed(input_schema(tool.arguments)),
+        annotations=hints,
     )
 
 
-def _result(reply: Reply) -> dict[str, Any]:
-    values = msgspec.to_builtins(reply.values)
+def listed(part: Any) -> Any:
+    """A schema without what is taken and not shown."""
+    if isinstance(part, list):
+        return [listed(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {name: listed(each) for name, each in part.items() if not _is_hidden(name, each)}
+
+
+def _is_hidden(name: str, part: Any) -> bool:
+    return (isinstance(part, dict) and UNLISTED in part) or (name == "default" and part in ("", [], {}))
+
+
+def _result(reply: Reply, store: str) -> dict[str, Any]:
+    text, values = reply.said(store)
     return {
-        "content": [{"type": "text", "text": reply.text}],
-        "structuredContent": values | {"more": reply.more} if reply.more else values,
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": values,
         "isError": False,
         "resultType": "complete",
     }

@@ -38,7 +38,10 @@ class McpEndpoint:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI entry, for the types of any framework. Raises Unavailable when the server is stopping."""
+        """ASGI entry, for the types of any framework.
+
+        Raises Unavailable when the server is stopping, and InvalidInput for tools or answers that there are not.
+        """
         if self._served is None or self._stopping.is_set():
             raise Unavailable("the server is stopping")
         self._wanted.set()
@@ -46,6 +49,7 @@ class McpEndpoint:
         # Blanks around a value are no part of it, and uvicorn's parser leaves those at the end; the SDK compares.
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
+        served.check(scope)
         with self._counted(waits=scope["method"] == "GET"):
             await served.manager.handle_request(scope, receive, PlainRefusals(send))
 

@@ -1,7 +1,7 @@
-"""Answers for agents: as text to read, and as values, both no longer than clients take; long ones say how to go on.
+"""Answers for agents, twice over: as text to read, and as values, with the same in both and neither too long.
 
-An agent pays for what it reads, and clients cut off what is longer. What is too long loses long contents and attributes
-first (`brief`), then what comes last (`fitted`); what was left out, and how to get it, is ``more``.
+An agent pays for what it reads, some hosts show it the values alone, and clients cut off what is long. So lists hold
+beginnings of contents, what does not fit comes off at the end, and what was left out, and how to get it, is ``more``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,24 @@ from msgspec.structs import replace
 
 from kgserve.errors import ConflictManual
 from kgserve.mcp import schemas
+from kgserve.mcp.values import (
+    EXCERPT,
+    LONG,
+    MOST,
+    TEASER,
+    brief_attributes,
+    brief_tags,
+    encode,
+    first_fitting,
+    fits,
+    item,
+    items,
+    lean,
+    lines_within,
+    outline,
+    own_attributes,
+    shortened,
+)
 from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
@@ -23,7 +41,6 @@ from kgserve.model.answers import (
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     Edge,
-    FieldChange,
     InjectAnswer,
     ListedNode,
     ListedPage,
@@ -31,7 +48,6 @@ from kgserve.model.answers import (
     NodeAnswer,
     NodeHistory,
     NodeState,
-    ReachedNode,
     SchemaDescription,
     SearchAnswer,
     SearchHit,
@@ -43,51 +59,45 @@ from kgserve.model.answers import (
 from kgserve.model.stores import DropAnswer, StoreList
 from kgserve.model.versioned import EdgeList, EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer, RetireAnswer
 
-TEXT = 25_000
-"""Characters of readable text."""
+_ROOM = MOST - 1_000
+"""Of what an answer is about, without its frame."""
 
-STRUCTURED = 50_000
-"""Bytes of structured content, as JSON."""
+_CONTENT_OF_ONE = 12_000
+_ATTRIBUTES_OF_ONE = 4_000
+_TAGS_OF_ONE = 1_500
+_EDGES_OF_ONE = 3_000
 
-_LINES = TEXT - 1_000
-_PAGE = STRUCTURED - 500
-_THIRD = STRUCTURED // 3 - 100
-
-_CONTENT_OF_ONE = 15_000
-_ATTRIBUTES_OF_ONE = 10_000
-_TAGS_OF_ONE = 3_000
-_EDGES_OF_ONE = 8_500
-
-_CONTENT = 1_000
-_ATTRIBUTES = 1_000
-_SUMMARY = 500
-_TAGS = 1_000
 _ERROR = 120
-_VALUE = 1_000
-_CHANGES = 5_000
-
-_TEASER_LINE = 80
 _TAGS_LINE = 200
+_ATTRIBUTES_LINE = 300
 _VALUE_LINE = 120
 _HEADS_LINE = 20
-_EXCERPT = 300
 _SKIPPED_SHOWN = 20
+_EXAMPLES_SHOWN = 2
+_TAGS_SHOWN = 20
 
 _NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
-_SHORTENED = "long contents are shortened; get_entity gives one whole"
 
-H = TypeVar("H", SearchHit, BatchHit)
 T = TypeVar("T")
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Reply(NamedTuple):
-    """An answer twice over, as text and as values, and what was left out of the values."""
+    """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing."""
 
     text: str
-    values: msgspec.Struct
+    values: dict[str, Any]
     more: str = ""
+    hint: str = ""
+
+    def said(self, store: str, notes: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+        """The text and the values, both with the name of the store and all that is to be said beside them."""
+        beside = {"more": self.more, "hint": self.hint, "notes": list(notes)}
+        values = {"store": store, **self.values} if store else dict(self.values)
+        values |= {name: said for name, said in beside.items() if said}
+        named = [f'Store "{store}".'] if store and f'"{store}"' not in self.text else []
+        more = [f"More: {self.more}."] if self.more else []
+        hint = [f"Hint: {self.hint}."] if self.hint else []
+        return "\n".join([self.text, *more, *hint, *(f"Note: {note}." for note in notes), *named]), values
 
 
 @singledispatch
@@ -97,41 +107,58 @@ def present(answer: Any, _given: Any, _store: str) -> Reply:
 
 
 @present.register
-def _inject(found: InjectAnswer, given: schemas.Inject | schemas.RevertEntity, store: str) -> Reply:
+def _inject(found: InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
     if isinstance(given, schemas.RevertEntity):
-        return _revert(found, given)
-    made = (
-        f"{counted(found.nodes_sent, 'node')} ({found.nodes_created:,} new, {found.nodes_updated:,} changed, "
-        f"{found.nodes_unchanged:,} unchanged) and {counted(found.edges_sent, 'edge')} ({found.edges_created:,} "
-        f"new, {found.edges_updated:,} changed, {found.edges_unchanged:,} unchanged)"
-    )
+        return _revert(found, given.id, given.version)
+    if isinstance(given, schemas.EntityHistory):
+        return _revert(found, given.id, given.revert_to or 0)
+    made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
     lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.']
-    if found.edges_skipped_count:
-        skipped = counted(found.edges_skipped_count, "edge")
-        lines.append(f"Skipped {skipped}; add the missing nodes and send them again:")
-        lines += [f"  {_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
-    return Reply(_text(lines), found)
+    counts = _counts(found)
+    if not found.edges_skipped_count:
+        return Reply(lines[0], counts)
+    lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
+    lines += [f"  {_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
+    skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), _ROOM // 2)
+    hint = "add the nodes that are missing and send the skipped edges again"
+    return Reply(_text(lines), {**counts, "edges_skipped": skipped}, hint=hint)
 
 
-def _revert(found: InjectAnswer, given: schemas.RevertEntity) -> Reply:
+def _counts(found: InjectAnswer) -> dict[str, Any]:
+    """What a write did, without what it did not do."""
+    counts = msgspec.structs.asdict(found)
+    unasked = ("nodes_sent", "edges_sent", "edges_skipped")
+    return {name: number for name, number in counts.items() if number and name not in unasked}
+
+
+def _changed(found: InjectAnswer, what: str) -> list[str]:
+    words = {"created": "new", "updated": "changed", "unchanged": "unchanged"}
+    numbers = ((getattr(found, f"{what}_{name}"), word) for name, word in words.items())
+    return [f"{counted(number, what[:-1])} {word}" for number, word in numbers if number]
+
+
+def _revert(found: InjectAnswer, entity: str, version: int) -> Reply:
+    values = {"changed": not found.nodes_unchanged, **_counts(found)}
     if found.nodes_unchanged:
-        said = f"is as it was in version {given.version} already; nothing changed"
+        said = f"is as it was in version {version} already; nothing changed"
     else:
-        said = f"is again as it was in version {given.version}, as a new version"
-    return Reply(f"{quoted(given.id)} {said}. Sequence {found.sequence}.", found)
+        said = f"is again as it was in version {version}, as a new version"
+    return Reply(f"{quoted(entity)} {said}. Sequence {found.sequence}.", values)
 
 
 @present.register
 def _delete_entity(found: DeleteNodeAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
     if not found.existed:
-        return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", found)
-    return Reply(f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}.", found)
+        return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found))
+    text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
+    return Reply(text, msgspec.to_builtins(found))
 
 
 @present.register
 def _delete_relation(found: DeleteEdgeAnswer, given: schemas.DeleteRelation, _store: str) -> Reply:
     edge = _arrow(given)
-    return Reply(f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed.", found)
+    text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
+    return Reply(text, msgspec.to_builtins(found))
 
 
 @present.register
@@ -139,26 +166,35 @@ def _put(found: PutNodeAnswer, _given: schemas.PutNode, _store: str) -> Reply:
     node = found.node
     named = f"{quoted(node.id)} ({node.type})"
     done = f"Created {named}" if found.created else f"{named} is now"
-    text = f"{done} at version {node.version}{_facts(brief(node))}. Sequence {found.sequence}."
-    return _put_values(text, schemas.Put(ok=True, node=node, created=found.created, sequence=found.sequence))
+    hints: list[str] = []
+    if found.replaced_version:
+        hints.append(
+            f"this replaced version {found.replaced_version}, which is not the one that it is based on; entity_history "
+            "shows what others had written"
+        )
+    if found.cleared:
+        hints.append(f"empty now, because they were left out: {', '.join(found.cleared)}")
+    beside = {"replaced_version": found.replaced_version, "cleared": found.cleared}
+    text = f"{done} at version {node.version}{_facts(node)}. Sequence {found.sequence}."
+    values = {"ok": True, **_written(node), "created": found.created, "sequence": found.sequence}
+    return Reply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
+
+
+def _written(node: Node) -> dict[str, Any]:
+    """The node of an answer to who has just sent it: what the store has added, and its beginning."""
+    return {"node": {"version": node.version, **item(node, detail=False)}}
 
 
 def conflict(error: ConflictManual) -> Reply:
     """What to say of a node that was kept beside other versions, in the form of `put_node`'s answers."""
     node: Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
-    text = (
-        f"conflict_manual: {error}.\nTo settle it read each other head (get_entity with id={quoted(node.id)} and "
-        f"version={others}), join what they say with yours, and put_node the whole with lineage_id={quoted(node.id)} "
-        f"and based_on_version={node.version}. Until then all of these versions are kept."
+    hint = (
+        f"to settle it read each other head (get_entity with id={quoted(node.id)} and version={others}), join what "
+        f"they say with yours, and put_node the whole with id={quoted(node.id)} and based_on_version={node.version}. "
+        "Until then all of these versions are kept"
     )
-    return _put_values(text, schemas.Put(ok=False, node=node, created=False, sequence=node.sequence))
-
-
-def _put_values(text: str, values: schemas.Put) -> Reply:
-    if fits(values):
-        return Reply(text, values)
-    return Reply(text, replace(values, node=brief(values.node)), "the node is shortened; get_entity has it whole")
+    return Reply(f"conflict_manual: {error}.", {"ok": False, **_written(node), "created": False}, hint=hint)
 
 
 @present.register
@@ -176,24 +212,37 @@ def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: 
     ]
     lines += [f"Not stored as asked, {len(wrong)}:", *wrong] if wrong else []
     lines += ["Versions written:", *made] if made else []
-    if fits(found):
-        return Reply(_text(lines), found)
-    values = replace(found, nodes=list(map(brief, found.nodes)), edges=list(map(brief, found.edges)))
+    values = msgspec.to_builtins(found)
+    if fits(values, _ROOM):
+        return Reply(_text(lines), values)
+    values["nodes"] = list(map(_short_node_result, found.nodes))
+    values["edges"] = list(map(_short_edge_result, found.edges))
     more = "refs, ids of edges and long errors were left out for their size; the order is as sent"
     return Reply(_text(lines), values, more)
 
 
+def _short_node_result(result: NodeResult) -> dict[str, Any]:
+    short = replace(result, ref=None, error=result.error and shortened(result.error, _ERROR))
+    return msgspec.to_builtins(short)
+
+
+def _short_edge_result(result: EdgeResult) -> dict[str, Any]:
+    return {"error": shortened(result.error, _ERROR)} if result.error else {}
+
+
 @present.register
-def _retire(found: RetireAnswer, given: schemas.RetireEntity | schemas.RetireRelation, _store: str) -> Reply:
-    what = quoted(given.id) if isinstance(given, schemas.RetireEntity) else _arrow(given)
+def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> Reply:
+    named = schemas.end_of(given) if isinstance(given, schemas.Retire) else given
+    what = _arrow(named) if isinstance(named, schemas.DeleteRelation) else quoted(getattr(named, "id", ""))
     end = moment(found.valid_to)
     done = f"{what} is true until {end}" if found.changed else f"{what} had ended at {end} already; nothing changed"
-    return Reply(f"{done}. Version {found.version}, sequence {found.sequence}.", found)
+    values = msgspec.to_builtins(replace(found, valid_to=end))
+    return Reply(f"{done}. Version {found.version}, sequence {found.sequence}.", values)
 
 
 @present.register
 def _drop_store(found: DropAnswer, _given: schemas.DropStore, _store: str) -> Reply:
-    return Reply(f'Dropped the store "{found.dropped}" and everything in it.', found)
+    return Reply(f'Dropped the store "{found.dropped}" and everything in it.', msgspec.to_builtins(found))
 
 
 @present.register
@@ -202,29 +251,29 @@ def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Re
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
     if not found.nodes:
-        return Reply(f"{head}\n\nThere is no node {quoted(given.start_id)}{when}.", found)
-    marked = (_node_line(node, "[ ]" if node.depth else "[*]") for node in found.nodes)
-    shown = lines_within(marked, TEXT * 3 // 5)
-    links = lines_within(map(_edge_line, found.edges), TEXT * 2 // 5 - 500)
-    lines = [head, "", "=== Nodes ===", *shown, "", "=== Edges ===", *links]
-    left = (len(found.nodes) - len(shown), len(found.edges) - len(links))
+        hint = f"there is no node {quoted(given.start_id)}{when}; search_knowledge finds ids"
+        return Reply(head, {"nodes": [], "edges": [], "count": 0, "truncated": False}, hint=hint)
+    edge_room = min(_ROOM * 2 // 5, len(encode(found.edges)))
+    marked = (_node_line(node, "-" if node.depth else "*") for node in found.nodes)
+    shown = lines_within(marked, _ROOM - edge_room)
+    reached = found.nodes[: len(shown)]
+    nodes = (
+        items(reached, _ROOM - edge_room, detail=True)
+        if given.detail
+        else first_fitting(map(outline, reached), _ROOM - edge_room)
+    )
+    ids = {node["id"] for node in nodes}
+    between = [edge for edge in found.edges if edge.source in ids and edge.target in ids]
+    links = lines_within(map(_edge_line, between), edge_room)
+    edges = items(between[: len(links)], edge_room, detail=given.detail)
+    left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
+    more = ""
     if any(left) or found.truncated:
-        beyond = " There were more within reach." if found.truncated else ""
-        lines += ["", f"Not shown: {left[0]:,} nodes and {left[1]:,} edges.{beyond} To see them, {_NEARER}."]
-    return Reply("\n".join(lines), *_walked(found))
-
-
-def _walked(found: TraverseAnswer) -> tuple[TraverseAnswer, str]:
-    if fits(found):
-        return found, ""
-    nodes = fitted(found.nodes, STRUCTURED * 3 // 5)
-    ids = {node.id for node in nodes}
-    between = (edge for edge in found.edges if edge.source in ids and edge.target in ids)
-    edges = fitted(between, STRUCTURED * 2 // 5 - 500)
-    complete = len(nodes) == len(found.nodes) and len(edges) == len(found.edges)
-    reached = f"{len(found.nodes):,} nodes and {len(found.edges):,} edges were reached; {_NEARER}"
-    values = replace(found, nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated or not complete)
-    return values, _SHORTENED if complete else reached
+        beyond = ", and more are within reach" if found.truncated else ""
+        more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NEARER}"
+    lines = [head, "Nodes:", *shown[: len(nodes)], *(["Edges:", *links[: len(edges)]] if edges else [])]
+    values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more)}
+    return Reply("\n".join(lines), values, more)
 
 
 @present.register
@@ -234,86 +283,97 @@ def _get_entity(found: NodeAnswer, given: schemas.GetEntity, _store: str) -> Rep
     node = replace(
         whole,
         content=whole.content[given.content_offset : end],
-        attributes=_brief_attributes(whole.attributes, _ATTRIBUTES_OF_ONE),
-        tags=whole.tags and _brief_tags(whole.tags, _TAGS_OF_ONE),
+        attributes=brief_attributes(whole.attributes, _ATTRIBUTES_OF_ONE),
+        tags=whole.tags and brief_tags(whole.tags, _TAGS_OF_ONE),
     )
-    outgoing, incoming = fitted(found.outgoing, _EDGES_OF_ONE), fitted(found.incoming, _EDGES_OF_ONE)
-    cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
-    values = schemas.Entity(
-        node=node,
-        outgoing=outgoing,
-        incoming=incoming,
-        edges_truncated=found.edges_truncated or cut,
-        content_length=len(whole.content),
-    )
-    more = _more_of_one(values, whole, end)
-    return Reply(_entity_text(values, _moment_asked(given), more), values, more)
-
-
-def _more_of_one(values: schemas.Entity, whole: Node, end: int) -> str:
-    found: list[str] = []
+    room = _EDGES_OF_ONE + (_CONTENT_OF_ONE - len(node.content)) // 2
+    sides = {"outgoing": found.outgoing, "incoming": found.incoming}
+    shown = {name: items(edges, room, detail=given.detail) for name, edges in sides.items()}
+    cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
+    values: dict[str, Any] = {"node": _one(node, detail=given.detail), **shown, "edges_truncated": cut}
+    more: list[str] = []
+    if end < len(whole.content) or given.content_offset:
+        values["content_length"] = len(whole.content)
     if end < len(whole.content):
-        found.append(f"the content goes on to character {len(whole.content):,}: ask with content_offset={end}")
-    if values.edges_truncated:
-        found.append("not all edges are here: list_relations has them in pages")
-    if values.node.attributes is not whole.attributes:
-        found.append("the attributes are too long: ask for parts with query_cypher and substring()")
-    if values.node.tags is not whole.tags:
-        found.append("the tags are too long for one answer")
-    return "; ".join(found)
+        more.append(f"the content goes on to character {len(whole.content):,}: ask with content_offset={end}")
+    if cut:
+        offset = given.relations_offset + min(len(shown[name]) for name in shown if len(shown[name]) < len(sides[name]))
+        more.append(f"not all edges are here: ask with relations_offset={offset}, or for one direction")
+    if node.attributes is not whole.attributes:
+        more.append("the attributes are too long: ask for parts with query_cypher and substring()")
+    if node.tags is not whole.tags:
+        more.append("the tags are too long for one answer")
+    edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
+    return Reply(_entity_text(node, edges, _moment_asked(given)), values, "; ".join(more))
 
 
-def _entity_text(values: schemas.Entity, when: str, more: str) -> str:
-    node = values.node
+def _one(node: Node, *, detail: bool) -> dict[str, Any]:
+    if detail:
+        return msgspec.to_builtins(node)
+    stamps = {"version": node.version, "updated_at": _second(node.updated_at), "created_by": node.created_by}
+    return {"content": "", **lean(node), **{name: value for name, value in stamps.items() if value}}
+
+
+def _entity_text(node: Node, edges: dict[str, list[Edge]], when: str) -> str:
     author = f" by {quoted(node.created_by)}" if node.created_by else ""
-    head = f"{quoted(node.id)} ({node.type}){when}, version {node.version}, changed {node.updated_at}{author}"
-    facts = _facts(node).strip()
-    lines = [head, *([facts] if facts else []), "", node.content]
-    lines += ["", f"Attributes: {_json(node.attributes)}"] if node.attributes else []
-    lines += ["", "=== Outgoing ===", *map(_edge_line, values.outgoing)] if values.outgoing else []
-    lines += ["", "=== Incoming ===", *map(_edge_line, values.incoming)] if values.incoming else []
-    tail = f"\n\nMore: {more}." if more else ""
-    kept = lines_within(lines, TEXT + 1_000 - len(tail))
-    return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "") + tail
+    head = f"{quoted(node.id)} ({node.type}){when}, version {node.version}, changed {_second(node.updated_at)}{author}"
+    facts = _facts(replace(node, attributes={})).strip()
+    lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]
+    lines += [f"Attributes: {_json(node.attributes)}"] if node.attributes else []
+    lines += ["Outgoing:", *map(_edge_line, edges["outgoing"])] if edges["outgoing"] else []
+    lines += ["Incoming:", *map(_edge_line, edges["incoming"])] if edges["incoming"] else []
+    kept = lines_within(lines, _ROOM + 500)
+    return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
 
 
-def fitting(nodes: Sequence[ListedNode]) -> int:
+def fitting(nodes: Sequence[ListedNode], *, detail: bool) -> int:
     """How many of a page's first nodes can be presented, as text and as values; one at least."""
-    return max(len(_page(nodes, _node_line)[0]), 1)
+    return max(len(_page(nodes, _listed_line, detail=detail, content=LONG)[0]), 1)
 
 
 @present.register
 def _list_entities(found: ListedPage, given: schemas.ListEntities, store: str) -> Reply:
-    nodes, cursor = list(map(brief, found.nodes)), found.next_cursor
-    more = f"the next page: cursor={quoted(cursor)}, without offset" if cursor else ""
-    head = f"{len(nodes)} of the entities of {quoted(store)}{_moment_asked(given)}"
-    return Reply(_listing([head, *map(_node_line, nodes)], more), replace(found, nodes=nodes), more)
+    nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=LONG)
+    more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
+    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
+    return Reply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
 
 
 @present.register
 def _list_relations(found: EdgeList, given: schemas.ListRelations, _store: str) -> Reply:
-    edges, lines = _page(found.edges, _edge_line)
+    edges, lines = _page(found.edges, _edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"
     head = f"{counted(len(edges), f'{given.direction} relation')} of {quoted(given.id)}{_moment_asked(given)}"
-    return Reply(_listing([head, *lines], more), replace(found, edges=edges, next_offset=next_offset), more)
+    return Reply("\n".join([head, *lines]), {"edges": edges, "next_offset": next_offset}, more)
 
 
 @present.register
-def _history(found: NodeHistory, _given: schemas.EntityHistory, _store: str) -> Reply:
-    states, blocks = _page(found.states, _state_lines, TEXT - 500)
-    next_before = found.next_before if len(states) == len(found.states) else states[-1].from_sequence
+def _history(found: NodeHistory, given: msgspec.Struct, _store: str) -> Reply:
+    detail = isinstance(given, schemas.EntityHistory) and given.detail
+    shown, lines = _page(found.states, _state_lines, detail=detail)
+    states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
+    next_before = found.next_before if len(states) == len(found.states) else found.states[len(states) - 1].from_sequence
     more = "" if next_before is None else f"older states: before={next_before}"
     head = f"{counted(len(states), 'state')} of {quoted(found.id)}, newest first"
-    return Reply(_listing([head, *blocks], more), replace(found, states=states, next_before=next_before), more)
+    return Reply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
+
+
+def _state_values(state: NodeState) -> dict[str, Any]:
+    """A state by its version and what it changed; the first one, which changed nothing, by its content."""
+    node = state.node
+    named = {"version": node.version, "created_by": node.created_by}
+    if not state.diff:
+        named |= {"type": node.type, "content": shortened(node.content, EXCERPT)}
+    values = item(state, detail=False)
+    return {**values, "node": {name: value for name, value in named.items() if value}}
 
 
 def _state_lines(state: NodeState) -> str:
     until = "now" if state.recorded_to is None else moment(state.recorded_to)
     end = ", then deleted" if state.deleted else ""
     author = f" by {quoted(state.node.created_by)}" if state.node.created_by else ""
-    head = f"version {state.node.version}, sequence {state.from_sequence}{author}: "
-    head += f"{moment(state.recorded_from)} to {until}{end}"
+    head = f"version {state.node.version}{author}: {moment(state.recorded_from)} to {until}{end}"
     return "\n".join([head, *(f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in state.diff)])
 
 
@@ -323,63 +383,71 @@ def _value(value: Any) -> str:
 
 @present.register
 def _search(found: SearchAnswer, given: schemas.Search, _store: str) -> Reply:
-    hits, more = _hits(found.hits, given.offset)
-    if not more and len(hits) == given.limit:
-        more = f"the next hits: offset={given.offset + len(hits)}"
-    return Reply(_hits_text(hits, given.query, given.offset, more), replace(found, hits=hits), more)
+    reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
+    if not reply.more and len(found.hits) == given.limit:
+        reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
+    return _degraded(reply, degraded=found.degraded, meaning=given.mode != "keyword")
 
 
 @present.register
-def _search_batch(found: BatchSearchAnswer, given: schemas.SearchBatch, _store: str) -> Reply:
-    hits, more = _hits(found.hits, None)
-    if not more and found.unique_hits > len(hits):
-        more = f"{found.unique_hits - len(hits):,} hits more: a higher limit, or narrower queries"
-    query = " / ".join(variant.query for variant in given.queries)
-    return Reply(_hits_text(hits, query, 0, more), replace(found, hits=hits), more)
+def _search_batch(found: BatchSearchAnswer, given: msgspec.Struct, _store: str) -> Reply:
+    asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
+    reply = _hits(found.hits, " / ".join(asked), 0, detail=getattr(given, "detail", False))
+    if not reply.more and found.unique_hits > len(found.hits):
+        more = f"{found.unique_hits - len(found.hits):,} hits more: a higher limit, or narrower queries"
+        reply = reply._replace(more=more)
+    return _degraded(reply, degraded=found.degraded, meaning=True)
 
 
-def _hits(hits: list[H], offset: int | None) -> tuple[list[H], str]:
-    """Hits that fit, and how to get the others."""
-    if fits(hits):
-        return hits, ""
-    kept = fitted(hits, STRUCTURED)
-    if len(kept) == len(hits):
-        return kept, _SHORTENED
-    onwards = "a lower limit" if offset is None else f"offset={offset + len(kept)}"
-    return kept, f"{len(hits) - len(kept):,} hits more: {onwards}; get_entity gives one whole"
+def _queries(given: msgspec.Struct) -> Sequence[Any]:
+    return given.queries or () if isinstance(given, schemas.Search | schemas.SearchBatch) else ()
 
 
-def _hits_text(hits: Sequence[SearchHit | BatchHit], query: str, offset: int, more: str) -> str:
-    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, _EXCERPT))}"
-    if not hits:
-        return f"{head}."
-    kept = lines_within((_hit_line(number, hit) for number, hit in enumerate(hits, offset + 1)), _LINES)
-    if len(kept) < len(hits):
-        more = f"{len(hits) - len(kept):,} hits are not shown here: offset={offset + len(kept)} or a lower limit"
-    return "\n".join([head, "", *kept, *([""] if more else []), *_more_line(more)])
+def _hits(hits: Sequence[SearchHit | BatchHit], query: str, offset: int, *, detail: bool) -> Reply:
+    head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, EXCERPT))}"
+    numbers = iter(range(offset + 1, offset + len(hits) + 1))
+    shown, lines = _page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=EXCERPT)
+    if len(shown) == len(hits):
+        return Reply("\n".join([head, *lines]), {"hits": shown})
+    more = f"{len(hits) - len(shown):,} hits are not shown here: offset={offset + len(shown)} or a lower limit"
+    return Reply("\n".join([head, *lines]), {"hits": shown}, more)
+
+
+def _degraded(reply: Reply, *, degraded: bool, meaning: bool) -> Reply:
+    if not (degraded and meaning):
+        return reply
+    hint = "this server has no model for meaning: ask with the words that were used"
+    return reply._replace(hint=hint, values={**reply.values, "degraded": True})
 
 
 def _hit_line(number: int, hit: SearchHit | BatchHit) -> str:
     node = hit.node
-    content = f"\n   {shortened(node.content, _EXCERPT)}" if node.content else ""
-    return f"{number}. {quoted(node.id)} ({node.type}), score {hit.score:.3f}{content}"
+    content = f"\n   {shortened(node.content, EXCERPT)}" if node.content else ""
+    facts = _facts(node)
+    return f"{number}. {quoted(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
 
 
 @present.register
 def _context(found: ContextAnswer, given: schemas.Context, _store: str) -> Reply:
     if not found.ids:
-        return Reply(f"Nothing was found for {quoted(shortened(given.query, _EXCERPT))}.", found)
-    tail = "\n\nThere is more than the budget allowed: raise budget, or ask more narrowly." if found.truncated else ""
-    return Reply(found.text + tail, found)
+        text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
+        return Reply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
+    more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
+    values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
+    return _degraded(Reply(found.text, values, more), degraded=found.degraded, meaning=True)
 
 
 @present.register
-def _query(found: CypherAnswer, _given: schemas.QueryCypher, _store: str) -> Reply:
-    rows = fitted(found.rows, STRUCTURED)
-    lines = lines_within(map(_json, rows), _LINES)
-    head = f"{counted(len(found.rows), 'row')} of {_json(found.columns)}, {found.took_ms} ms"
-    values = replace(found, rows=rows, row_count=len(rows), truncated=found.truncated or len(rows) < len(found.rows))
-    return Reply(_listing([head, *lines], _more_rows(found, len(lines))), values, _more_rows(found, len(rows)))
+def _query(found: CypherAnswer, given: schemas.QueryCypher, _store: str) -> Reply:
+    rows = first_fitting(found.rows, _ROOM)
+    lines = lines_within(map(_json, rows), _ROOM)
+    rows = rows[: len(lines)]
+    head = f"{counted(len(found.rows), 'row')} of {_json(found.columns)}"
+    truncated = found.truncated or len(rows) < len(found.rows)
+    values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
+    if given.detail:
+        values |= {"types": found.types, "took_ms": found.took_ms}
+    return Reply("\n".join([head, *lines]), values, _more_rows(found, len(rows)))
 
 
 def _more_rows(found: CypherAnswer, shown: int) -> str:
@@ -389,185 +457,112 @@ def _more_rows(found: CypherAnswer, shown: int) -> str:
 
 
 @present.register
-def _list_stores(found: StoreList, given: schemas.ListStores, _store: str) -> Reply:
-    shown = given.offset + len(found.stores)
-    more = f"the next stores: offset={shown}" if found.stores and shown < found.count else ""
-    lines = [
-        f"  {store.name}: {counted(store.nodes, 'node')}, {counted(store.edges, 'edge')}, {store.state}"
-        for store in found.stores
-    ]
-    none = "There are no stores yet; inject_knowledge_graph makes one"
-    return Reply(_listing([counted(found.count, "store") if found.count else none, *lines], more), found, more)
+def _list_stores(found: StoreList, given: msgspec.Struct, _store: str) -> Reply:
+    offset = given.offset if isinstance(given, schemas.ListStores) else 0
+    lines = [f"  {each.name}: {counted(each.nodes, 'node')}, {counted(each.edges, 'edge')}" for each in found.stores]
+    lines = lines_within(lines, _ROOM)
+    named = [{"name": each.name, "nodes": each.nodes, "edges": each.edges} for each in found.stores[: len(lines)]]
+    shown = offset + len(lines)
+    more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
+    hint = "" if found.count else "there are no stores yet; inject_knowledge_graph makes one"
+    text = "\n".join([counted(found.count, "store"), *lines])
+    return Reply(text, {"stores": named, "count": found.count}, more, hint)
 
 
 @present.register
-def _describe_store(found: schemas.Description, _given: schemas.DescribeStore, _store: str) -> Reply:
+def _describe_store(found: schemas.Description, given: msgspec.Struct, _store: str) -> Reply:
+    tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_TAGS_SHOWN]
+    types = first_fitting((_type_values(each) for each in found.types), _ROOM // 2)
+    relations = dict(first_fitting(found.relation_types.items(), _ROOM // 5))
+    shown_tags = first_fitting(((each.tag, each.count) for each in tags), _ROOM // 5)
     head = f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}, '
-    lines = [f"{head}sequence {found.sequence}", "", "=== Types ==="]
-    for described in found.types:
-        lines.append(f"  {described.type}: {described.count:,}")
-        lines += [
-            f"    {quoted(example.id)}" + (f" {quoted(example.content)}" if example.content else "")
-            for example in described.examples
-        ]
-    lines += ["", "=== Relation types ==="]
-    lines += [f"  {name}: {count:,}" for name, count in found.relation_types.items()]
-    return Reply(_text(lines), found)
+    head += f"conflict policy {found.conflict_policy}"
+    lines = [head, *([found.description] if found.description else [])]
+    lines += ["Types:", *map(_type_line, types)] if types else []
+    lines += ["Relation types:", *(f"  {name}: {count:,}" for name, count in relations.items())] if relations else []
+    lines += ["Tags:", *(f"  {tag}: {count:,}" for tag, count in shown_tags)] if shown_tags else []
+    values: dict[str, Any] = {
+        "name": found.name,
+        "nodes": found.nodes,
+        "edges": found.edges,
+        "types": types,
+        "relation_types": relations,
+    }
+    values |= {"tags": dict(shown_tags)} if shown_tags else {}
+    values["conflict_policy"] = found.conflict_policy
+    values |= {name: each for name in ("description", "allowed_kinds") if (each := getattr(found, name))}
+    if found.allowed_kinds:
+        lines.append(f"Only these types may be written: {', '.join(found.allowed_kinds)}")
+    hints: list[str] = []
+    if found.indexes_behind:
+        hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
+    left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
+    more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
+    return Reply(_text(lines), values, more, "; ".join(hints))
+
+
+def _type_values(each: schemas.TypeDescription) -> dict[str, Any]:
+    examples = [
+        {"id": one.id} | ({"content": one.content} if one.content else {}) for one in each.examples[:_EXAMPLES_SHOWN]
+    ]
+    return {"type": each.type, "count": each.count} | ({"examples": examples} if examples else {})
+
+
+def _type_line(each: dict[str, Any]) -> str:
+    examples = ", ".join(
+        quoted(one["id"]) + (f" {quoted(one['content'])}" if "content" in one else "")
+        for one in each.get("examples", ())
+    )
+    return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
 
 
 @present.register
 def _describe_schema(found: SchemaDescription, _given: schemas.DescribeSchema, _store: str) -> Reply:
-    lists = {name: fitted(getattr(found, name), _THIRD) for name in ("kinds", "tag_prefixes", "tags")}
+    lists = {name: first_fitting(getattr(found, name), _ROOM // 3) for name in ("kinds", "tag_prefixes", "tags")}
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
     more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
     values = replace(found, **lists)
-    return Reply(_text([*_schema_lines(values), *_more_line(more)]), values, more)
+    return Reply(_text(_schema_lines(values)), msgspec.to_builtins(values), more)
 
 
 def _schema_lines(values: SchemaDescription) -> list[str]:
-    lines = [f'Schema of "{values.store}": {counted(values.node_count, "node")}', "", "=== Types ==="]
+    lines = [f'Schema of "{values.store}": {counted(values.node_count, "node")}', "Types:"]
     for kind in values.kinds:
         lines.append(f"  {kind.kind}: {kind.count:,}")
         lines += [f"    {quoted(example)}" for example in kind.examples]
-    lines += ["", "=== Prefixes of tags ==="]
+    lines += ["Prefixes of tags:"]
     lines += [f"  {each.prefix}: {each.count:,} ({', '.join(each.values)})" for each in values.tag_prefixes]
-    return [*lines, "", "=== Tags ===", *_tag_lines(values.tags)]
+    return [*lines, "Tags:", *map(_tag_line, values.tags)]
 
 
 @present.register
 def _list_tags(found: TagList, given: schemas.ListTags, _store: str) -> Reply:
-    tags, more = fitted(found.tags, STRUCTURED - 200), ""
-    if len(tags) < len(found.tags):
+    tags = first_fitting(found.tags, _ROOM)
+    lines = lines_within(map(_tag_line, tags), _ROOM)
+    more = ""
+    if len(lines) < len(found.tags):
         more = "less frequent ones were left out for their size; ask with a longer prefix"
     elif len(tags) == given.limit:
         more = "there may be less frequent ones; ask with a longer prefix"
     which = f" starting with {quoted(given.prefix)}" if given.prefix else ""
-    lines = lines_within([f"{counted(len(tags), 'tag')}{which}", *_tag_lines(tags)], TEXT - 200)
-    return Reply(_listing(lines, more), replace(found, tags=tags), more)
+    head = f"{counted(len(lines), 'tag')}{which}"
+    return Reply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-def _tag_lines(tags: list[TagFreq]) -> list[str]:
-    return [f"  {quoted(each.tag)}: {each.count:,}" for each in tags]
-
-
-def fits(value: object, room: int = STRUCTURED) -> bool:
-    """Whether ``value`` takes at most ``room`` bytes of JSON."""
-    return len(_encode(value)) <= room
-
-
-def fitted(items: Iterable[T], room: int) -> list[T]:
-    """The first of ``items``, each made `brief`, that take at most ``room`` bytes of JSON."""
-    return first_fitting(map(brief, items), room)
-
-
-def first_fitting(items: Iterable[T], room: int) -> list[T]:
-    """The longest beginning of ``items`` that takes at most ``room`` bytes of JSON."""
-    return _beginning(items, room, lambda item: len(_encode(item)))
-
-
-def lines_within(lines: Iterable[str], room: int) -> list[str]:
-    """The longest beginning of ``lines`` that takes at most ``room`` characters with their line ends."""
-    return _beginning(lines, room, len)
-
-
-def _beginning(items: Iterable[T], room: int, size: Callable[[T], int]) -> list[T]:
-    kept: list[T] = []
-    for item in items:
-        room -= size(item) + 1
-        if room < 0:
-            break
-        kept.append(item)
-    return kept
-
-
-def brief(item: T) -> T:
-    """An item of a list with what is long in it shortened or left out."""
-    shorten = _BRIEF.get(type(item))
-    return item if shorten is None else shorten(item)
-
-
-def _brief_node(node: Node | ListedNode) -> Node | ListedNode:
-    return replace(
-        node,
-        content=node.content and shortened(node.content, _CONTENT),
-        attributes=node.attributes and _brief_attributes(node.attributes, _ATTRIBUTES),
-        summary=node.summary and shortened(node.summary, _SUMMARY),
-        tags=node.tags and _brief_tags(node.tags, _TAGS),
-    )
-
-
-def _brief_edge(edge: Edge) -> Edge:
-    return replace(edge, attributes=_brief_attributes(edge.attributes, _ATTRIBUTES))
-
-
-def _brief_hit(hit: SearchHit | BatchHit) -> SearchHit | BatchHit:
-    return replace(hit, node=brief(hit.node))
-
-
-def _brief_state(state: NodeState) -> NodeState:
-    changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
-    kept = first_fitting(changes, _CHANGES)
-    if len(kept) < len(changes):
-        kept.append(FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
-    return replace(state, node=brief(state.node), diff=kept)
-
-
-def _brief_node_result(result: NodeResult) -> NodeResult:
-    return replace(result, ref=None, error=result.error and shortened(result.error, _ERROR))
-
-
-def _brief_edge_result(result: EdgeResult) -> EdgeResult:
-    return EdgeResult(error=result.error and shortened(result.error, _ERROR))
-
-
-_BRIEF: dict[type[Any], Callable[[Any], Any]] = {
-    **dict.fromkeys((Node, ReachedNode, ListedNode), _brief_node),
-    **dict.fromkeys((SearchHit, BatchHit), _brief_hit),
-    Edge: _brief_edge,
-    NodeState: _brief_state,
-    NodeResult: _brief_node_result,
-    EdgeResult: _brief_edge_result,
-}
-
-
-def _brief_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return shortened(value, _VALUE // 2)
-    return value if fits(value, _VALUE) else "… left out for its size"
-
-
-def _brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
-    """The attributes, or a word in their place when they take more than ``room`` bytes."""
-    return attributes if not attributes or fits(attributes, room) else {"…": "left out for its size"}
-
-
-def _brief_tags(tags: list[str], room: int) -> list[str]:
-    """The tags, or the first ones and a sign when they take more than ``room`` bytes."""
-    kept = first_fitting(tags, room)
-    return tags if len(kept) == len(tags) else [*kept, "…"]
-
-
-def shortened(text: str, most: int, mark: str = "…") -> str:
-    """``text`` if it has at most ``most`` characters, else its beginning and ``mark``."""
-    return text if len(text) <= most else text[: most - len(mark)] + mark
+def _tag_line(each: TagFreq) -> str:
+    return f"  {quoted(each.tag)}: {each.count:,}"
 
 
 def _text(lines: Iterable[str]) -> str:
-    return "\n".join(lines_within(lines, TEXT))
+    return "\n".join(lines_within(lines, _ROOM))
 
 
-def _more_line(more: str) -> list[str]:
-    return [f"More: {more}."] if more else []
-
-
-def _listing(lines: Iterable[str], more: str) -> str:
-    return "\n".join([*lines, *_more_line(more)])
-
-
-def _page(items: Sequence[T], line: Callable[[T], str], room: int = _LINES) -> tuple[list[T], list[str]]:
-    """The first items that fit as values and as lines of text, and those lines."""
-    shown = fitted(items, _PAGE)
-    lines = lines_within(map(line, shown), room)
+def _page(
+    things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = TEASER
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The first things that fit, as values and as lines of text."""
+    shown = items(things, _ROOM, detail=detail, content=content)
+    lines = lines_within(map(line, things[: len(shown)]), _ROOM)
     return shown[: len(lines)], lines
 
 
@@ -577,17 +572,22 @@ def quoted(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return _encode(value).decode()
+    return encode(value).decode()
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, nouns: str = "") -> str:
     """A number with its noun: 1 node, 2 nodes."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
 
 
 def moment(text: str) -> str:
     """A time without a fraction that is none."""
     return text.replace(".000000Z", "Z")
+
+
+def _second(text: str) -> str:
+    """A time to the second."""
+    return f"{text[:19]}Z"
 
 
 def _moment_asked(given: schemas.Traverse | schemas.GetEntity | schemas.ListEntities | schemas.ListRelations) -> str:
@@ -602,16 +602,33 @@ def _arrow(edge: Edge | Skipped | schemas.DeleteRelation) -> str:
     return f"{quoted(edge.source)} -[{edge.relation_type}]-> {quoted(edge.target)}"
 
 
-def _node_line(node: Node | ListedNode, mark: str = "-") -> str:
+def _node_line(node: Node, mark: str) -> str:
     """A node in one line, its content shortened."""
-    content = f" content={quoted(shortened(node.content, _TEASER_LINE, '...'))}" if node.content else ""
-    return f"  {mark} id={quoted(node.id)} type={quoted(node.type)}{content}{_facts(node)}"
+    whole = replace(node, summary=msgspec.UNSET, tags=msgspec.UNSET, attributes={})
+    return f"  {mark} {quoted(node.id)} ({node.type}){_facts(whole)}{_content(node, TEASER)}"
+
+
+def _listed_line(node: ListedNode) -> str:
+    return f"  - {quoted(node.id)} ({node.type}){_facts(node)}{_content(node, LONG)}"
+
+
+def _content(node: Node | ListedNode, most: int) -> str:
+    return f" {quoted(shortened(node.content, most))}" if node.content else ""
 
 
 def _edge_line(edge: Edge) -> str:
     """An edge in one line."""
-    ordinal = [f"ordinal={edge.ordinal}"] if isinstance(edge.ordinal, int) else []
-    return f"  {_arrow(edge)} ({', '.join([f'weight={edge.weight:.2f}', *ordinal, *_validity(edge)])})"
+    return f"  {_arrow(edge)}{''.join(f' {fact}' for fact in _edge_facts(edge))}"
+
+
+def _edge_facts(edge: Edge) -> Iterator[str]:
+    if edge.weight != 1:
+        yield f"weight={edge.weight:.4g}"
+    if isinstance(edge.ordinal, int):
+        yield f"ordinal={edge.ordinal}"
+    yield from _validity(edge)
+    if attributes := own_attributes(edge):
+        yield shortened(_json(attributes), _ATTRIBUTES_LINE)
 
 
 def _facts(node: Node | ListedNode) -> str:
@@ -621,9 +638,11 @@ def _facts(node: Node | ListedNode) -> str:
 
 def _each_fact(node: Node | ListedNode) -> Iterator[str]:
     if node.summary:
-        yield f"summary={quoted(shortened(node.summary, _TEASER_LINE, '...'))}"
+        yield f"summary={quoted(shortened(node.summary, TEASER))}"
     if node.tags:
         yield f"tags={shortened(', '.join(map(quoted, node.tags)), _TAGS_LINE)}"
+    if node.attributes:
+        yield shortened(_json(node.attributes), _ATTRIBUTES_LINE)
     yield from _validity(node)
     if node.stale:
         yield "stale"

@@ -17,8 +17,8 @@ from mcp.server.context import ServerRequestContext
 from kgserve.access.caller import Hidden
 from kgserve.errors import Internal, InvalidInput, KgserveError, NotFound
 from kgserve.mcp.calls import Threads, internal_error, visit_of
-from kgserve.mcp.present import first_fitting
 from kgserve.mcp.tools import describe
+from kgserve.mcp.values import first_fitting
 from kgserve.model.answers import NodeAnswer
 from kgserve.model.queries import NodeRequest
 from kgserve.ops import reading, stores

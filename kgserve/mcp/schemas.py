@@ -1,4 +1,4 @@
-"""What the tools take and answer, as Structs.
+"""What the tools take, as Structs, and what describes a store.
 
 A field that may be left out is unset and not null, although null is taken: clients look for one plain type per field
 in a schema, and some send text for what has two. Such a field is left out when it is empty, too.
@@ -7,13 +7,15 @@ in a schema, and some send text for what has two. Such a field is left out when 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.model.answers import MAX_TAGS_LISTED, Node, NodeAnswer
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.answers import MAX_TAGS_LISTED, TagFreq
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
 from kgserve.model.requests import (
@@ -48,28 +50,25 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_CONTEXT_TOKENS = 25_000
 
-_Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="Id of a node")]
+UNLISTED = "unlisted"
+"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
+
+
+_Unlisted = Meta(extra_json_schema={UNLISTED: True})
+
+_Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Name = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
 _Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
-_Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+_Query = Annotated[str, Meta(min_length=1, max_length=10_000)]
 _Offset = Annotated[int, Meta(ge=0, le=10_000)]
-_RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only relations of these types")] | UnsetType
-_Types = Annotated[list[str], Meta(max_length=100, description="Only nodes of these types")] | UnsetType
-_Tags = Annotated[list[str], Meta(max_length=100, description="Only nodes with all of these tags")] | UnsetType
-_AtLeast = (
-    Annotated[
-        int, Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
-    ]
-    | UnsetType
-)
-_AsOf = (
-    Annotated[AsOfText, Meta(description="As the store was at this sequence or RFC 3339 time, not as it is")]
-    | UnsetType
-)
+_RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only these")] | UnsetType
+_Types = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
+_Tags = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
+_AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, _Unlisted]
+_AsOf = Annotated[AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
 _ValidAt = (
-    Annotated[str, Meta(max_length=64, description="What was true in the world at this RFC 3339 time, now or any")]
-    | UnsetType
+    Annotated[str, Meta(max_length=64, description="True then in the world: RFC 3339 time, now, any")] | UnsetType
 )
 _Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
 _Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
@@ -117,17 +116,54 @@ def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> l
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Arguments of a tool that works on one store."""
 
-    index: (
-        Annotated[str, Meta(description="Name of the store; may be left out when there is a default store")] | UnsetType
-    ) = UNSET
+    index: Annotated[str, Meta(description="Store; left out: the default one")] | UnsetType = UNSET
+
+
+class Detailed(Arguments, kw_only=True):
+    """Arguments of a tool that reads, whose answer may be told whole."""
+
+    detail: Annotated[bool, Meta(description="More of each item: times, versions")] = False
+
+
+_Since = Annotated[str, Meta(max_length=64, description="RFC 3339: true since")] | None
+_Until = Annotated[str, Meta(max_length=64, description="RFC 3339: true until")] | None
+
+
+class InjectNode(NodeInput):
+    """An entity."""
+
+    id: _Id
+    type: _Label | None = None
+    content: str | None = None
+    attributes: dict[str, Any] | None = None
+    summary: str | None = None
+    tags: list[str] | None = None
+    freshness_at: Annotated[str | None, _Unlisted] = None
+    created_by: Annotated[str | None, _Unlisted] = None
+    valid_from: _Since = None
+    valid_to: _Until = None
+
+
+class InjectEdge(EdgeInput):
+    """A relation."""
+
+    source: _Id = field(name="from")
+    target: _Id = field(name="to")
+    relation_type: Annotated[_Label, Meta(description="Such as DEPENDS_ON")]
+    weight: Annotated[float | None, Meta(description="1 unless given")] = None
+    attributes: dict[str, Any] | None = None
+    ordinal: Annotated[int | None, _Unlisted] = None
+    created_by: Annotated[str | None, _Unlisted] = None
+    valid_from: _Since = None
+    valid_to: _Until = None
 
 
 @with_fields_of(InjectRequest, "touch")
 class Inject(Arguments, kw_only=True):
     """Nodes and edges to create or update, in one atomic batch."""
 
-    nodes: list[NodeInput] = []
-    edges: Annotated[list[EdgeInput], Meta(description="Both ends must exist or be in nodes")] = []
+    nodes: list[InjectNode] = []
+    edges: list[InjectEdge] = []
 
 
 class DeleteEntity(Arguments, kw_only=True):
@@ -145,13 +181,13 @@ class DeleteRelation(Arguments, kw_only=True):
 
 
 @with_fields_of(TraverseRequest, "min_weight")
-class Traverse(Arguments, kw_only=True):
+class Traverse(Detailed, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: _Id
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops")] = 2
     relation_types: _RelationTypes = UNSET
-    direction: Annotated[Direction, Meta(description="Which way to follow relations")] = "outgoing"
+    direction: Annotated[Direction, Meta(description="Of relations")] = "outgoing"
     max_nodes: Annotated[int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
         MAX_TRAVERSED_NODES
     )
@@ -160,25 +196,31 @@ class Traverse(Arguments, kw_only=True):
 
 
 @with_fields_of(SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "fresh_only")
-class Search(Arguments, kw_only=True):
+class Search(Detailed, kw_only=True):
     """What to look for, how, and among what."""
 
-    query: _Query
+    query: _Query | UnsetType = UNSET
+    queries: (
+        Annotated[
+            list[_Query], Meta(min_length=1, max_length=8, description="Or up to 8 wordings, joined into one ranking")
+        ]
+        | UnsetType
+    ) = UNSET
     mode: Annotated[
         Literal["hybrid", "keyword", "semantic", "graph"],
-        Meta(description="Words and meaning and relations; words; meaning; what is related to the best hits"),
+        Meta(description="hybrid: words, meaning, relations; graph: what is near the best hits"),
     ] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 10
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 8
     offset: Annotated[_Offset, Meta(description="Hits to pass over")] = 0
     types: _Types = UNSET
-    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
+    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), _Unlisted] = ""
     start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
     tags: _Tags = UNSET
 
 
 @with_fields_of(BatchSearchRequest)
-class SearchBatch(Arguments, kw_only=True):
+class SearchBatch(Detailed, kw_only=True):
     """Several ways to ask the same."""
 
     queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
@@ -186,24 +228,26 @@ class SearchBatch(Arguments, kw_only=True):
 
 
 @with_fields_of(ContextRequest, "format", "limit")
-class Context(Arguments, kw_only=True):
+class Context(Detailed, kw_only=True):
     """A question, and how much text may answer it."""
 
     query: _Query
-    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 2000
+    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1500
 
 
-class GetEntity(Arguments, kw_only=True):
+class GetEntity(Detailed, kw_only=True):
     """The node to read."""
 
     id: _Id
     content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to pass over")] = 0
+    relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
+    direction: Annotated[Direction, Meta(description="Which relations to show")] = "both"
     version: Annotated[_Version, Meta(description="This version of it, without relations")] | UnsetType = UNSET
     as_of: _AsOf = UNSET
     valid_at: _ValidAt = UNSET
 
 
-class ListEntities(Arguments, kw_only=True):
+class ListEntities(Detailed, kw_only=True):
     """Which entities to list, and from where."""
 
     types: _Types = UNSET
@@ -216,7 +260,7 @@ class ListEntities(Arguments, kw_only=True):
     valid_at: _ValidAt = UNSET
 
 
-class ListRelations(Arguments, kw_only=True):
+class ListRelations(Detailed, kw_only=True):
     """The relations of one entity, in one direction."""
 
     id: _Id
@@ -230,42 +274,93 @@ class ListRelations(Arguments, kw_only=True):
     valid_at: _ValidAt = UNSET
 
 
-@with_fields_of(PutNodeRequest, "id", "type", "attributes")
+_Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
+
+
+@with_fields_of(PutNodeRequest, "lineage_id", "kind", "metadata")
 class PutNode(Arguments, kw_only=True):
     """A version of a node, whole: what is left out is empty."""
 
-    lineage_id: Annotated[_Name, Meta(description="Id of the node; left out: a new node with a new id")] | UnsetType = (
-        UNSET
-    )
-    kind: Annotated[_Label, Meta(description="Type of the node")]
+    id: Annotated[_Name, Meta(description="Left out: a new node with a new id")] | UnsetType = UNSET
+    type: _Label | UnsetType = UNSET
     content: str = ""
     summary: Annotated[str, Meta(description="Short form of the content")] | UnsetType = UNSET
     tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
-    metadata: Annotated[dict[str, Any], Meta(description="Attributes")] | UnsetType = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
     freshness_at: Annotated[str, Meta(max_length=64, description="RFC 3339; stale from then on")] | UnsetType = UNSET
     created_by: _Author = UNSET
     valid_from: _Moment = UNSET
     valid_to: _Moment = UNSET
     # Not unset: 0 is not as good as left out here.
-    based_on_version: (
-        Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
-    ) = None
+    based_on_version: _Based = None
+    lineage_id: Annotated[_Name | UnsetType, _Unlisted] = UNSET
+    kind: Annotated[_Name | UnsetType, _Unlisted] = UNSET
+    metadata: Annotated[dict[str, Any] | UnsetType, _Unlisted] = UNSET
 
 
-@with_fields_of(PutSubgraphRequest)
+class SubgraphNode(NodeSpec, kw_only=True):
+    """A node of a subgraph, whole: what is left out is empty. Without an id a new one is made."""
+
+    ref: Annotated[_Name, Meta(description="How relations of this call name it")] | None = None
+    id: _Name | None = None
+    type: _Name | None = None
+    attributes: dict[str, Any] | None = None
+    lineage_id: Annotated[_Name | None, _Unlisted] = None
+    kind: Annotated[_Name | None, _Unlisted] = None
+    metadata: Annotated[dict[str, Any] | None, _Unlisted] = None
+
+
+class SubgraphEdge(EdgeSpec, kw_only=True):
+    """A relation of a subgraph."""
+
+    source: Annotated[_Name, Meta(description="A ref of this call, or an id that exists")] | None = field(
+        name="from", default=None
+    )
+    target: Annotated[_Name, Meta(description="Likewise")] | None = field(name="to", default=None)
+    relation_type: _Name | None = None
+    attributes: dict[str, Any] | None = None
+    from_ref: Annotated[_Name | None, _Unlisted] = None
+    from_lineage: Annotated[_Name | None, _Unlisted] = None
+    to_ref: Annotated[_Name | None, _Unlisted] = None
+    to_lineage: Annotated[_Name | None, _Unlisted] = None
+    to_graph: Annotated[_Name | None, _Unlisted] = None
+    kind: Annotated[_Name | None, _Unlisted] = None
+    metadata: Annotated[dict[str, Any] | None, _Unlisted] = None
+
+
 class PutSubgraph(Arguments, kw_only=True):
     """Nodes, then edges, each written by itself."""
 
-    nodes: Annotated[list[NodeSpec], Meta(description=f"Whole versions, at most {MAX_SUBGRAPH_NODES}")] = field(
-        default_factory=list[NodeSpec]
+    nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {MAX_SUBGRAPH_NODES}")] = field(
+        default_factory=list[SubgraphNode]
     )
-    edges: Annotated[
-        list[EdgeSpec],
-        Meta(
-            description=f"At most {MAX_SUBGRAPH_EDGES}; each end is from_ref/to_ref, a ref of this call, or "
-            "from_lineage/to_lineage, an id that exists"
-        ),
-    ] = field(default_factory=list[EdgeSpec])
+    edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {MAX_SUBGRAPH_EDGES}")] = field(
+        default_factory=list[SubgraphEdge]
+    )
+
+
+def subgraph(given: PutSubgraph) -> PutSubgraphRequest:
+    """The request that the arguments make, in the contract's own names."""
+    refs = {node.ref for node in given.nodes if node.ref}
+    return PutSubgraphRequest(
+        nodes=[_spec(NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)}) for node in given.nodes],
+        edges=[_spec(EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge)) for edge in given.edges],
+    )
+
+
+def _named(kind: str | None, given: SubgraphNode | SubgraphEdge) -> dict[str, Any]:
+    return {"kind": kind, "metadata": given.attributes}
+
+
+def _ends(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> dict[str, Any]:
+    ends = (("from", edge.source), ("to", edge.target))
+    return {f"{side}_ref" if end in refs else f"{side}_lineage": end for side, end in ends}
+
+
+def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
+    """Fields under the contract's names, from those; where both names of one are used, the contract's counts."""
+    values = {name: getattr(given, name) for name in kind.__struct_fields__}
+    return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
 
 
 @with_fields_of(RetireRequest)
@@ -285,12 +380,39 @@ class RetireRelation(DeleteRelation, kw_only=True):
     created_by: _Author = UNSET
 
 
-class EntityHistory(Arguments, kw_only=True):
-    """The entity whose states are asked for, and a page of them."""
+class Retire(Arguments, kw_only=True):
+    """An entity by its id, or a relation by its ends and type, and until when it was true."""
+
+    id: Annotated[_Label, Meta(description="Of an entity")] | UnsetType = UNSET
+    source: Annotated[_Label, Meta(description="Or of a relation: its start")] | UnsetType = field(
+        name="from", default=UNSET
+    )
+    target: _Label | UnsetType = field(name="to", default=UNSET)
+    relation_type: _Label | UnsetType = UNSET
+    valid_to: _End = UNSET
+    created_by: _Author = UNSET
+
+
+def end_of(given: Retire) -> RetireEntity | RetireRelation:
+    """What is to end: an entity or a relation. Raises InvalidInput for neither, and for both."""
+    edge = (given.source, given.target, given.relation_type)
+    if given.id and not any(edge):
+        return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
+    source, target, relation_type = edge
+    if given.id or not (source and target and relation_type):
+        message = "give either the id of an entity, or from, to and relation_type of a relation"
+        raise InvalidInput(f"id: {message}", (FieldError("id", message),))
+    named = {"source": source, "target": target, "relation_type": relation_type}
+    return RetireRelation(**named, valid_to=given.valid_to, created_by=given.created_by)
+
+
+class EntityHistory(Detailed, kw_only=True):
+    """The entity whose states are asked for, and a page of them, or the version to go back to."""
 
     id: _Id
     limit: Annotated[int, Meta(ge=1, le=MAX_STATES, description="Most states")] = 20
     before: Annotated[_Version, Meta(description="The next_before of the page before")] | UnsetType = UNSET
+    revert_to: Annotated[_Version, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
 
 
 @with_fields_of(RevertRequest)
@@ -311,6 +433,8 @@ class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class DescribeStore(Arguments, kw_only=True):
     """The store to describe."""
 
+    tags_prefix: Annotated[_Name, Meta(description="Only tags that begin so, up to 100")] = ""
+
 
 class DescribeSchema(Arguments, kw_only=True):
     """The store whose types and tags are asked for."""
@@ -324,12 +448,12 @@ class ListTags(Arguments, kw_only=True):
 
 
 @with_fields_of(CypherRequest, "mode")
-class QueryCypher(Arguments, kw_only=True):
+class QueryCypher(Detailed, kw_only=True):
     """One Cypher statement that reads."""
 
-    query: Annotated[str, Meta(min_length=1, description="(:Entity)-[:RELATES_TO]->(:Entity); one statement")]
+    query: _Query
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
-    timeout_ms: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, _Unlisted] = UNSET
     max_rows: Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS)] = 100
 
 
@@ -338,31 +462,6 @@ class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     index: Annotated[str, Meta(description="Name of the store")]
     confirm: Annotated[str, Meta(description="The name of the store again")] = ""
-
-
-_More = Annotated[str | UnsetType, Meta(description="What was left out or shortened, and how to get it")]
-
-
-def with_more(answer: type[S], name: str, doc: str) -> type[S]:
-    """An answer of the REST interface with a word on what was left out for its size, under a name and words for it."""
-    return _made(name, answer, doc, [("more", _More, UNSET)])
-
-
-class Entity(NodeAnswer, kw_only=True):
-    """One node with its edges."""
-
-    content_length: Annotated[int, Meta(description="Of the whole content, in characters")]
-    more: _More = UNSET
-
-
-class Put(msgspec.Struct, kw_only=True):
-    """The node as it is now. ``ok`` is false where it was kept beside other versions: see its ``conflicts``."""
-
-    ok: bool
-    node: Node
-    created: bool
-    sequence: int
-    more: _More = UNSET
 
 
 class Example(msgspec.Struct, kw_only=True):
@@ -389,4 +488,8 @@ class Description(msgspec.Struct, kw_only=True):
     sequence: Annotated[int, Meta(description="The number of its last commit")]
     types: Annotated[list[TypeDescription], Meta(description="The most frequent first, at most 100")]
     relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
+    tags: Annotated[list[TagFreq], Meta(description="The most frequent first, at most 100")]
     indexes_behind: Annotated[int, Meta(description="Commits that search has not seen yet")]
+    conflict_policy: str
+    description: str
+    allowed_kinds: Annotated[list[str], Meta(description="Types that may be written; none: all")]

@@ -18,7 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
 from kgserve.access.caller import Caller
-from kgserve.mcp.calls import Calls, Threads
+from kgserve.mcp.calls import Calls, Threads, check_wishes, wished
 from kgserve.mcp.notifications import Notifications
 from kgserve.mcp.resources import INSTRUCTIONS, Resources, get_prompt, list_prompts
 from kgserve.ops.graph import Graphs
@@ -91,6 +91,11 @@ class Served:
         if caller.key_id is None:
             return None
         return AuthenticatedUser(AccessToken(token="", client_id=caller.key_id, scopes=[]))
+
+    @staticmethod
+    def check(scope: Any) -> None:
+        """Raises InvalidInput when a connection asks for tools, or a form of answers, that there are not."""
+        check_wishes(wished(scope))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

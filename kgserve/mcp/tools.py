@@ -1,17 +1,20 @@
-"""The tools: of each its name, what is said of it, what it takes and answers, and how it runs."""
+"""The tools: of each its name, what is said of it, what it takes, and how it runs; and the sets that are listed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from kgserve.access.caller import Role
+from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import present, schemas
-from kgserve.mcp.schemas import Description, Example, TypeDescription, as_request, with_more
+from kgserve.mcp.schemas import Description, Example, TypeDescription, as_request
+from kgserve.mcp.values import shortened
 from kgserve.model import answers, queries, requests, versioned
 from kgserve.model import stores as store_answers
 from kgserve.ops import cypher, history, reading, search, stores, versions, writing
@@ -22,45 +25,71 @@ G = TypeVar("G", bound=msgspec.Struct)
 _TYPES_WITH_EXAMPLES = 20
 _EXAMPLES = 3
 _TEASER = 60
+_RELATIONS = 100
+_OF_A_VARIANT = 20
 
 
 class Tool(NamedTuple, Generic[G]):
     """A tool; ``run`` gets the store and the checked arguments, and may block.
 
     ``doing`` is what progress reports say while it runs.
+    ``effect``: "writes" changes what is sent, "overwrites" empties what is not sent, too.
     ``administers``: it needs the role of an administrator, whatever its effect. ``runs_statement``: a statement
-    of the caller's, which may take long.
+    of the caller's, which may take long. ``writes_with``: the argument with which a tool that reads writes.
+    ``without_store``: it answers without one, too. ``nothing``: its values for a default store that is not there yet;
+    None: that is an error.
     """
 
     name: str
     title: str
     description: str
     arguments: type[G]
-    answer: type[msgspec.Struct]
     doing: str
     run: Callable[[Graph, G], msgspec.Struct | Future[Any]]
-    effect: Literal["reads", "writes", "deletes"] = "reads"
+    effect: Literal["reads", "writes", "overwrites", "deletes"] = "reads"
     administers: bool = False
     runs_statement: bool = False
+    writes_with: str = ""
+    without_store: bool = False
+    nothing: Mapping[str, Any] | None = None
 
-    @property
-    def role(self) -> Role:
-        """What a key needs for it."""
+    def role(self, arguments: Mapping[str, Any] | None) -> Role:
+        """What a key needs for a call of it."""
         if self.administers:
             return "admin"
-        return "read" if self.effect == "reads" else "write"
+        return "read" if self.effect == "reads" and not self.writes(arguments) else "write"
+
+    def writes(self, arguments: Mapping[str, Any] | None) -> bool:
+        """Whether a call of it may change the store."""
+        return self.effect != "reads" or bool(self.writes_with and (arguments or {}).get(self.writes_with))
 
 
 def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at):
         raise InvalidInput("version: goes with neither as_of nor valid_at; leave them out")
-    return as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
+    sides = {"outgoing": reading.outgoing, "incoming": reading.incoming}
+    if given.direction != "both":
+        [other] = sides.keys() - {given.direction}
+        found = replace(found, **{other: []})
+    if not given.relations_offset or given.version:
+        return found
+    wanted = as_request(queries.EdgesRequest, given)
+    wanted.offset, wanted.limit = given.relations_offset, _RELATIONS
+    pages = {
+        name: as_struct(read(graph, wanted), versioned.EdgeList)
+        for name, read in sides.items()
+        if given.direction in (name, "both")
+    }
+    truncated = any(page.next_offset is not None for page in pages.values())
+    edges = {name: page.edges for name, page in pages.items()}
+    return replace(found, **edges, edges_truncated=truncated)
 
 
 def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedPage:
     found = _page(graph, given, given.limit)
     # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
-    while (fitting := present.fitting(found.nodes)) < len(found.nodes):
+    while (fitting := present.fitting(found.nodes, detail=given.detail)) < len(found.nodes):
         found = _page(graph, given, fitting)
     return found
 
@@ -82,15 +111,51 @@ def _list_relations(graph: Graph, given: schemas.ListRelations) -> versioned.Edg
     return as_struct(found, versioned.EdgeList)
 
 
+def _search(graph: Graph, given: schemas.Search) -> answers.SearchAnswer | answers.BatchSearchAnswer:
+    if bool(given.query) == bool(given.queries):
+        message = "give what to look for as query, or several wordings of it as queries"
+        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+    if given.query:
+        return search.search(graph, as_request(requests.SearchRequest, given))
+    if given.mode == "graph":
+        raise InvalidInput("mode: graph takes one query; give it as query")
+    same = _variant(given)
+    asked = as_request(requests.BatchSearchRequest, given)
+    asked.queries = [convert({**same, "query": each}, requests.SearchVariant) for each in given.queries or ()]
+    return search.search_batch(graph, asked)
+
+
+def _variant(given: schemas.Search) -> dict[str, Any]:
+    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "id_prefix")}
+    return {"limit": _OF_A_VARIANT} | {name: value for name, value in values.items() if value}
+
+
+def _retire(graph: Graph, given: schemas.Retire) -> Future[versioned.RetireAnswer]:
+    named = schemas.end_of(given)
+    if isinstance(named, schemas.RetireEntity):
+        return writing.retire_node(graph, as_request(queries.RetireNode, named))
+    return writing.retire_edge(graph, as_request(versioned.RetireEdgeRequest, named))
+
+
+def _history(graph: Graph, given: schemas.EntityHistory) -> Any:
+    if not given.revert_to:
+        return history.node_history(graph, as_request(queries.HistoryRequest, given))
+    return history.revert(graph, queries.RevertNode(node_id=given.id, version=given.revert_to))
+
+
 def _list_stores(graph: Graph, given: schemas.ListStores) -> store_answers.StoreList:
     listed = stores.list_stores(graph.graphs)
     page = listed.stores[given.offset : given.offset + given.limit]
     return store_answers.StoreList(stores=page, count=listed.count)
 
 
-def describe(graph: Graph) -> Description:
+def _describe(graph: Graph, given: schemas.DescribeStore) -> Description | store_answers.StoreList:
+    return describe(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
+
+
+def describe(graph: Graph, tags_prefix: str = "") -> Description:
     """What a store holds, from counts that are kept and pages of the catalog. Raises NotFound."""
-    held = stores.stats(graph)
+    held, settings = stores.stats(graph), stores.store_settings(graph)
     types = [
         TypeDescription(
             type=type_,
@@ -106,13 +171,17 @@ def describe(graph: Graph) -> Description:
         sequence=held.sequence,
         types=types,
         relation_types=held.relation_types,
+        tags=reading.list_tags(graph, queries.TagsQuery(prefix=tags_prefix)).tags,
         indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
+        conflict_policy=settings.conflict_policy,
+        description=settings.name,
+        allowed_kinds=settings.kind_whitelist,
     )
 
 
 def _examples(graph: Graph, type_: str) -> list[Example]:
     page = reading.list_nodes(graph, queries.NodesQuery(type=[type_], limit=_EXAMPLES))
-    return [Example(id=node.id, content=present.shortened(node.content or "", _TEASER)) for node in page.nodes]
+    return [Example(id=node.id, content=shortened(node.content or "", _TEASER)) for node in page.nodes]
 
 
 def _drop_store(graph: Graph, given: schemas.DropStore) -> store_answers.DropAnswer:
@@ -122,27 +191,100 @@ def _drop_store(graph: Graph, given: schemas.DropStore) -> store_answers.DropAns
     return stores.drop_store(graph.graphs.graph(given.index), as_request(queries.DropQuery, given))
 
 
+_FOUND: dict[str, Any] = {"hits": []}
+_LISTED: dict[str, Any] = {"nodes": []}
+_WALKED: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
+_CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
+_ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
+_DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
+
 _ALL: tuple[Tool[Any], ...] = (
+    Tool(
+        "get_context",
+        "Get text about a question",
+        "Call this first, when something may be known already: the entities that fit a question best and their "
+        "relations, as text of at most `budget` tokens with ids to cite.",
+        schemas.Context,
+        "gathering context",
+        lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
+        nothing=_CONTEXT,
+    ),
+    Tool(
+        "search_knowledge",
+        "Search",
+        "Find entities by words, meaning and what they are related to, best first. It sees what you wrote before.",
+        schemas.Search,
+        "searching",
+        _search,
+        nothing=_FOUND,
+    ),
+    Tool(
+        "get_entity",
+        "Read one entity",
+        "One entity whole, with attributes and relations: as it is, as of a moment, or in one of its versions.",
+        schemas.GetEntity,
+        "reading the entity",
+        _get_entity,
+        nothing={"node": None},
+    ),
+    Tool(
+        "traverse_knowledge_graph",
+        "Walk the graph from an entity",
+        "Follow relations from an entity, up to `depth` hops: the entities reached, nearest first, and the relations "
+        "between them.",
+        schemas.Traverse,
+        "walking the graph",
+        lambda graph, given: as_struct(
+            reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
+        ),
+        nothing=_WALKED,
+    ),
     Tool(
         "inject_knowledge_graph",
         "Record nodes and edges",
-        "Create or update entities and the relations between them, all or nothing. Sending the same again changes "
-        "nothing; a field that is left out keeps its value, and former values stay in entity_history. The store is "
-        "made when it does not exist. Edges whose ends exist neither in the store nor in `nodes` are skipped and "
-        "listed.",
+        "Create or update entities and relations, all or nothing; makes the store if need be. What is left out keeps "
+        "its value, and sending the same again changes nothing. Edges without both ends are skipped and listed.",
         schemas.Inject,
-        answers.InjectAnswer,
         "writing the batch",
         lambda graph, given: writing.inject(graph, as_request(requests.InjectRequest, given)),
         "writes",
     ),
     Tool(
+        "list_entities",
+        "List entities",
+        "Entities of any of `types` and with all of `tags`, by id, page by page.",
+        schemas.ListEntities,
+        "listing entities",
+        _list_entities,
+        nothing=_LISTED,
+    ),
+    Tool(
+        "describe_store",
+        "Describe a store",
+        "What a store holds: types with examples, relation types and tags with counts. Read it before writing and use "
+        "the same words. Without a store: the stores there are.",
+        schemas.DescribeStore,
+        "describing the store",
+        _describe,
+        without_store=True,
+        nothing=_DESCRIBED,
+    ),
+    Tool(
+        "query_cypher",
+        "Query with Cypher",
+        "One Cypher statement that reads: (:Entity {id, type, content, attributes}), [:RELATES_TO {relation_type, "
+        "weight, attributes}]; attributes are JSON text.",
+        schemas.QueryCypher,
+        "running the query",
+        lambda graph, given: cypher.run(graph, as_request(requests.CypherRequest, given)),
+        runs_statement=True,
+        nothing=_ROWS,
+    ),
+    Tool(
         "delete_graph_entity",
         "Delete an entity",
-        "Remove one entity and all its relations. One that does not exist is fine. For what was true and is no longer "
-        "there is retire_entity.",
+        "Remove what was never true, with all its relations. What was true and ended: set its valid_to.",
         schemas.DeleteEntity,
-        answers.DeleteNodeAnswer,
         "deleting the entity",
         lambda graph, given: writing.delete_node(graph, as_request(queries.NodeId, given)),
         "deletes",
@@ -150,183 +292,61 @@ _ALL: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_relation",
         "Delete a relation",
-        "Remove one relation, named by both ends and its type; others between the same entities stay. For what was "
-        "true and is no longer there is retire_relation.",
+        "Remove one relation, named by its ends and type.",
         schemas.DeleteRelation,
-        answers.DeleteEdgeAnswer,
         "deleting the relation",
         lambda graph, given: writing.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
         "deletes",
     ),
     Tool(
-        "traverse_knowledge_graph",
-        "Walk the graph from an entity",
-        "Follow relations from one entity up to `depth` hops, outgoing ones unless `direction` says otherwise. Answers "
-        "with the entities reached, nearest first, and the relations between them, as of any moment.",
-        schemas.Traverse,
-        with_more(answers.TraverseAnswer, "Walked", "The nodes reached, nearest first, and the edges between them."),
-        "walking the graph",
-        lambda graph, given: as_struct(
-            reading.traverse(graph, as_request(requests.TraverseRequest, given)), answers.TraverseAnswer
-        ),
-    ),
-    Tool(
-        "get_entity",
-        "Read one entity",
-        "One entity with its whole content, its attributes and its relations in both directions: as it is, as of a "
-        "moment, or in one of its versions, which comes without relations.",
-        schemas.GetEntity,
-        schemas.Entity,
-        "reading the entity",
-        _get_entity,
-    ),
-    Tool(
-        "list_entities",
-        "List entities",
-        "Entities in the order of their ids, of any of `types` and with all of `tags`, page by page. To find by words "
-        "or meaning use search_knowledge.",
-        schemas.ListEntities,
-        with_more(
-            answers.ListedPage,
-            "Entities",
-            "A page of entities in the order of their ids; ``next_cursor`` is null on the last one.",
-        ),
-        "listing entities",
-        _list_entities,
-    ),
-    Tool(
-        "list_relations",
-        "List the relations of an entity",
-        "Relations that start or end at one entity, page by page: by ordinal, those without one last, then by age.",
-        schemas.ListRelations,
-        with_more(
-            versioned.EdgeList,
-            "Relations",
-            "A page of relations by ordinal, those without one last, then by age; ``next_offset`` is null on the last "
-            "one.",
-        ),
-        "listing relations",
-        _list_relations,
-    ),
-    Tool(
         "put_node",
         "Write a version of an entity",
-        "Write one entity whole, as its next version: what is left out becomes empty (inject_knowledge_graph keeps "
-        "it). With based_on_version, the version that you read, nobody's later change is overwritten unseen in a "
-        "store whose conflict policy is manual: both versions are then kept, and the error says how to settle it.",
+        "Write one entity whole, as its next version: what is left out becomes empty, and the answer says what did. "
+        "With based_on_version, the version that you read, a later change of others is never overwritten unseen: the "
+        "answer names it, or, where the store's conflict policy is manual, both are kept and it says how to settle it.",
         schemas.PutNode,
-        schemas.Put,
         "writing the entity",
         lambda graph, given: versions.put_node(graph, as_request(versioned.PutNodeRequest, given)),
-        "writes",
+        "overwrites",
     ),
     Tool(
         "put_subgraph",
         "Write entities and relations, each by itself",
-        "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Best "
-        "effort: one result for each, in order, and what is wrong with one is said of that one. All or nothing is "
-        "inject_knowledge_graph.",
+        "Write versions of up to 50 entities, then up to 100 relations, which may name new entities by `ref`. Each by "
+        "itself: one result for each, in order. All or nothing is inject_knowledge_graph.",
         schemas.PutSubgraph,
-        with_more(
-            versioned.PutSubgraphAnswer, "SubgraphPut", "One result for each node and each edge, in the order sent."
-        ),
         "writing the subgraph",
-        lambda graph, given: versions.put_subgraph(graph, as_request(versioned.PutSubgraphRequest, given)),
-        "writes",
+        lambda graph, given: versions.put_subgraph(graph, schemas.subgraph(given)),
+        "overwrites",
     ),
     Tool(
-        "retire_entity",
-        "Say until when an entity was true",
-        "For what was true and is no longer: sets valid_to instead of deleting. It stays, and so do its relations; "
-        "reads with valid_at go by it.",
-        schemas.RetireEntity,
-        versioned.RetireAnswer,
-        "retiring the entity",
-        lambda graph, given: writing.retire_node(graph, as_request(queries.RetireNode, given)),
-        "writes",
-    ),
-    Tool(
-        "retire_relation",
-        "Say until when a relation was true",
-        "For what was true and is no longer: sets valid_to instead of deleting. Reads with valid_at go by it.",
-        schemas.RetireRelation,
-        versioned.RetireAnswer,
-        "retiring the relation",
-        lambda graph, given: writing.retire_edge(graph, as_request(versioned.RetireEdgeRequest, given)),
+        "retire",
+        "Say until when something was true",
+        "For what was true and is no longer: gives an entity (`id`) or a relation (`from`, `to`, `relation_type`) its "
+        "valid_to. It stays; reads with valid_at go by it.",
+        schemas.Retire,
+        "retiring",
+        _retire,
         "writes",
     ),
     Tool(
         "entity_history",
         "Read the history of an entity",
-        "The states of one entity, newest first, deleted or not: when each was recorded, by whom, and what it changed. "
-        "get_entity with `version` gives one whole.",
+        "The states of an entity, newest first, deleted or not: when, by whom, what changed. With `revert_to` it is "
+        "written as it was in that version, as a new one; relations stay.",
         schemas.EntityHistory,
-        with_more(
-            answers.NodeHistory,
-            "History",
-            "States, newest first, each with what it changed; ``next_before`` is null on the last page.",
-        ),
         "reading the history",
-        lambda graph, given: history.node_history(graph, as_request(queries.HistoryRequest, given)),
-    ),
-    Tool(
-        "revert_entity",
-        "Go back to a version of an entity",
-        "Write an entity as it was in a former version, as a new version; one that was deleted comes back. Relations "
-        "stay as they are.",
-        schemas.RevertEntity,
-        answers.InjectAnswer,
-        "going back to a version",
-        lambda graph, given: history.revert(graph, as_request(queries.RevertNode, given)),
-        "writes",
-    ),
-    Tool(
-        "search_knowledge",
-        "Search",
-        "Find entities by words, by meaning, and by what they are related to. Best first, with scores.",
-        schemas.Search,
-        with_more(answers.SearchAnswer, "Found", "Hits, best first."),
-        "searching",
-        lambda graph, given: search.search(graph, as_request(requests.SearchRequest, given)),
-    ),
-    Tool(
-        "search_batch",
-        "Search in several ways at once",
-        "Ask the same in up to eight ways; the answers are joined into one ranking. Better than one search when it is "
-        "not known how things were worded.",
-        schemas.SearchBatch,
-        with_more(answers.BatchSearchAnswer, "BatchFound", "The hits of all variants, joined, best first."),
-        "searching",
-        lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),
-    ),
-    Tool(
-        "get_context",
-        "Get text about a question",
-        "The entities that fit a question best and the relations between them, as text of at most `budget` tokens, "
-        "with ids to cite. What to call first when something may be known already.",
-        schemas.Context,
-        answers.ContextAnswer,
-        "gathering context",
-        lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
+        _history,
+        writes_with="revert_to",
     ),
     Tool(
         "list_stores",
         "List the stores",
         "All stores with their counts.",
         schemas.ListStores,
-        with_more(store_answers.StoreList, "Stores", "A page of the stores by name; ``count`` is that of all."),
         "listing the stores",
         _list_stores,
-    ),
-    Tool(
-        "describe_store",
-        "Describe a store",
-        "What a store holds: types of entities with counts and examples, and relation types with counts. Read it "
-        "before you write, so that the same things keep getting the same types and relation types.",
-        schemas.DescribeStore,
-        Description,
-        "describing the store",
-        lambda graph, _: describe(graph),
+        without_store=True,
     ),
     Tool(
         "drop_store",
@@ -334,19 +354,61 @@ _ALL: tuple[Tool[Any], ...] = (
         "Remove a store with everything in it, for good. `confirm` must repeat its name. Only when the user has asked "
         "for just this.",
         schemas.DropStore,
-        store_answers.DropAnswer,
         "dropping the store",
         _drop_store,
         "deletes",
         administers=True,
+        without_store=True,
+    ),
+    Tool(
+        "list_relations",
+        "List the relations of an entity",
+        "Relations that start or end at one entity, page by page: by ordinal, those without one last, then by age.",
+        schemas.ListRelations,
+        "listing relations",
+        _list_relations,
+    ),
+    Tool(
+        "search_batch",
+        "Search in several ways at once",
+        "Ask the same in up to eight ways, each with its own filters; the answers are joined into one ranking.",
+        schemas.SearchBatch,
+        "searching",
+        lambda graph, given: search.search_batch(graph, as_request(requests.BatchSearchRequest, given)),
+        nothing=_FOUND,
+    ),
+    Tool(
+        "retire_entity",
+        "Say until when an entity was true",
+        "For what was true and is no longer: sets valid_to instead of deleting. It stays, and so do its relations.",
+        schemas.RetireEntity,
+        "retiring the entity",
+        lambda graph, given: writing.retire_node(graph, as_request(queries.RetireNode, given)),
+        "writes",
+    ),
+    Tool(
+        "retire_relation",
+        "Say until when a relation was true",
+        "For what was true and is no longer: sets valid_to instead of deleting.",
+        schemas.RetireRelation,
+        "retiring the relation",
+        lambda graph, given: writing.retire_edge(graph, as_request(versioned.RetireEdgeRequest, given)),
+        "writes",
+    ),
+    Tool(
+        "revert_entity",
+        "Go back to a version of an entity",
+        "Write an entity as it was in a former version, as a new one; one that was deleted comes back. Relations stay.",
+        schemas.RevertEntity,
+        "going back to a version",
+        lambda graph, given: history.revert(graph, as_request(queries.RevertNode, given)),
+        "writes",
     ),
     Tool(
         "describe_schema",
         "Describe the types and tags of a store",
-        "Which types and tags a store uses, with counts and examples: the 100 most frequent of each, and tags of the "
-        "form prefix:value by prefix. Read it before you write, so that you use the words that are there.",
+        "The 100 most frequent types and tags with counts and examples, and tags of the form prefix:value by prefix.",
         schemas.DescribeSchema,
-        with_more(answers.SchemaDescription, "Schema", "The types and tags in use, the most frequent first."),
         "describing the schema",
         lambda graph, _: reading.describe_schema(graph),
     ),
@@ -355,21 +417,44 @@ _ALL: tuple[Tool[Any], ...] = (
         "List tags",
         "The tags that start with `prefix`, or all, with the number of nodes that have each: the most frequent first.",
         schemas.ListTags,
-        with_more(answers.TagList, "Tags", "Tags, the most frequent first."),
         "listing tags",
         lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
-    ),
-    Tool(
-        "query_cypher",
-        "Query with Cypher",
-        "Run one Cypher statement that reads. Entities are (:Entity {id, type, content, attributes}), relations "
-        "[:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text. Pass values as params.",
-        schemas.QueryCypher,
-        with_more(answers.CypherAnswer, "Rows", "The rows of a statement."),
-        "running the query",
-        lambda graph, given: cypher.run(graph, as_request(requests.CypherRequest, given)),
-        runs_statement=True,
     ),
 )
 
 TOOLS: dict[str, Tool[Any]] = {tool.name: tool for tool in _ALL}
+
+TOOLSETS: dict[str, tuple[str, ...]] = {
+    "graph": (
+        "get_context",
+        "search_knowledge",
+        "get_entity",
+        "traverse_knowledge_graph",
+        "inject_knowledge_graph",
+        "list_entities",
+        "describe_store",
+        "query_cypher",
+        "delete_graph_entity",
+        "delete_graph_relation",
+    ),
+    "time": ("put_node", "put_subgraph", "retire", "entity_history"),
+    "all": tuple(TOOLS),
+}
+"""What is listed when it is asked for. Whatever is not listed can be called all the same."""
+
+DEFAULT_TOOLSET = "graph"
+
+
+def chosen(asked: str) -> Sequence[Tool[Any]]:
+    """The tools of sets and names with commas between, in the order of the table.
+
+    Raises InvalidInput for what is neither.
+    """
+    names: set[str] = set()
+    for name in filter(None, map(str.strip, asked.split(","))):
+        if name not in TOOLSETS and name not in TOOLS:
+            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
+            message = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
+            raise InvalidInput(f"tools: {message}", (FieldError("tools", message),))
+        names.update(TOOLSETS.get(name, (name,)))
+    return [tool for tool in TOOLS.values() if tool.name in (names or TOOLSETS[DEFAULT_TOOLSET])]

@@ -51,7 +51,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, kw_only=True):
     """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
 
-    ``rows`` are the nodes and edges that it named, as they are afterwards, if the batch wants to be told.
+    If the batch wants to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and
+    ``before`` those that it changed, as they were.
     """
 
     nodes_created: int = 0
@@ -68,6 +69,7 @@ class Report(msgspec.Struct, kw_only=True):
     rejected_count: int = 0
     sequence: int = 0
     rows: list[NodeRow | EdgeRow] = []
+    before: list[NodeRow | EdgeRow] = []
 
 
 class Workspace:
@@ -321,7 +323,7 @@ def plan(
         draft.put_edge(edge, touch=batch.touch)
     change = draft.change_set(state)
     if batch.told:
-        draft.report.rows = _named(batch, workspace)
+        draft.report.rows, draft.report.before = _named(batch, workspace), draft.removed
     return change, draft.finish_report(change.sequence if change else state.sequence)
 
 

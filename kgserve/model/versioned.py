@@ -81,13 +81,24 @@ class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     edges: Annotated[list[EdgeSpec], msgspec.Meta(description=f"At most {MAX_SUBGRAPH_EDGES}")] | None = None
 
 
+_Replaced = Annotated[
+    int, msgspec.Meta(description="The version that this put replaced, where it is not the one that it was based on")
+]
+_Cleared = Annotated[list[str], msgspec.Meta(description="Fields that were left out, and so are empty now")]
+
+
 class PutNodeAnswer(msgspec.Struct, kw_only=True):
-    """The node as it is now. A put that changes nothing makes no version."""
+    """The node as it is now. A put that changes nothing makes no version.
+
+    What comes after ``sequence`` is absent where there is nothing to tell.
+    """
 
     ok: Literal[True] = True
     node: Node
     created: bool
     sequence: int
+    replaced_version: _Replaced | msgspec.UnsetType = msgspec.UNSET
+    cleared: _Cleared | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -98,6 +109,8 @@ class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     lineage_id: str | None = None
     version: int | None = None
     error: str | None = None
+    replaced_version: _Replaced | msgspec.UnsetType = msgspec.UNSET
+    cleared: _Cleared | msgspec.UnsetType = msgspec.UNSET
 
 
 class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -407,6 +407,19 @@ def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool)
         raise Unavailable(f"the indexes have not seen sequence {sequence} yet, only {seen}", retry_after=2)
 
 
+def wait_for(graph: Graph, sequence: int, seconds: float) -> None:
+    """Give the indexes some time to see a commit. Whether they have is not said. Raises NotFound."""
+    if graph.graphs.indexer is not None:
+        with graph.lease() as store:
+            graph.graphs.indexer.of(store).wait(min(sequence, store.state.sequence), seconds)
+
+
+def behind(graph: Graph, seen: int) -> int:
+    """How many commits came after the one that the indexes have seen. Raises NotFound."""
+    with graph.lease() as store:
+        return max(store.state.sequence - seen, 0)
+
+
 class Finder:
     """One search of one store."""
 

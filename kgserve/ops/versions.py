@@ -39,8 +39,9 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     """Without an id a new node; with one the node's next version, which holds what is sent and nothing else.
 
     `based_on_version` is the version that the writer had seen. When the node has moved on from there, the store's
-    `conflict_policy` decides: with `lww` the new version counts; with `manual` both are kept, and the answer is 409
-    with the node as written and its `conflicts`. A put based on any of the heads, or on none, settles it.
+    `conflict_policy` decides: with `lww` the new version counts, and `replaced_version` says which one it replaced;
+    with `manual` both are kept, and the answer is 409 with the node as written and its `conflicts`. A put based on any
+    of the heads, or on none, settles it.
 
     Raises ConflictManual, with the node as written, when it is kept beside other heads, and KindNotAllowed. It is never
     repeated.
@@ -58,7 +59,8 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
                 f"beside {_listed(conflicts(row))}; put a version that is based on any of them to settle it",
                 node,
             )
-        return PutNodeAnswer(node=node, created=report.nodes_created > 0, sequence=report.sequence)
+        made = PutNodeAnswer(node=node, created=report.nodes_created > 0, sequence=report.sequence)
+        return msgspec.structs.replace(made, **_lost(put, report))
 
     return graph.submit(node_batch(put), answer, create=True)
 
@@ -99,6 +101,28 @@ def written(report: Report) -> NodeRow:
 def went_beside(put: NodePut, report: Report) -> bool:
     """Whether it was kept beside other heads."""
     return put.based_on is not None and report.nodes_updated > 0 and conflicts(written(report)) != ()
+
+
+def _lost(put: NodePut, report: Report) -> dict[str, Any]:
+    """What a put has taken away: the version that its writer had not seen, and fields that were left out."""
+    if not (report.before and report.nodes_updated):
+        return {}
+    old, row, found = report.before[0], written(report), dict[str, Any]()
+    if not isinstance(old, NodeRow):
+        return {}
+    if put.based_on is not None and put.based_on not in (old.version, *conflicts(old)):
+        found["replaced_version"] = old.version
+    had, has = _said(old), _said(row)
+    if cleared := [name for name in had if name not in has]:
+        found["cleared"] = cleared
+    return found
+
+
+def _said(row: NodeRow) -> list[str]:
+    """The names of the fields of a node that hold something."""
+    shown = render.node(row)
+    fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
+    return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
 
 def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
@@ -180,7 +204,9 @@ def _node_result(spec: NodeSpec, queued: _Queued) -> NodeResult:
     error = None
     if went_beside(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
-    return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=report.nodes_created > 0, error=error)
+    lost = {} if error else _lost(put, report)
+    created = report.nodes_created > 0
+    return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
 def _put_edges(store: Store, specs: list[EdgeSpec], refs: Mapping[str, str], name: str) -> list[EdgeResult]:

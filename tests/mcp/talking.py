@@ -27,11 +27,11 @@ _ids = count(1)
 _lines: dict[tuple[str, Mode], Line] = {}
 
 
-def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]]) -> T:
+def talk(url: str, mode: Mode, conversation: Callable[[Client], Awaitable[T]], tools: str = "graph") -> T:
     """What comes of a conversation with the server, whatever it raises included."""
 
     async def run() -> T:
-        async with Client(f"{url}/mcp", mode=mode) as client:
+        async with Client(f"{url}/mcp?tools={tools}", mode=mode) as client:
             assert client.protocol_version == (STATELESS if mode == "auto" else HANDSHAKE)
             return await conversation(client)
 

@@ -17,17 +17,14 @@ def test_types_and_tags_are_told(server: Running, mode: Mode, store: str) -> Non
     found = call(server.url, mode, "describe_schema", index=store)
     assert text_of(found) == (
         f'Schema of "{store}": 3 nodes\n'
-        "\n"
-        "=== Types ===\n"
+        "Types:\n"
         "  note: 2\n"
         '    "first note"\n'
         '    "second"\n'
         "  place: 1\n"
-        "\n"
-        "=== Prefixes of tags ===\n"
+        "Prefixes of tags:\n"
         "  status: 2 (done, open)\n"
-        "\n"
-        "=== Tags ===\n"
+        "Tags:\n"
         '  "red": 2\n'
         '  "status:done": 1\n'
         '  "status:open": 1'

@@ -29,8 +29,8 @@ def wide(server: Running) -> Iterator[str]:
 
 
 def sized(result: CallToolResult) -> dict[str, Any]:
-    assert len(text_of(result)) <= 27_000
-    assert len(msgspec.json.encode(result.structured_content)) <= 55_000
+    assert len(text_of(result)) <= 25_500
+    assert len(msgspec.json.encode(result.structured_content)) <= 25_500
     return result.structured_content
 
 
@@ -58,7 +58,7 @@ def test_a_long_entity_is_read_in_parts(server: Running, wide: str) -> None:
         assert f"content_offset={len(content)}" in part["more"]
         assert f"content_offset={len(content)}" in text_of(answer)
     assert content == "".join(map(str, range(LONG)))[:LONG]
-    assert asked == 3
+    assert asked == 4
 
 
 def test_many_hits_are_paged(server: Running, wide: str) -> None:

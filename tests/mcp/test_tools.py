@@ -11,7 +11,7 @@ from mcp import Client
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
 from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
-from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
+from tests.mcp.talking import BOTH, Mode, Session, Stateless, call, refusal, talk, text_of
 
 NODES = [
     {"id": "req-001", "type": "requirement", "content": "Login via email"},
@@ -22,68 +22,126 @@ EDGES = [
     {"from": "req-001", "to": "feat-jwt", "relation_type": "IMPLEMENTED_BY"},
     {"from": "req-001", "to": "impl-db", "relation_type": "IMPLEMENTED_BY", "weight": 0.5},
 ]
+READS = (True, None)
 EXPECTED = {
     "inject_knowledge_graph": (False, False),
     "delete_graph_entity": (False, True),
     "delete_graph_relation": (False, True),
-    "traverse_knowledge_graph": (True, False),
-    "get_entity": (True, False),
-    "list_entities": (True, False),
-    "list_relations": (True, False),
-    "put_node": (False, False),
-    "put_subgraph": (False, False),
+    "traverse_knowledge_graph": READS,
+    "get_entity": READS,
+    "list_entities": READS,
+    "list_relations": READS,
+    "put_node": (False, True),
+    "put_subgraph": (False, True),
+    "retire": (False, False),
     "retire_entity": (False, False),
     "retire_relation": (False, False),
-    "entity_history": (True, False),
+    "entity_history": (False, False),
     "revert_entity": (False, False),
-    "search_knowledge": (True, False),
-    "search_batch": (True, False),
-    "get_context": (True, False),
-    "list_stores": (True, False),
-    "describe_store": (True, False),
-    "describe_schema": (True, False),
-    "list_tags": (True, False),
-    "query_cypher": (True, False),
+    "search_knowledge": READS,
+    "search_batch": READS,
+    "get_context": READS,
+    "list_stores": READS,
+    "describe_store": READS,
+    "describe_schema": READS,
+    "list_tags": READS,
+    "query_cypher": READS,
     "drop_store": (False, True),
 }
 
 
 NOT_IDEMPOTENT = {"put_node", "put_subgraph", "drop_store"}
+GRAPH = {
+    *("get_context", "search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph"),
+    *("list_entities", "describe_store", "query_cypher", "delete_graph_entity", "delete_graph_relation"),
+}
 
 
 def filled(server: Running, mode: Mode, store: str) -> dict[str, Any]:
     return call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=EDGES).structured_content
 
 
-def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
-    async def listed(client: Client) -> Any:
-        return (await client.list_tools()).tools
+async def listed(client: Client) -> Any:
+    return {tool.name: tool for tool in (await client.list_tools()).tools}
 
-    tools = {tool.name: tool for tool in talk(server.url, mode, listed)}
+
+def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
+    tools = talk(server.url, mode, listed, tools="all")
     assert set(tools) == set(EXPECTED) == IDEMPOTENT | set(WHERE_TO_LOOK)
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
-        assert hints.idempotent_hint == (name not in NOT_IDEMPOTENT), name
-        assert (hints.open_world_hint, hints.title) == (False, tool.title)
+        assert hints.idempotent_hint == (None if hints.read_only_hint else name not in NOT_IDEMPOTENT), name
+        assert hints.open_world_hint is False
+        assert tool.title
         assert tool.description
-        for schema in (tool.input_schema, tool.output_schema):
-            assert schema["type"] == "object", name
-            assert "$ref" not in schema, name
+        assert tool.output_schema is None
+        assert tool.input_schema["type"] == "object", name
     walk = tools["traverse_knowledge_graph"].input_schema
     assert set(walk["properties"]) == {
-        *("index", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at")
+        *("index", "detail", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at")
     }
     assert walk["required"] == ["start_id"]
-    for tool in tools.values():
-        assert all("type" in field for field in tool.input_schema["properties"].values()), tool.name
-        for definition in tool.input_schema.get("$defs", {}).values():
-            assert all("anyOf" not in field for field in definition["properties"].values()), tool.name
-    depth = walk["properties"]["depth"]
-    assert (depth["default"], depth["minimum"], depth["maximum"]) == (2, 1, 10)
+    assert walk["properties"]["depth"]["default"] == 2
     assert walk["properties"]["max_nodes"]["default"] == MAX_TRAVERSED_NODES
+    assert "created_by" not in str(tools["inject_knowledge_graph"].input_schema)
+    assert not {"at_least", "id_prefix"} & set(tools["search_knowledge"].input_schema["properties"])
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
     assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
+
+
+def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: httpx.Client, mode: Mode) -> None:
+    assert set(talk(server.url, mode, listed)) == GRAPH
+    assert set(talk(server.url, mode, listed, tools="time,list_stores")) == {
+        *("put_node", "put_subgraph", "retire", "entity_history", "list_stores")
+    }
+    by_header = Stateless(bare).post("tools/list", {}, kgserve_tools="list_tags").json()
+    assert [tool["name"] for tool in by_header["result"]["tools"]] == ["list_tags"]
+    # What is not listed can be called.
+    assert call(server.url, mode, "list_stores").structured_content["stores"] is not None
+
+
+def test_tools_that_there_are_not_are_refused_when_connecting(bare: httpx.Client) -> None:
+    refused = bare.post("/mcp?tools=graph,tools", json={}, headers={"accept": BOTH})
+    assert refused.status_code == 400
+    assert "'tools' is neither a set of tools nor a tool; there are the sets graph, time, " in refused.json()["detail"]
+    assert bare.post("/mcp?answers=short", json={}, headers={"accept": BOTH}).status_code == 400
+
+
+def test_answers_may_come_as_text_alone(bare: httpx.Client, store: str) -> None:
+    given = {"index": store, "nodes": NODES}
+    result = Stateless(bare).call("inject_knowledge_graph", given, kgserve_answers="text")
+    assert result["content"][0]["text"].startswith("Stored in")
+    assert "structuredContent" not in result
+
+
+def test_a_default_store_that_is_not_there_yet_is_empty(bare: httpx.Client, store: str) -> None:
+    one = Stateless(bare)
+    empty = {
+        "search_knowledge": ({"query": "x"}, "hits"),
+        "get_context": ({"query": "x"}, "ids"),
+        "list_entities": ({}, "nodes"),
+        "traverse_knowledge_graph": ({"start_id": "a"}, "nodes"),
+        "query_cypher": ({"query": "MATCH (e) RETURN e.id"}, "rows"),
+        "describe_store": ({}, "types"),
+    }
+    for name, (given, field) in empty.items():
+        result = one.call(name, given, kgserve_store=store)
+        assert not result["isError"], name
+        values = result["structuredContent"]
+        assert (values[field], values["store"]) == ([], store), name
+        assert "inject_knowledge_graph makes the store" in values["hint"]
+        assert values["hint"] in result["content"][0]["text"]
+    assert one.call("get_entity", {"id": "a"}, kgserve_store=store)["structuredContent"]["node"] is None
+    # Who names one means it.
+    assert one.call("list_entities", {"index": store}, kgserve_store=store)["isError"]
+    assert bare.get(f"/api/memory/{store}").status_code == 404
+
+
+def test_without_a_store_the_stores_are_described(server: Running, mode: Mode, store: str) -> None:
+    filled(server, mode, store)
+    found = call(server.url, mode, "describe_store").structured_content
+    assert {"name": store, "nodes": 3, "edges": 2} in found["stores"]
 
 
 def test_the_documentation_names_every_tool() -> None:
@@ -98,18 +156,31 @@ def test_what_is_injected_can_be_walked(server: Running, mode: Mode, store: str)
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="req-001", depth=3)
     assert text_of(walked) == (
         'Traversal from "req-001" (depth 3) — 3 nodes, 2 edges\n'
-        "\n"
-        "=== Nodes ===\n"
-        '  [*] id="req-001" type="requirement" content="Login via email"\n'
-        '  [ ] id="feat-jwt" type="code" content="JWT handler"\n'
-        '  [ ] id="impl-db" type="code" content="DB session store"\n'
-        "\n"
-        "=== Edges ===\n"
-        '  "req-001" -[IMPLEMENTED_BY]-> "feat-jwt" (weight=1.00)\n'
-        '  "req-001" -[IMPLEMENTED_BY]-> "impl-db" (weight=0.50)'
+        "Nodes:\n"
+        '  * "req-001" (requirement) "Login via email"\n'
+        '  - "feat-jwt" (code) "JWT handler"\n'
+        '  - "impl-db" (code) "DB session store"\n'
+        "Edges:\n"
+        '  "req-001" -[IMPLEMENTED_BY]-> "feat-jwt"\n'
+        '  "req-001" -[IMPLEMENTED_BY]-> "impl-db" weight=0.5\n'
+        f'Store "{store}".'
     )
-    assert [node["id"] for node in walked.structured_content["nodes"]] == ["req-001", "feat-jwt", "impl-db"]
-    assert walked.structured_content["count"] == 3
+    first, *_ = walked.structured_content["nodes"]
+    assert first == {"id": "req-001", "type": "requirement", "content": "Login via email"}
+    assert walked.structured_content["edges"] == EDGES
+    assert (walked.structured_content["count"], walked.structured_content["store"]) == (3, store)
+
+
+def test_details_are_told_when_they_are_asked_for(server: Running, mode: Mode, store: str) -> None:
+    sequence = filled(server, mode, store)["sequence"]
+    asked = {"index": store, "start_id": "req-001", "detail": True}
+    walked = call(server.url, mode, "traverse_knowledge_graph", **asked).structured_content
+    assert {"version", "sequence", "created_at", "updated_at", "depth"} <= set(walked["nodes"][0])
+    assert {"id", "weight", "attributes", "version"} <= set(walked["edges"][0])
+    found = call(server.url, mode, "search_knowledge", index=store, query="email", at_least=sequence, detail=True)
+    assert "keyword_score" in found.structured_content["hits"][0]
+    one = call(server.url, mode, "get_entity", index=store, id="req-001", detail=True).structured_content
+    assert {"sequence", "created_at"} <= set(one["node"])
 
 
 def test_walking_from_nowhere_says_so(server: Running, mode: Mode, store: str) -> None:
@@ -117,6 +188,7 @@ def test_walking_from_nowhere_says_so(server: Running, mode: Mode, store: str) -
     walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="nowhere")
     assert text_of(walked).startswith('Traversal from "nowhere" (depth 2) — 0 nodes, 0 edges')
     assert "no node" in text_of(walked)
+    assert "no node" in walked.structured_content["hint"]
 
 
 def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> None:
@@ -125,10 +197,12 @@ def test_long_content_is_shortened_in_the_text(server: Running, store: str) -> N
         server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t", "content": content}]
     )
     walked = call(server.url, "auto", "traverse_knowledge_graph", index=store, start_id="a")
-    [line] = [line for line in text_of(walked).splitlines() if "[*]" in line]
-    assert line.endswith('xxx..."')
+    [line] = [line for line in text_of(walked).splitlines() if line.startswith("  *")]
+    assert line.endswith('xxx…"')
     assert len(line) < 130
-    assert walked.structured_content["nodes"][0]["content"] == content
+    assert walked.structured_content["nodes"][0]["content"] == f"{content[:59]}…"
+    whole = call(server.url, "auto", "get_entity", index=store, id="a")
+    assert whole.structured_content["node"]["content"] == content
 
 
 def test_deleting(server: Running, mode: Mode, store: str) -> None:
@@ -147,6 +221,7 @@ def test_skipped_edges_are_named(server: Running, mode: Mode, store: str) -> Non
     answer = call(server.url, mode, "inject_knowledge_graph", index=store, nodes=NODES, edges=edges)
     assert answer.structured_content["edges_skipped_count"] == 1
     assert '"req-001" -[X]-> "nobody"' in text_of(answer)
+    assert "send the skipped edges again" in answer.structured_content["hint"]
 
 
 def test_searching_finds_what_was_written(server: Running, mode: Mode, store: str) -> None:
@@ -160,7 +235,23 @@ def test_searching_finds_what_was_written(server: Running, mode: Mode, store: st
     context = call(server.url, mode, "get_context", index=store, query="email login", at_least=sequence, budget=200)
     assert "req-001" in context.structured_content["ids"]
     assert context.structured_content["tokens"] <= 200
-    assert text_of(context) == context.structured_content["text"]
+    assert text_of(context).startswith(context.structured_content["text"])
+    wordings = call(server.url, mode, "search_knowledge", index=store, queries=["email", "session store"])
+    assert {hit["node"]["id"] for hit in wordings.structured_content["hits"]} >= {"req-001", "impl-db"}
+    assert "queries" in refusal(server.url, mode, "search_knowledge", index=store)
+
+
+def test_a_search_sees_what_its_caller_has_just_written(server: Running, mode: Mode, store: str) -> None:
+    for number in range(10):
+        word = f"word{number}"
+        call(
+            server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": word, "type": "t", "content": word}]
+        )
+        asked = {"index": store, "query": word}
+        found = call(server.url, mode, "search_knowledge", **asked, mode="keyword").structured_content
+        assert [hit["node"]["id"] for hit in found["hits"]] == [word] or "yet to see" in found["hint"]
+        context = call(server.url, mode, "get_context", **asked).structured_content
+        assert word in context["ids"] or "yet to see" in context["hint"]
 
 
 def test_reading_describing_listing(server: Running, mode: Mode, store: str) -> None:
@@ -168,6 +259,10 @@ def test_reading_describing_listing(server: Running, mode: Mode, store: str) -> 
     entity = call(server.url, mode, "get_entity", index=store, id="req-001")
     assert entity.structured_content["node"]["content"] == "Login via email"
     assert len(entity.structured_content["outgoing"]) == 2
+    inwards = call(server.url, mode, "get_entity", index=store, id="req-001", direction="incoming")
+    assert (inwards.structured_content["outgoing"], inwards.structured_content["incoming"]) == ([], [])
+    later = call(server.url, mode, "get_entity", index=store, id="req-001", relations_offset=1).structured_content
+    assert [edge["to"] for edge in later["outgoing"]] == ["impl-db"]
     assert "Login via email" in text_of(entity)
     described = call(server.url, mode, "describe_store", index=store)
     types = {each["type"]: each for each in described.structured_content["types"]}

@@ -24,7 +24,8 @@ class Way(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server process for all tests of a worker process; each test uses a store of its own."""
-    with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
+    options = ("--embedding-provider", "hashing", "--tools", "all")
+    with serving(tmp_path_factory.mktemp("served") / "data", *options) as running:
         yield running
 
 
