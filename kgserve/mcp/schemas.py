@@ -54,26 +54,19 @@ _Name = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
 _Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 _Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
 _Offset = Annotated[int, Meta(ge=0, le=10_000)]
-_RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only relations of these types")] | UnsetType
-_Types = Annotated[list[str], Meta(max_length=100, description="Only nodes of these types")] | UnsetType
-_Tags = Annotated[list[str], Meta(max_length=100, description="Only nodes with all of these tags")] | UnsetType
+_RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only of these types")] | UnsetType
+_Types = Annotated[list[str], Meta(max_length=100, description="Only of these types")] | UnsetType
+_Tags = Annotated[list[str], Meta(max_length=100, description="Only with all of these")] | UnsetType
 _AtLeast = (
-    Annotated[
-        int, Meta(ge=0, description="Find what was written up to this sequence; waits up to 10 s for the indexes")
-    ]
-    | UnsetType
+    Annotated[int, Meta(ge=0, description="Find what was written up to this sequence, waiting up to 10 s")] | UnsetType
 )
-_AsOf = (
-    Annotated[AsOfText, Meta(description="As the store was at this sequence or RFC 3339 time, not as it is")]
-    | UnsetType
-)
+_AsOf = Annotated[AsOfText, Meta(description="As the store was at this sequence or RFC 3339 time")] | UnsetType
 _ValidAt = (
-    Annotated[str, Meta(max_length=64, description="What was true in the world at this RFC 3339 time, now or any")]
-    | UnsetType
+    Annotated[str, Meta(max_length=64, description="True in the world at this RFC 3339 time, now, or any")] | UnsetType
 )
 _Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
 _Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
-_End = Annotated[str, Meta(max_length=64, description="Until when it was true, RFC 3339; left out: now")] | UnsetType
+_End = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
 
 _COMMON: dict[str, Any] = {"types": _Types, "at_least": _AtLeast, "as_of": _AsOf, "valid_at": _ValidAt}
 """The fields of requests that tools describe in words of their own, the same in each."""
@@ -117,9 +110,7 @@ def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> l
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Arguments of a tool that works on one store."""
 
-    index: (
-        Annotated[str, Meta(description="Name of the store; may be left out when there is a default store")] | UnsetType
-    ) = UNSET
+    index: Annotated[str, Meta(description="Store; left out: the default one")] | UnsetType = UNSET
 
 
 @with_fields_of(InjectRequest, "touch")
@@ -166,14 +157,14 @@ class Search(Arguments, kw_only=True):
     query: _Query
     mode: Annotated[
         Literal["hybrid", "keyword", "semantic", "graph"],
-        Meta(description="Words and meaning and relations; words; meaning; what is related to the best hits"),
+        Meta(description="hybrid: words, meaning and relations; graph: what is around start_id"),
     ] = "hybrid"
     limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 10
     offset: Annotated[_Offset, Meta(description="Hits to pass over")] = 0
     types: _Types = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
-    start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
+    start_id: Annotated[_Id, Meta(description="For mode graph")] | UnsetType = UNSET
+    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops, in mode graph")] = 2
     tags: _Tags = UNSET
 
 
