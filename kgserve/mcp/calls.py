@@ -20,9 +20,9 @@ from mcp.server.context import ServerRequestContext
 
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.errors import ConflictManual, Forbidden, Internal, KgserveError
+from kgserve.errors import ConflictManual, Forbidden, Internal, KgserveError, NoStore
 from kgserve.idempotent import IDEMPOTENT
-from kgserve.mcp.arguments import explained, read_arguments, store_of
+from kgserve.mcp.arguments import explained, noted, read_arguments, store_named, store_of
 from kgserve.mcp.json_schema import input_schema, schema
 from kgserve.mcp.present import Reply, conflict, present
 from kgserve.mcp.schemas import Arguments
@@ -64,19 +64,19 @@ class Threads:
 
 
 class Call(NamedTuple):
-    """One call of a tool, not checked yet, and who makes it."""
+    """One call of a tool, not checked yet, and who makes it. ``notes``: what was put right in the arguments."""
 
     tool: Tool[Any]
     arguments: Mapping[str, Any] | None
     default_store: str | None
     visit: RequestContext
     asker: str
+    notes: list[str]
 
     @property
     def named_store(self) -> str | None:
         """The store that it is about, as far as can be said before its arguments are checked."""
-        index = (self.arguments or {}).get("index")
-        return index if isinstance(index, str) else self.default_store
+        return store_named(self.arguments or {}) or self.default_store
 
 
 class Calls:
@@ -105,7 +105,7 @@ class Calls:
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context))
+        call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context), [])
         answering = self._observed(call)
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
@@ -130,7 +130,7 @@ class Calls:
         except Forbidden as error:
             call.visit.denied("403", act=act, store=call.named_store)
             return _failure(explained(error))
-        result = await self._answer(call)
+        result = noted(await self._answer(call), call.notes)
         if tool.administers:
             call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
         return result
@@ -138,12 +138,9 @@ class Calls:
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
         try:
-            return await self._run(call, self._graphs.seen_by(call.visit.caller))
+            return await self._found(call, self._graphs.seen_by(call.visit.caller))
         except Internal:
             log.exception("internal_error", tool=call.tool.name)
-        except Hidden as error:
-            call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
-            return _failure(explained(error))
         except ConflictManual as error:
             return _result(conflict(error)) | {"isError": True}
         except KgserveError as error:
@@ -151,6 +148,15 @@ class Calls:
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error())
+
+    async def _found(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+        """The answer; where a store is not there, the names of the caller's."""
+        try:
+            return await self._run(call, graphs)
+        except NoStore as error:
+            if isinstance(error, Hidden):
+                call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
+            return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
 
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
         if call.tool.runs_statement:
@@ -166,8 +172,9 @@ class Calls:
 
 def _begin(graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
     """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
-    given = read_arguments(call.arguments, call.tool.arguments)
-    store = store_of(given.index, call.default_store) if isinstance(given, Arguments) else ""
+    given = read_arguments(call.arguments, call.tool.arguments, call.notes)
+    names = graphs.pool.names
+    store = store_of(given.index, call.default_store, names) if isinstance(given, Arguments) else ""
     return call.tool.run(graphs.graph(store), given), given, store
 
 

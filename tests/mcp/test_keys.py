@@ -45,6 +45,7 @@ WRITES = {
 }
 ADMINISTERS = {"drop_store": {"confirm": ""}}
 ALL: dict[str, dict[str, Any]] = READS | WRITES | ADMINISTERS
+HIDDEN = "there is no store 'hidden'; there are \"seen-1\""
 BATCH = {"nodes": [{"id": "n", "type": "t", "content": "words"}], "edges": []}
 LISTEN = {"notifications": {"resourcesListChanged": True}}
 Era = type[Stateless] | type[Session]
@@ -122,11 +123,11 @@ def test_every_tool_hides_the_stores_of_others(era: Era, keyed: Served, admin: h
         talking = begun(era, http)
         assert not talking.call("inject_knowledge_graph", arguments("inject_knowledge_graph", "seen-1"))["isError"]
         for tool in ALL.keys() - {"list_stores"}:
-            assert refused(talking.call(tool, arguments(tool, "hidden"))) == "there is no store 'hidden'", tool
+            assert refused(talking.call(tool, arguments(tool, "hidden"))) == HIDDEN, tool
             by_header = {name: value for name, value in arguments(tool, "hidden").items() if name != "index"}
             if tool != "drop_store":
                 text = refused(talking.call(tool, by_header, kgserve_store="hidden"))
-                assert text == "there is no store 'hidden'", tool
+                assert text == HIDDEN, tool
         assert [each["name"] for each in talking.call("list_stores", {})["structuredContent"]["stores"]] == ["seen-1"]
         for text in (talking.post("resources/list", {}).text, read(talking, "kgserve://stores")):
             assert "seen-1" in text
