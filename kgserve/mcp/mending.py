@@ -74,6 +74,16 @@ class Mending:
         self._now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         self._faults = _Seen(_MOST_FAULTS)
         self._notes = _Seen(_MOST_NOTES)
+        self._mends: dict[type, Callable[[Any, Any, str], Any]] = {
+            inspect.StructType: self._struct,
+            inspect.ListType: self._list,
+            inspect.DictType: self._dict,
+            inspect.StrType: self._text,
+            inspect.IntType: self._number,
+            inspect.FloatType: self._number,
+            inspect.BoolType: self._truth,
+            inspect.LiteralType: self._choice,
+        }
 
     @property
     def faults(self) -> tuple[FieldError, ...]:
@@ -103,16 +113,7 @@ class Mending:
 
     def _value(self, value: Any, kind: inspect.Type, path: str) -> Any:
         kind = kind_of(kind)
-        mend: Callable[[Any, Any, str], Any] | None = {
-            inspect.StructType: self._struct,
-            inspect.ListType: self._list,
-            inspect.DictType: self._dict,
-            inspect.StrType: self._text,
-            inspect.IntType: self._number,
-            inspect.FloatType: self._number,
-            inspect.BoolType: self._truth,
-            inspect.LiteralType: self._choice,
-        }.get(type(kind))
+        mend = self._mends.get(type(kind))
         return value if mend is None else mend(value, kind, path)
 
     def _struct(self, value: Any, kind: inspect.StructType, path: str) -> Any:
