@@ -5,6 +5,7 @@ KgserveError
  +-- Unauthenticated       unauthenticated   no key, or none that is known
  +-- Forbidden             forbidden         known, but not allowed
  +-- NotFound              not_found         no such store, node or page
+ |    +-- NoStore                            no such store
  +-- TimedOut              timeout           the query ran into its time limit
  +-- Conflict              conflict          the state does not allow it now
  |    +-- BackupDamaged                      a backup is not as it was written
@@ -82,6 +83,14 @@ class NotFound(KgserveError):
     """There is no such store, node or page."""
 
     code = "not_found"
+
+
+class NoStore(NotFound):
+    """There is no store of this name."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"there is no store {store!r}")
+        self.store = store
 
 
 class TimedOut(KgserveError):

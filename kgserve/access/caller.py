@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.errors import Forbidden, NotFound
+from kgserve.errors import Forbidden, NoStore
 
 Role = Literal["read", "write", "admin"]
 
@@ -53,17 +53,13 @@ class Caller(msgspec.Struct, frozen=True):
             raise Forbidden(f"{act} needs a key for all stores; the key {self.name!r} is for some")
 
     def require_store(self, store: str) -> None:
-        """Raises Hidden, a NotFound, for a store that is not the caller's, in the words for one that does not exist."""
+        """Raises Hidden, a NoStore, for a store that is not the caller's, in the words for one that does not exist."""
         if not self.sees(store):
             raise Hidden(store)
 
 
-class Hidden(NotFound):
+class Hidden(NoStore):
     """A store that is none of the caller's: to the caller as if there were none, and on record as a denial."""
-
-    def __init__(self, store: str) -> None:
-        super().__init__(f"there is no store {store!r}")
-        self.store = store
 
 
 LOCAL = Caller("local", "admin")

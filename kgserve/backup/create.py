@@ -37,7 +37,7 @@ from kgserve.backup.source import (
     opened_from,
     sum_of,
 )
-from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged, KgserveError, NotFound, Unavailable
+from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged, KgserveError, NoStore, NotFound, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import named, storing, sync_file, sync_folder
 from kgserve.journal.journal import Segment
@@ -216,7 +216,7 @@ class _Copying:
 
     def _described(self) -> StoreFile:
         if not self._layout.exists:
-            raise NotFound(f"there is no store {self._layout.name!r}")
+            raise NoStore(self._layout.name)
         found = self._layout.description()
         if found is None:
             raise Unavailable(f"the settings of store {self._layout.name!r} cannot be read; start its server once")

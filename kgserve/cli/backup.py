@@ -13,7 +13,7 @@ import msgspec
 from kgserve.cli.options import require_data
 from kgserve.cli.remote import connect, server_options
 from kgserve.cli.terminal import Column, as_size, show_json, show_table
-from kgserve.errors import NotFound
+from kgserve.errors import NoStore
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
 from kgserve.settings import load
@@ -125,14 +125,14 @@ class _Sequences(dict[str, int]):
     """How far each store has come."""
 
     def __missing__(self, name: str) -> int:
-        raise NotFound(f"there is no store {name!r}")
+        raise NoStore(name)
 
 
 def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
     """The stores that were named, or all. Raises NotFound."""
     for name in names:
         if name not in there:
-            raise NotFound(f"there is no store {name!r}")
+            raise NoStore(name)
     return list(dict.fromkeys(names)) or list(there)
 
 

@@ -4,49 +4,97 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from kgserve.decoding import convert
-from kgserve.errors import FieldError, InvalidInput, KgserveError
+from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
+from kgserve.mcp.likely import listed, meant
+from kgserve.mcp.mending import MOMENTS, Mending, is_moment, kind_of
 from kgserve.model.requests import place_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+Names = Callable[[], Sequence[str]]
+"""The stores that a caller sees; may block."""
 
-def store_of(index: str | msgspec.UnsetType, default: str | None) -> str:
+
+def store_named(values: Mapping[str, Any]) -> str | None:
+    """The store that arguments name, as far as can be said before they are read."""
+    names = (value for name, value in values.items() if meant(name, ("index",), ()))
+    return next((value for value in names if isinstance(value, str)), None)
+
+
+def store_of(index: str | msgspec.UnsetType, default: str | None, names: Names = tuple) -> str:
     """The store that a call means. Raises InvalidInput when it says none and there is no default."""
     store = index or default
     if not store:
         message = "say which store is meant: there is no default store on this connection; list_stores names them"
+        found = names()
+        message += f": {listed('', found)}" if found else ""
         raise InvalidInput(f"index: {message}", (FieldError("index", message),))
     return store
 
 
-def read_arguments(values: Mapping[str, Any] | None, into: type[S]) -> S:
-    """``values`` as ``into``. Raises InvalidInput naming the place; JSON knows neither NaN nor half characters."""
+def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
+    """``values`` as ``into``; what was put right on the way is added to ``notes``.
+
+    Raises InvalidInput naming every fault. JSON knows neither NaN nor half characters.
+    """
     given = {name: value for name, value in (values or {}).items() if value is not None}
     if type(sequence := given.get("as_of")) is int:
         # Answers give sequences as numbers, and so models send them.
         given["as_of"] = str(sequence)
+    _check_json(given)
+    try:
+        read = convert(given, into)
+    except msgspec.ValidationError:
+        return _mended(given, into, notes)
+    except RecursionError:
+        raise _too_deep() from None
+    return _mended(given, into, notes) if _has_odd_moment(given, into) else read
+
+
+def _mended(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
+    mending = Mending(time.time())
+    try:
+        values = mending.mended(given, into)
+        if mending.faults:
+            raise _invalid(mending.faults)
+        _check_json(values)
+        read = convert(values, into)
+    except msgspec.ValidationError as error:
+        raise _invalid((place_of(error),)) from None
+    except RecursionError:
+        raise _too_deep() from None
+    notes += mending.notes
+    return read
+
+
+def _check_json(given: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for what JSON does not know."""
     try:
         json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidInput("the arguments hold a surrogate without its other half") from None
     except ValueError:
-        path = _not_finite(given, "") or ""
-        raise InvalidInput(f"{path}: is not a finite number", (FieldError(path, "is not a finite number"),)) from None
+        raise _invalid((FieldError(_not_finite(given, "") or "", "is not a finite number"),)) from None
     except RecursionError:
-        raise InvalidInput("the arguments are nested too deeply") from None
-    try:
-        return convert(given, into)
-    except msgspec.ValidationError as error:
-        fault = place_of(error)
-        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
-    except RecursionError:
-        raise InvalidInput("the arguments are nested too deeply") from None
+        raise _too_deep() from None
+
+
+def _invalid(faults: tuple[FieldError, ...]) -> InvalidInput:
+    first = faults[0]
+    return InvalidInput(f"{first.path}: {first.message}" if first.path else first.message, faults)
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput("the arguments are nested too deeply")
 
 
 def _not_finite(value: object, path: str) -> str | None:
@@ -61,7 +109,36 @@ def _not_finite(value: object, path: str) -> str | None:
     return next((found for place, item in places if (found := _not_finite(item, place))), None)
 
 
-def explained(error: KgserveError) -> str:
-    """An error as text: the sentence, and every place beyond the first that it names."""
+def _has_odd_moment(given: Mapping[str, Any], into: type[msgspec.Struct]) -> bool:
+    """Whether what fits otherwise has a text in the place of a time, in an item of a list too, that is none yet."""
+    own, in_lists = _places_of_moments(into)
+    return any(_odd(given, own)) or any(
+        any(_odd(item, moments)) for name, moments in in_lists for item in given.get(name) or () if item
+    )
+
+
+def _odd(given: Mapping[str, Any], moments: Iterable[str]) -> Iterator[bool]:
+    return (not is_moment(name, given[name]) for name in moments if given.get(name))
+
+
+@cache
+def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The fields of ``struct`` that are times, and by the names of its lists those of their items, if there are any."""
+    fields = {field.encode_name: kind_of(field.type) for field in kind_of(inspect.type_info(struct)).fields}
+    items = {name: kind_of(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
+    in_lists = [
+        (name, moments)
+        for name, item in items.items()
+        if isinstance(item, inspect.StructType)
+        and (moments := [field.encode_name for field in item.fields if field.encode_name in MOMENTS])
+    ]
+    return [name for name in fields if name in MOMENTS], in_lists
+
+
+def explained(error: KgserveError, names: Names = tuple) -> str:
+    """An error as text: the sentence, every place beyond the first that it names, the stores where one is not there."""
+    if isinstance(error, NoStore):
+        found = names()
+        return f"{error}; there are {listed(error.store, found)}" if found else f"{error}, nor any other"
     places = error.errors[1:] if isinstance(error, InvalidInput) else ()
     return "\n".join([str(error), *(f"{place.path}: {place.message}" for place in places)])

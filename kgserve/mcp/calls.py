@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
@@ -22,12 +22,12 @@ from mcp.server.context import ServerRequestContext
 
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError, NotFound
+from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError, NoStore
 from kgserve.idempotent import IDEMPOTENT
-from kgserve.mcp.arguments import explained, read_arguments, store_of
+from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.present import Reply, conflict, counted, present
-from kgserve.mcp.schemas import UNLISTED, Arguments, Context, Search, SearchBatch
+from kgserve.mcp.schemas import Arguments, Context, Search, SearchBatch
 from kgserve.mcp.tools import TOOLS, Tool, chosen
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
@@ -84,19 +84,19 @@ class Wishes(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of a tool, not checked yet, and who makes it."""
+    """One call of a tool, not checked yet, and who makes it. ``notes``: what was put right in the arguments."""
 
     tool: Tool[Any]
     arguments: Mapping[str, Any] | None
     wishes: Wishes
     visit: RequestContext
     asker: str
+    notes: list[str]
 
     @property
     def named_store(self) -> str | None:
         """The store that it is about, as far as can be said before its arguments are checked."""
-        index = (self.arguments or {}).get("index")
-        return index if isinstance(index, str) else self.wishes.store or None
+        return store_named(self.arguments or {}) or self.wishes.store or None
 
     @property
     def writes(self) -> bool:
@@ -159,6 +159,7 @@ class Calls:
             _wished(context),
             visit_of(context),
             _asker(context),
+            [],
         )
         answering = self._observed(call)
         if context.meta is None or context.meta.get("progress_token") is None:
@@ -194,50 +195,52 @@ class Calls:
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
         try:
-            return await self._run(call, self._graphs.seen_by(call.visit.caller))
+            return await self._found(call, self._graphs.seen_by(call.visit.caller))
         except Internal:
             log.exception("internal_error", tool=call.tool.name)
-        except Hidden as error:
-            call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
-            return _not_there(call) or _failure(explained(error))
         except ConflictManual as error:
-            return _result(conflict(error), call.named_store or "") | {"isError": True}
+            return _result(conflict(error), call.named_store or "", call.notes) | {"isError": True}
         except KgserveError as error:
             return _failure(explained(error))
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error())
 
+    async def _found(self, call: Call, graphs: Graphs) -> dict[str, Any]:
+        """The answer; where a store is not there, the names of the caller's."""
+        try:
+            return await self._run(call, graphs)
+        except NoStore as error:
+            if isinstance(error, Hidden):
+                call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
+            if (empty := _nothing(call)) is not None:
+                return _result(empty, call.wishes.store, call.notes)
+            return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
+
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.statement(call.asker, lambda: _said(*begin()))
+            return await self._threads.statement(call.asker, lambda: _said(call, *begin()))
         if not call.writes:
-            return await self._threads.read(lambda: _said(*begin()))
+            return await self._threads.read(lambda: _said(call, *begin()))
         answer, given, store = await self._threads.write(begin)
         if isinstance(answer, Future):
             # Shielded: who is cut off must not cancel what the store has taken.
             answer = await asyncio.shield(asyncio.wrap_future(answer))
         self._written.remember(call.asker, store, answer)
-        return _said(answer, given, store)
+        return _said(call, answer, given, store)
 
     def _begin(self, graphs: Graphs, call: Call) -> tuple[Any, msgspec.Struct, str]:
         """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
         tool = call.tool
-        given = read_arguments(call.arguments, tool.arguments)
-        index = given.index if isinstance(given, Arguments) else ""
-        store = index or call.wishes.store if tool.without_store else store_of(index, call.wishes.store)
-        graph = graphs.graph(store or "")
-        try:
-            if isinstance(given, Search | SearchBatch | Context) and not _at_a_moment(given):
-                return self._sees_own(graph, call, given), given, graph.name
-            return tool.run(graph, given), given, graph.name
-        except Hidden:
-            raise
-        except NotFound:
-            if graph.name not in graphs.pool.names() and (empty := _nothing(call)):
-                return empty, given, graph.name
-            raise
+        given = read_arguments(call.arguments, tool.arguments, call.notes)
+        index = (given.index if isinstance(given, Arguments) else "") or ""
+        default = call.wishes.store
+        store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
+        graph = graphs.graph(store)
+        if isinstance(given, Search | SearchBatch | Context) and not _at_a_moment(given):
+            return self._sees_own(graph, call, given), given, graph.name
+        return tool.run(graph, given), given, graph.name
 
     def _sees_own(self, graph: Graph, call: Call, given: Search | SearchBatch | Context) -> Any:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
@@ -260,29 +263,20 @@ class Searched(NamedTuple):
 
 def _nothing(call: Call) -> Reply | None:
     """What is said of a default store that is still to be made; None of one that the call names: it must be there."""
-    if call.tool.nothing is None or (call.arguments or {}).get("index"):
+    if call.tool.nothing is None or not call.wishes.store or store_named(call.arguments or {}):
         return None
     hint = "nothing has been stored here yet; inject_knowledge_graph makes the store"
     return Reply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 
-def _not_there(call: Call) -> dict[str, Any] | None:
-    empty = _nothing(call)
-    return empty and _result(empty, call.wishes.store)
-
-
-def _said(answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
-    if isinstance(answer, Reply):
-        return _result(answer, store)
+def _said(call: Call, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
     if not isinstance(answer, Searched):
-        return _result(present(answer, given, store), store)
+        return _result(present(answer, given, store), store, call.notes)
     reply = present(answer.answer, given, store)
     if answer.behind:
-        late = (
-            f"the indexes have yet to see the last {counted(answer.behind, 'commit')}, so what is newest may be missing"
-        )
+        late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
-    return _result(reply, store)
+    return _result(reply, store, call.notes)
 
 
 def visit_of(context: RequestOf) -> RequestContext:
@@ -360,26 +354,13 @@ def _described(tool: Tool[Any]) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=listed(input_schema(tool.arguments)),
+        input_schema=input_schema(tool.arguments),
         annotations=hints,
     )
 
 
-def listed(part: Any) -> Any:
-    """A schema without what is taken and not shown."""
-    if isinstance(part, list):
-        return [listed(each) for each in part]
-    if not isinstance(part, dict):
-        return part
-    return {name: listed(each) for name, each in part.items() if not _is_hidden(name, each)}
-
-
-def _is_hidden(name: str, part: Any) -> bool:
-    return (isinstance(part, dict) and UNLISTED in part) or (name == "default" and part in ("", [], {}))
-
-
-def _result(reply: Reply, store: str) -> dict[str, Any]:
-    text, values = reply.said(store)
+def _result(reply: Reply, store: str, notes: Sequence[str]) -> dict[str, Any]:
+    text, values = reply.said(store, notes)
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": values,

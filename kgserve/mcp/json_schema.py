@@ -1,40 +1,91 @@
-"""The JSON Schemas of what tools take and answer, made of their Structs."""
+"""The JSON Schemas of what tools take, made of their Structs.
+
+What a tool takes is described in the few words that every family of models understands: converters to the schemas of
+models drop or refuse references, alternatives, exclusive bounds and closed objects. All limits hold nevertheless:
+arguments are read into the Structs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import msgspec
 
+Schema = Mapping[str, Any]
 
-@cache
-def schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of ``struct``, made once; not to be changed by callers."""
-    [root], definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    name = root["$ref"].removeprefix("#/$defs/")
-    typed = {key: _typed(definition) for key, definition in definitions.items()}
-    inlined = typed.pop(name)
-    return {**inlined, "$defs": typed} if typed else inlined
+UNLISTED = "unlisted"
+"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
+
+_REFERENCE = "#/$defs/"
+_KEPT = ("type", "description", "enum", "default", "required")
+_LARGEST_LIMIT = 100_000
+"""A maximum above it is no word to a model."""
+_ITEMS: dict[str, str] = {
+    **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
+    "summary": "Short form of the content",
+    "freshness_at": "Stale from then on, RFC 3339",
+    "created_by": "Who writes this",
+    "valid_from": "True from then on, RFC 3339",
+    "valid_to": "True until then, RFC 3339",
+}
+"""Words for fields of items, whose Structs are the REST interface's and say more there."""
 
 
 @cache
 def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """As `schema`, with one plain type for each field that may be left out, although null is taken there, too."""
-    return _plain(schema(struct))
+    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands."""
+    root, definitions = _parts(struct)
+    # The root's own description would say what the tool's says.
+    return {key: value for key, value in _plain(root, definitions).items() if key != "description"}
 
 
-def _plain(part: Any) -> Any:
-    if isinstance(part, list):
-        return [_plain(item) for item in part]
-    if not isinstance(part, dict):
+def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of ``struct`` itself, and those of others that it refers to, by name."""
+    [root], made = msgspec.json.schema_components([struct], ref_template=f"{_REFERENCE}{{name}}")
+    definitions = _typed(made)
+    return definitions.pop(_name(root)), definitions
+
+
+def _name(part: Schema) -> str:
+    return part["$ref"].removeprefix(_REFERENCE)
+
+
+def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
+    """The part without anything that some family of models does not take."""
+    found = _one(part, definitions)
+    made = {key: found[key] for key in _KEPT if found.get(key)}
+    if found.get("maximum", _LARGEST_LIMIT) < _LARGEST_LIMIT:
+        made["maximum"] = found["maximum"]
+    if "items" in found:
+        made["items"] = _item(_plain(found["items"], definitions))
+    if "properties" in found:
+        shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
+        made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
+    return made
+
+
+def _one(part: Schema, definitions: Schema) -> Schema:
+    """The part itself in the place of a reference; of alternatives the one that is a text, or else the first."""
+    if "$ref" in part:
+        return {**definitions[_name(part)], **part}
+    if "anyOf" not in part:
         return part
-    found = {key: _plain(value) for key, value in part.items()}
-    match found:
-        case {"anyOf": [dict() as one, {"type": "null"}], "default": None}:
-            return one | {key: value for key, value in found.items() if key not in {"anyOf", "default"}}
-        case _:
-            return found
+    choices = [_one(choice, definitions) for choice in part["anyOf"] if choice.get("type") != "null"]
+    return {**min(choices, key=lambda choice: choice.get("type") != "string"), **part}
+
+
+def _item(part: dict[str, Any]) -> dict[str, Any]:
+    """An item of a list, whose fields are described in the words for those; it has none itself if it is plain."""
+    if "properties" not in part:
+        return {key: value for key, value in part.items() if key != "description"}
+    for name in part["properties"].keys() & _ITEMS.keys():
+        field = part["properties"][name]
+        field.pop("description", None)
+        if words := _ITEMS[name]:
+            field["description"] = words
+    return part
 
 
 def _typed(part: Any) -> Any:

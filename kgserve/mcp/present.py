@@ -97,7 +97,7 @@ class Reply(NamedTuple):
         named = [f'Store "{store}".'] if store and f'"{store}"' not in self.text else []
         more = [f"More: {self.more}."] if self.more else []
         hint = [f"Hint: {self.hint}."] if self.hint else []
-        return "\n".join([self.text, *more, *hint, *(f"Note: {note}." for note in notes), *named]), values
+        return "\n".join([self.text, *more, *hint, *(f"Note: {note}" for note in notes), *named]), values
 
 
 @singledispatch

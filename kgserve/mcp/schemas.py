@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.mcp.json_schema import UNLISTED
 from kgserve.model.answers import MAX_TAGS_LISTED, TagFreq
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
@@ -50,9 +51,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_CONTEXT_TOKENS = 25_000
 
-UNLISTED = "unlisted"
-"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
-
 
 _Unlisted = Meta(extra_json_schema={UNLISTED: True})
 
@@ -72,7 +70,7 @@ _ValidAt = (
 )
 _Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
 _Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
-_End = Annotated[str, Meta(max_length=64, description="Until when it was true, RFC 3339; left out: now")] | UnsetType
+_End = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
 
 _COMMON: dict[str, Any] = {"types": _Types, "at_least": _AtLeast, "as_of": _AsOf, "valid_at": _ValidAt}
 """The fields of requests that tools describe in words of their own, the same in each."""
@@ -125,8 +123,7 @@ class Detailed(Arguments, kw_only=True):
     detail: Annotated[bool, Meta(description="More of each item: times, versions")] = False
 
 
-_Since = Annotated[str, Meta(max_length=64, description="RFC 3339: true since")] | None
-_Until = Annotated[str, Meta(max_length=64, description="RFC 3339: true until")] | None
+_When = Annotated[str, Meta(max_length=64)] | None
 
 
 class InjectNode(NodeInput):
@@ -140,8 +137,8 @@ class InjectNode(NodeInput):
     tags: list[str] | None = None
     freshness_at: Annotated[str | None, _Unlisted] = None
     created_by: Annotated[str | None, _Unlisted] = None
-    valid_from: _Since = None
-    valid_to: _Until = None
+    valid_from: _When = None
+    valid_to: _When = None
 
 
 class InjectEdge(EdgeInput):
@@ -154,8 +151,8 @@ class InjectEdge(EdgeInput):
     attributes: dict[str, Any] | None = None
     ordinal: Annotated[int | None, _Unlisted] = None
     created_by: Annotated[str | None, _Unlisted] = None
-    valid_from: _Since = None
-    valid_to: _Until = None
+    valid_from: _When = None
+    valid_to: _When = None
 
 
 @with_fields_of(InjectRequest, "touch")

@@ -15,7 +15,7 @@ import structlog
 from kgserve.backup.create import BackupOptions, BackupSource, back_up, back_up_one
 from kgserve.backup.folder import FOLDER, STORES, BackupFolder, Manifest, StoreBackup
 from kgserve.backup.restore import build, find_point
-from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NotFound
+from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.requests import check_store_name
@@ -169,7 +169,7 @@ def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOpti
 def backup_one(pool: StorePool, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
     if not pool.layout(name).exists:
-        raise NotFound(f"there is no store {name!r}")
+        raise NoStore(name)
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 
@@ -183,7 +183,7 @@ def _mark(pool: StorePool, name: str) -> int:
         return store.state.sequence
     layout = pool.layout(name)
     if not layout.exists:
-        raise NotFound(f"there is no store {name!r}")
+        raise NoStore(name)
     return closed_state(layout).sequence
 
 

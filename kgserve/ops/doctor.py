@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.engine import files
-from kgserve.errors import JournalDamaged, KgserveError, NotFound
+from kgserve.errors import JournalDamaged, KgserveError, NoStore
 from kgserve.journal import snapshot
 from kgserve.journal.journal import list_segments, segment_fault
 from kgserve.permissions import Mended, close_data_folder
@@ -63,7 +63,7 @@ def doctor(settings: Settings, store: str | None, *, rebuild: bool, salvage: boo
         for name in names:
             layout = pool.layout(name)
             if not layout.exists:
-                raise NotFound(f"there is no store {name!r}")
+                raise NoStore(name)
             findings = list(_examine(pool, layout, rebuild=rebuild, salvage=salvage))
             yield StoreReport(name, all(finding.ok for finding in findings), findings)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
-from kgserve.errors import Gone, NotFound, TooLarge
+from kgserve.errors import Gone, NoStore, NotFound, TooLarge
 from kgserve.model.events import REST, Event, EventKind, Position, Selection, format_positions
 from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Entry, Reader
@@ -156,7 +156,7 @@ class EventReader:
 
     def _follow(self, name: str, position: Position | None) -> None:
         if not self._pool.layout(name).exists:
-            raise NotFound(f"there is no store {name!r}")
+            raise NoStore(name)
         follower = _Follower(name, self._fresh, self._wake)
         follower.reader = Reader(self._pool.feeds.of(name), position, follower.news_from_outside)
         self._followers[name] = follower

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.errors import NotFound
+from kgserve.errors import NoStore
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, EventKind, Position, Selection, expand
@@ -51,7 +51,7 @@ def _gone_as_not_found(store: str) -> Generator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise NotFound(f"there is no store {store!r}") from None
+        raise NoStore(store) from None
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 import structlog
 
 from kgserve.engine.files import edition
-from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Opening, Unavailable
+from kgserve.errors import Conflict, InvalidInput, KgserveError, NoStore, Opening, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.requests import check_store_name
@@ -157,7 +157,7 @@ class StorePool:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
         check_store_name(name)
         if not self._layout(name).exists:
-            raise NotFound(f"there is no store {name!r}")
+            raise NoStore(name)
         entry = self._enter(name)
         try:
             with entry.gate:
@@ -271,7 +271,7 @@ class StorePool:
         layout = self._layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
-            raise NotFound(f"there is no store {name!r}")
+            raise NoStore(name)
         started = time.perf_counter()
         with storing(f"opening store {name!r}"):
             store = self._open_or_create(layout, create=create)
@@ -288,7 +288,7 @@ class StorePool:
         wish = create if isinstance(create, CreateIfMissing) else CreateIfMissing()
         if is_new := not layout.exists:
             if not create:
-                raise NotFound(f"there is no store {layout.name!r}")
+                raise NoStore(layout.name)
             with self._creating:
                 self._refuse_twin(layout.name)
                 private_folder(layout.root)

@@ -7,6 +7,7 @@ import re
 import structlog
 
 from kgserve.cypher.guard import Statement
+from kgserve.cypher.hints import hint
 from kgserve.errors import (
     EngineFailed,
     FieldError,
@@ -76,7 +77,7 @@ def translate_statement(error: Exception, statement: Statement) -> KgserveError:
     else:
         offset = _of_name(message, statement.text)
     where = "" if offset is None else ", at line {}, column {}".format(*statement.place(offset))
-    message = message.rstrip(".") + where
+    message = message.rstrip(".") + where + hint(message, statement.text)
     return InvalidInput(f"query: {message}", (FieldError("query", message),))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.mcp.json_schema import input_schema
+from kgserve.mcp.json_schema import schema
 from kgserve.mcp.tools import TOOLS
 from tests.cli.running import Running, serving
 from tests.fuzzing import examples
@@ -113,7 +113,7 @@ def talk(request: pytest.FixtureRequest, running: Running) -> Iterator[Talk]:
 @examples(12)
 @given(data=st.data())
 def test_tools(talk: Talk, tool: str, data: st.DataObject) -> None:
-    given = data.draw(arguments(input_schema(TOOLS[tool].arguments)))
+    given = data.draw(arguments(schema(TOOLS[tool].arguments)))
     talk.ask("tools/call", {"name": tool, "arguments": given})
 
 

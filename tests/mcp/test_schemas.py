@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from kgserve.errors import InvalidInput
 from kgserve.mcp.arguments import read_arguments
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.schemas import Arguments, as_request, with_fields_of
+from kgserve.mcp.tools import TOOLS
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -34,17 +36,35 @@ class Taken(Arguments, kw_only=True):
 
 def test_what_a_tool_does_not_say_is_as_in_the_request() -> None:
     made = input_schema(Taken)
-    assert (made["title"], made["description"], made["required"]) == ("Taken", "Arguments.", ["id"])
+    assert (made["type"], made["required"]) == ("object", ["id"])
     assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
     assert made["properties"]["id"]["description"] == "In words for agents"
     assert made["properties"]["as_of"]["type"] == "string"
-    assert made["properties"]["weight"] == {"type": "number", "minimum": 0, "description": "How much"}
-    assert made["properties"]["from"] == {"type": "string", "default": ""}
-    assert made["additionalProperties"] is False
+    assert made["properties"]["weight"] == {"type": "number", "description": "How much"}
+    assert made["properties"]["from"] == {"type": "string"}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_schema_of_arguments_has_nothing_that_a_family_of_models_refuses(tool: str) -> None:
+    made = input_schema(TOOLS[tool].arguments)
+    for part in parts(made):
+        assert part.keys() <= {"type", "description", "enum", "default", "required", "maximum", "items", "properties"}
+        assert isinstance(part["type"], str)
+        assert part.get("required", ["one"])
+        assert ("items" in part) == (part["type"] == "array")
+    assert made["type"] == "object"
+
+
+def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema and all that it is made of."""
+    yield schema
+    inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+    for each in inner:
+        yield from parts(each)
 
 
 def test_the_request_is_made_of_the_arguments() -> None:
-    given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken)
+    given = read_arguments({"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, Taken, [])
     assert as_request(Request, given) == Request(id="a", weight=0, source="b")
-    with pytest.raises(InvalidInput, match="hidden: Object contains unknown field"):
-        read_arguments({"id": "a", "hidden": False}, Taken)
+    with pytest.raises(InvalidInput, match="hidden: unknown field"):
+        read_arguments({"id": "a", "hidden": False}, Taken, [])

@@ -1,0 +1,40 @@
+"""What is said to whoever writes for another schema than there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgserve.cypher.hints import hint
+
+NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property name for e."
+
+
+@pytest.mark.parametrize(
+    ("message", "statement", "said"),
+    [
+        (NO_TABLE, "MATCH (p:Person) RETURN p.id", ["write :Entity for :Person and type = 'Person'"]),
+        (NO_TABLE, "MATCH (:`Person`) RETURN 1", ["write :Entity for :`Person` and type = 'Person'"]),
+        (
+            NO_TABLE,
+            "MATCH (a:Person)-[r:KNOWS|LIKES]->(b) WHERE a.name = b.title RETURN a.id",
+            ["for :Person and", "write :RELATES_TO for :KNOWS|LIKES and", "write id for name", "write id for title"],
+        ),
+        (NO_PROPERTY, "MATCH (e:Entity {name: 'a'}) RETURN e", ["write id for name; nodes have id, type, "]),
+        (NO_PROPERTY, "MATCH (e:Entity) RETURN e.colour", ["nodes have id, ", "edges relation_type, weight, "]),
+    ],
+)
+def test_all_that_is_not_here_is_named_with_what_is(message: str, statement: str, said: list[str]) -> None:
+    found = hint(message, statement)
+    assert all(each in found for each in said), found
+
+
+@pytest.mark.parametrize(
+    ("message", "statement"),
+    [
+        ("Variable x is not in scope.", "MATCH (p:Person) RETURN x.name"),
+        (NO_TABLE, "MATCH (e:Entity)-[:RELATES_TO]->() WHERE e.id = '(p:Person) e.name' RETURN e.type"),
+        (NO_TABLE, f"MATCH (e:{'x' * 1_000}) RETURN 1"),
+    ],
+)
+def test_nothing_is_said_of_what_is_here_in_texts_or_endless(message: str, statement: str) -> None:
+    assert hint(message, statement) == ""
