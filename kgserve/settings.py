@@ -42,6 +42,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         bool, _doc("Serve on an address that others reach though there is no key to ask them for")
     ] = False
     key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
+    call_timeout: Annotated[
+        float, _doc("Time that the editors' bridge waits for a tool; five times as long where much may be to do", gt=0)
+    ] = 60.0
+    idle_exit: Annotated[
+        float,
+        _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),
+    ] = 0.0
     log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
     engine: Annotated[EngineName, _doc("Database engine behind the stores; ladybug has to be installed")] = "kuzu"

@@ -8,8 +8,6 @@ import re
 from enum import Enum, auto
 from typing import Any, NamedTuple, cast
 
-from kgserve.idempotent import IDEMPOTENT
-
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 NO_SERVER = -32000
@@ -58,11 +56,6 @@ class Message(NamedTuple):
         """The tool that it calls, if it calls one."""
         name = self.params.get("name")
         return name if self.method == CALL and isinstance(name, str) else None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether it may be sent again when it may have been carried out."""
-        return self.method != CALL or self.tool in IDEMPOTENT
 
     @property
     def routing(self) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,36 +10,30 @@ from typing import Any, TypeVar
 
 import click
 
+from kgserve.cli.editors import EDITORS, NAME, Editor, configuration, entering, listed, usual_store
 from kgserve.cli.options import key_option, settings_options
+from kgserve.errors import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NAME = "kgserve"
-"""What the server is called in an editor."""
-
-PLACES = {
-    "claude-desktop": "claude_desktop_config.json (Settings, Developer, Edit Config)",
-    "claude-code": ".mcp.json in the project",
-    "cursor": ".cursor/mcp.json in the project, or ~/.cursor/mcp.json",
-    "vscode": ".vscode/mcp.json in the project",
-    "generic": "the editor's configuration of MCP servers",
-}
-"""Where each client reads it."""
-
-_TYPED = {"claude-code", "vscode"}
+_STORE = "The store that tools use when a call names none."
 
 
-def bridge_options(function: Function) -> Function:
-    """Add the bridge's options: ``--data``, ``--url``, ``--store`` and ``--key``."""
-    store = click.option("--store", metavar="NAME", help="The store that tools use when a call names none.")
+def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
+    """Add the bridge's options: ``--data``, ``--url``, ``--store`` and ``--key``; ``store`` is said of the third."""
+    named = click.option("--store", metavar="NAME", help=f"{_STORE}{store}")
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
-    return settings_options("data_dir")(url(store(key_option()(function))))
+
+    def add(function: Function) -> Function:
+        return settings_options("data_dir")(url(named(key_option()(function))))
+
+    return add
 
 
 @click.group(invoke_without_command=True)
-@bridge_options
+@bridge_options()
 @click.pass_context
 def mcp(
     context: click.Context, data_dir: str | None, url: str | None, store: str | None, key: str | None
@@ -60,11 +52,11 @@ def mcp(
     return None
 
 
-@mcp.command()
-@click.option("--client", type=click.Choice(list(PLACES)), required=True, help="The editor or agent.")
-@bridge_options
+@mcp.command(epilog=f"\b\nWhere each editor reads it:\n{listed()}")
+@click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
+@bridge_options(store="  [default: called like the project's folder, or memory for an editor that has one for all]")
 def config(client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None) -> None:
-    """Print what an editor's configuration needs, as JSON. Where it belongs is said on standard error.
+    """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
 
     A key goes into the variables of the command, where other users of the machine cannot see it.
     """
@@ -72,22 +64,12 @@ def config(client: str, data_dir: str | None, url: str | None, store: str | None
 
     for fault in faults(url, store, key):
         raise click.UsageError(fault)
-    command = [*executable(), "mcp", *_arguments(data_dir, url, store)]
-    click.echo(json.dumps(snippet(client, command, key), indent=2, ensure_ascii=False))
-    click.echo(f"This goes into {PLACES[client]}.", err=True)
-    if client == "claude-code":
-        variable = " -e KGSERVE_KEY=…" if key else ""
-        click.echo(f"Or run: claude mcp add {NAME}{variable} -- {shlex.join(command)}", err=True)
-
-
-def snippet(client: str, command: list[str], key: str | None = None) -> dict[str, Any]:
-    """The configuration that has ``client`` start ``command``."""
-    entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
-    if key:
-        entry["env"] = {"KGSERVE_KEY": key}
-    if client in _TYPED:
-        entry = {"type": "stdio", **entry}
-    return {"servers" if client == "vscode" else "mcpServers": {NAME: entry}}
+    editor = EDITORS[client]
+    command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
+    click.echo(configuration(editor, command, key))
+    click.echo(f"This goes into {editor.place}.", err=True)
+    if enter := entering(editor, command, keyed=bool(key)):
+        click.echo(f"Or run: {enter}", err=True)
 
 
 def executable() -> list[str]:
@@ -97,8 +79,18 @@ def executable() -> list[str]:
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", NAME]
 
 
-def _arguments(data_dir: str | None, url: str | None, store: str | None) -> list[str]:
+def _arguments(editor: Editor, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
     from kgserve.reach import data_folder
 
     where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
-    return [*where, "--store", store] if store else where
+    return [*where, "--store", store or usual_store(editor, Path.cwd(), _is_store_name)]
+
+
+def _is_store_name(text: str) -> bool:
+    from kgserve.model.requests import check_store_name
+
+    try:
+        check_store_name(text)
+    except InvalidInput:
+        return False
+    return True

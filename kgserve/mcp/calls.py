@@ -26,6 +26,7 @@ from kgserve.decoding import convert
 from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp.present import Reply, conflict, present
+from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.schemas import Arguments, input_schema, schema
 from kgserve.mcp.tools import TOOLS, Tool
 from kgserve.model.requests import place_of
@@ -88,6 +89,7 @@ class Calls:
     def __init__(self, graphs: Graphs, threads: Threads) -> None:
         self._graphs = graphs
         self._threads = threads
+        self._repeats = Repeats()
         self._listed = types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
 
     async def list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -109,7 +111,8 @@ class Calls:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
         call = Call(tool, params.arguments, default_store(context), visit_of(context), _asker(context))
-        answering = self._observed(call)
+        made = None if tool.effect == "reads" else made_call(_headers(context), tool.name, params.arguments)
+        answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _reporting(context, tool, answering)
@@ -232,8 +235,12 @@ def visit_of(context: Context) -> RequestContext:
 
 def _asker(context: Context) -> str:
     """Who shares with whom: a session is a caller of its own."""
-    session = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
+    session = _headers(context).get("mcp-session-id", "")
     return f"{visit_of(context).asker} {session}"
+
+
+def _headers(context: Context) -> Mapping[str, str]:
+    return context.request.headers if context.request is not None else {}
 
 
 def default_store(context: Context) -> str | None:
