@@ -88,6 +88,7 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, and the clients' methods
 	@$(bin)/python -m scripts.tables
 	@$(bin)/python -m scripts.faces
+	@$(bin)/python -m scripts.known_answers
 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.editors import Editor, bridge
+from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.measure import Report, times
 from bench.server import Client
 from kgserve.reach import SERVER_FILE, ensure, find, holder, stop
@@ -117,7 +117,8 @@ def _judge(report: Report, made: list[Call], held: Counter[str], blows: Counter[
 def _edit(data: Path, environment: dict[str, str], log: Path, number: int, calls: int) -> list[Call]:
     """What one editor does, and what it was told."""
     pauses = random.Random(number)
-    with Editor(bridge(data, "--store", STORE), environment, stateless=number % 2 == 1, log=log) as editor:
+    version = STATELESS if number % 2 else HANDSHAKE
+    with Editor(bridge(data, "--store", STORE), environment, version=version, log=log) as editor:
         editor.open()
         made: list[Call] = []
         for each in range(calls):

@@ -34,10 +34,11 @@ class Editor:
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
         *,
-        stateless: bool = False,
+        version: str = HANDSHAKE,
         log: Path | None = None,
     ) -> None:
-        self._stateless = stateless
+        self._version = version
+        self._stateless = version >= STATELESS
         self._number = 0
         self._log = log.open("ab") if log is not None else None
         self.process = subprocess.Popen(
@@ -48,13 +49,18 @@ class Editor:
             env=None if environment is None else {**environment},
         )
 
-    def open(self) -> None:
-        """Begin as editors do. Raises Left."""
-        if self._stateless:
-            self.ask("server/discover")
-            return
-        self.ask("initialize", {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT})
-        self._write({"method": "notifications/initialized"})
+    @property
+    def beginning(self) -> str:
+        """The method of the first request."""
+        return "server/discover" if self._stateless else "initialize"
+
+    def open(self) -> dict[str, Any]:
+        """Begin as editors do; what the server says of itself. Raises Left."""
+        about = {"protocolVersion": self._version, "capabilities": {}, "clientInfo": _CLIENT}
+        answer = self.ask(self.beginning, None if self._stateless else about)
+        if not self._stateless:
+            self._write({"method": "notifications/initialized"})
+        return answer["result"]
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a call of a tool. Raises Left."""

@@ -132,6 +132,7 @@ class Connections:
         if store:
             self.headers["Kgserve-Store"] = store
         self.pulse = Pulse()
+        self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store"}
         self._idle: deque[tuple[Server, Connection]] = deque(maxlen=_MAX_IDLE)
 
     def get(self, server: Server) -> Connection:
@@ -170,6 +171,16 @@ class Servers:
         self._known: Server | None = None
         self._doubtful = False
         self._reached = False
+
+    @property
+    def absent(self) -> bool:
+        """Whether there is none, and one will be started when it is needed. Waits for nothing."""
+        return self._url is None and self._known is None and find(self._data_dir) is None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether none is known yet, or none any more."""
+        return self._known is None
 
     def current(self) -> Server:
         """A server to send a request to. Raises LaunchFailed."""
@@ -249,6 +260,11 @@ class Handshake:
     def made(self) -> bool:
         """Whether the editor speaks the handshake era's protocol."""
         return self._initialize is not None
+
+    def promise(self, line: bytes) -> None:
+        """The editor's ``initialize`` was answered for a server that is on its way, and is told of it when it comes."""
+        with self._lock:
+            self._initialize, self._initialized = line, None
 
     def adopt(self, server: Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
         """The server has answered the editor's ``initialize``."""

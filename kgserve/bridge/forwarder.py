@@ -24,6 +24,7 @@ from kgserve.bridge.connection import (
     Session,
     explanation,
 )
+from kgserve.bridge.known import BEGINNINGS, answer_to, version_of
 from kgserve.bridge.message import (
     ACKNOWLEDGED,
     CALL,
@@ -87,6 +88,7 @@ class Forwarder:
         self._threads = ThreadPool()
         self._pending = PendingRequests()
         self._closing = threading.Event()
+        self._early: str | None = None
         self._listening: threading.Thread | None = None
 
     def forward(self, line: bytes) -> None:
@@ -103,7 +105,8 @@ class Forwarder:
                 self._cancel(message)
             case Kind.NOTIFICATION if message.method == INITIALIZED:
                 self._handshake.completed(message.line)
-                self._pass_on(message)
+                if not self._early:  # the server that comes is told with the handshake
+                    self._pass_on(message)
                 self._listen()
             case _:
                 self._threads.submit(lambda: self._pass_on(message))
@@ -115,12 +118,34 @@ class Forwarder:
         self._handshake.end()
 
     def _forward_request(self, message: Message) -> None:
+        if (known := self._known(message)) is not None:
+            self._output.write(known)
+            return
         request = self._pending.add(message)
         if message.method == INITIALIZE:
             self._answer(request)
         elif not self._threads.submit(lambda: self._answer(request)):
             self._report(request, "too many requests are waiting for an answer")
             self._pending.remove(request)
+
+    def _known(self, message: Message) -> bytes | None:
+        """The answer to one of the first questions, while a server is started for the others."""
+        if message.method in BEGINNINGS and self._connections.usual and self._servers.absent:
+            answer = answer_to(message, version_of(message))
+            if answer is not None:
+                self._early = version_of(message)
+                if message.method == INITIALIZE:
+                    self._handshake.promise(message.line)
+                self._threads.submit(self._start)
+            return answer
+        return answer_to(message, self._early) if self._early and self._servers.awaited else None
+
+    def _start(self) -> None:
+        """Have a server started; why there is none is said here, and again in the answer to each call."""
+        try:
+            self._servers.current()
+        except LaunchFailed as error:
+            say(str(error))
 
     def _answer(self, request: PendingRequest) -> None:
         """Have a request answered, by the server or with the reason why it cannot be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import re
 from enum import Enum, auto
@@ -133,7 +133,7 @@ def header_value(text: str) -> str:
     """``text`` as MCP puts it into a header: as it is, or marked and in base64 where a header could not carry it."""
     if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
         return text
-    return f"=?base64?{base64.b64encode(text.encode()).decode('ascii')}?="
+    return f"=?base64?{binascii.b2a_base64(text.encode(), newline=False).decode('ascii')}?="
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -17,8 +17,11 @@ import httpx
 import msgspec
 import pytest
 
+from kgserve.bridge.known import FILE, METHODS
 from kgserve.bridge.message import header_value
 from kgserve.reach import find
+from kgserve.store.lock import DataFolderLock
+from scripts.known_answers import known
 from tests.bridge.cutting import cutting
 from tests.bridge.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
 from tests.cli.running import COMMAND, PATIENCE, Running, environment, serving
@@ -270,18 +273,41 @@ def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
         assert editor.process.wait(PATIENCE) == 0
 
 
-def test_without_any_server_each_request_is_told_why(tmp_path: Path) -> None:
+def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_path: Path) -> None:
+    assert known(server.data) == FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
+    for era in ERAS:
+        with editing("--data", server.data, era=era) as one, editing("--data", tmp_path / era, era=era) as other:
+            assert one.open() == other.open()
+            for method in METHODS[3:]:
+                assert one.ask(method) == other.ask(method)
+
+
+@both_eras
+def test_the_first_answers_do_not_wait_for_the_server(tmp_path: Path, era: Era) -> None:
+    """Whoever holds the folder serves nothing, so that no server comes before the lock is given back."""
+    data = tmp_path / "data"
+    with ending(data), editing("--data", data, "--store", "s", era=era) as editor:
+        with DataFolderLock(data):
+            editor.open()
+            assert editor.ask("tools/list")["tools"]
+            assert find(data) is None
+        assert editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])["nodes_created"] == 1
+        assert editor.ask("tools/list")["tools"]
+
+
+def test_without_any_server_each_call_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with editing("--data", tmp_path / "file") as editor:
         for _ in range(2):
-            error = editor.answer(editor.send("initialize", {}))["error"]
+            error = editor.answer(editor.send("tools/call", {"name": "list_stores"}))["error"]
             assert str(tmp_path / "file") in error["message"]
             assert "--data" in error["message"]
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with editing("--data", tmp_path / "data", variables={"KGSERVE_PORT": "eighty"}) as editor:
-        error = editor.answer(editor.send("initialize", {}))["error"]
+        editor.open()
+        error = editor.answer(editor.send("tools/call", {"name": "list_stores"}))["error"]
     assert "KGSERVE_PORT" in error["message"]
     assert "exit code 2" in error["message"]
 
