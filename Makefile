@@ -85,7 +85,7 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage report
 
-docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, and the clients' methods
+docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, the clients' methods, what bridges know
 	@$(bin)/python -m scripts.tables
 	@$(bin)/python -m scripts.faces
 	@$(bin)/python -m scripts.known_answers

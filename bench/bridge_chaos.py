@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -110,7 +111,7 @@ def _judge(report: Report, made: list[Call], held: Counter[str], blows: Counter[
     report.check("there twice", f"{len(doubled)} {doubled[:3]}", not doubled)
     report.check("there in part", f"{len(halved)} {halved[:3]}", not halved)
     report.check(f"longest call, at most {LIMIT:g} s", f"{longest:.1f} s", longest <= LIMIT)
-    reasons = Counter(call.said.partition(" (process")[0].partition("http")[0][:60] for call in unanswered)
+    reasons = Counter(re.sub(r"\(?process \d+\)?|-CONT \d+|https?://\S+", "…", call.said)[:80] for call in unanswered)
     report.notes += [f"{count} of {reason} …" for reason, count in reasons.most_common(5)]
 
 

@@ -30,6 +30,7 @@ from kgserve.reach import (
     replace_older,
     why_silent,
 )
+from kgserve.version import __version__
 
 CONNECT_TIMEOUT = 3.0
 """Seconds that a server may take to accept a connection."""
@@ -178,9 +179,10 @@ class Servers:
         return self._url is None and self._known is None and find(self._data_dir) is None
 
     @property
-    def awaited(self) -> bool:
-        """Whether none is known yet, or none any more."""
-        return self._known is None
+    def is_ours(self) -> bool:
+        """Whether the server is of this version, or will be."""
+        known = self._known
+        return self._url is None and (known is None or known.version == __version__)
 
     def current(self) -> Server:
         """A server to send a request to. Raises LaunchFailed."""
@@ -255,16 +257,18 @@ class Handshake:
         self._initialize: bytes | None = None
         self._initialized: bytes | None = None
         self._session: Session | None = None
+        self.version: str | None = None
+        """The one that was agreed upon."""
 
     @property
     def made(self) -> bool:
         """Whether the editor speaks the handshake era's protocol."""
         return self._initialize is not None
 
-    def promise(self, line: bytes) -> None:
+    def promise(self, line: bytes, version: str | None) -> None:
         """The editor's ``initialize`` was answered for a server that is on its way, and is told of it when it comes."""
         with self._lock:
-            self._initialize, self._initialized = line, None
+            self._initialize, self._initialized, self.version = line, None, version
 
     def adopt(self, server: Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
         """The server has answered the editor's ``initialize``."""
@@ -272,7 +276,7 @@ class Handshake:
         if version is None:
             return
         with self._lock:
-            self._initialize, self._initialized = line, None
+            self._initialize, self._initialized, self.version = line, None, version
             self._session = Session(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
 
     def completed(self, line: bytes) -> None:

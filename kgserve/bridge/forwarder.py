@@ -88,7 +88,7 @@ class Forwarder:
         self._threads = ThreadPool()
         self._pending = PendingRequests()
         self._closing = threading.Event()
-        self._early: str | None = None
+        self._early = False
         self._listening: threading.Thread | None = None
 
     def forward(self, line: bytes) -> None:
@@ -129,16 +129,21 @@ class Forwarder:
             self._pending.remove(request)
 
     def _known(self, message: Message) -> bytes | None:
-        """The answer to one of the first questions, while a server is started for the others."""
-        if message.method in BEGINNINGS and self._connections.usual and self._servers.absent:
-            answer = answer_to(message, version_of(message))
-            if answer is not None:
-                self._early = version_of(message)
-                if message.method == INITIALIZE:
-                    self._handshake.promise(message.line)
-                self._threads.submit(self._start)
-            return answer
-        return answer_to(message, self._early) if self._early and self._servers.awaited else None
+        """The answer to one of the first questions, which all servers of this version give alike.
+
+        Where there is no server yet one is started meanwhile.
+        """
+        if not self._connections.usual:
+            return None
+        if message.method not in BEGINNINGS:
+            return answer_to(message, message.version or self._handshake.version) if self._servers.is_ours else None
+        answer = answer_to(message, version_of(message)) if self._servers.absent else None
+        if answer is not None:
+            self._early = True
+            if message.method == INITIALIZE:
+                self._handshake.promise(message.line, version_of(message))
+            self._threads.submit(self._start)
+        return answer
 
     def _start(self) -> None:
         """Have a server started; why there is none is said here, and again in the answer to each call."""

@@ -23,7 +23,7 @@ META = {
 }
 
 
-def call(url: str, call_id: str, tool: str, age: float = 0, **arguments: Any) -> dict[str, Any]:
+def call(url: str, call_id: str, tool: str, age: float, **arguments: Any) -> dict[str, Any]:
     """The result of a tool, called with an id; ``age`` is how long ago it was first."""
     headers = {
         "Accept": "application/json, text/event-stream",
@@ -45,11 +45,11 @@ def call(url: str, call_id: str, tool: str, age: float = 0, **arguments: Any) ->
 
 def test_the_answer_is_that_of_the_first(server: Running, store: str) -> None:
     node = {"kind": "letter", "content": "one"}
-    first = call(server.url, "call-0000-0000-0001", "put_node", index=store, **node)
-    assert call(server.url, "call-0000-0000-0001", "put_node", age=1, index=store, **node) == first
-    assert call(server.url, "call-0000-0000-0002", "put_node", index=store, **node) != first
+    first = call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **node)
+    assert call(server.url, "call-0000-0000-0001", "put_node", 1, index=store, **node) == first
+    assert call(server.url, "call-0000-0000-0002", "put_node", 0, index=store, **node) != first
     other = node | {"content": "two"}
-    assert call(server.url, "call-0000-0000-0001", "put_node", index=store, **other) != first
+    assert call(server.url, "call-0000-0000-0001", "put_node", 0, index=store, **other) != first
     assert httpx.get(f"{server.url}/api/memory/{store}/stats").json()["nodes"] == 3
 
 
@@ -73,8 +73,8 @@ def test_it_is_done_once_though_the_server_was_killed_in_between(tmp_path: Path)
 
 def test_a_store_that_was_made_since_is_not_dropped(server: Running, store: str) -> None:
     made = {"index": store, "nodes": [{"id": "a", "type": "letter"}], "edges": []}
-    call(server.url, "call-0000-0000-0005", "inject_knowledge_graph", **made)
-    refused = call(server.url, "call-0000-0000-0006", "drop_store", age=60, index=store, confirm=store)
+    call(server.url, "call-0000-0000-0005", "inject_knowledge_graph", 0, **made)
+    refused = call(server.url, "call-0000-0000-0006", "drop_store", 60, index=store, confirm=store)
     assert refused["isError"] is True
     assert "was made after this call" in refused["content"][0]["text"]
     for number, age in ((7, 0), (8, 60)):
