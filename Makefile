@@ -85,9 +85,10 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage report
 
-docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, and the clients' methods
+docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CONTRIBUTING.md, the clients' methods, what bridges know
 	@$(bin)/python -m scripts.tables
 	@$(bin)/python -m scripts.faces
+	@$(bin)/python -m scripts.known_answers
 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site

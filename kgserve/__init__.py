@@ -26,8 +26,13 @@ def open(  # noqa: A001 - called as kgserve.open
     What comes back has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares what is open.
     ``history=False`` keeps no past states, ``indexes=False`` no search. Other settings come from the environment
     (KGSERVE_…), as the server's do; by default models are looked for in the folder ``models`` of the data folder.
-    Raises Conflict while a server or another process has the folder, and InvalidInput for what cannot be one.
+    Raises Conflict while a server or another process has the folder, InvalidInput for what cannot be one, and OSError
+    on systems that no server runs on.
     """
-    from kgserve.library import Library  # noqa: PLC0415 - importing kgserve is quick
+    from kgserve.systems import refusal  # noqa: PLC0415 - importing kgserve is quick
+
+    if told := refusal():
+        raise OSError(told)
+    from kgserve.library import Library  # noqa: PLC0415 - as above
 
     return Library(path, history=history, indexes=indexes, models_dir=models_dir, embedding_provider=embedding_provider)

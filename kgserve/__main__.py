@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+
+from kgserve import systems
+
+# As typing's constant: the editors' bridge starts with this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _LEFT_TO_CLICK = {"config", "-h", "--help"}
 
@@ -11,6 +17,8 @@ _LEFT_TO_CLICK = {"config", "-h", "--help"}
 def main() -> NoReturn:
     """Run the command line. The editors' bridge goes past click, whose import takes longer than the bridge's start."""
     arguments = sys.argv[1:]
+    if not systems.has_clients():
+        sys.exit(f"kgserve: {systems.refusal()}")
     if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
         from kgserve.bridge import command  # noqa: PLC0415 - one of the two is needed, never both
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -41,7 +41,7 @@ from kgserve.store.lock import DataFolderLock
 from kgserve.views.opening import open_all
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from types import FrameType
 
     from kgserve.settings import Settings
@@ -50,6 +50,8 @@ logger = structlog.get_logger()
 
 MANY_FILES = 65_536
 SWITCH_SECONDS = 0.0005
+TENDING_SECONDS = 1.0
+"""So often the server looks whether it can still be found, and whether anybody uses it."""
 
 
 def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
@@ -164,8 +166,23 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)
+        server.meanwhile = partial(_tend, server, lock, app.state["edge"], settings.idle_exit)
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
+
+
+async def _tend(server: Server, lock: DataFolderLock, edge: Edge, idle_exit: float) -> None:
+    """Keep server.json as it must be, and end the server once it has been idle for so long, if that is wanted."""
+    while not server.should_exit:
+        await asyncio.sleep(TENDING_SECONDS)
+        idle = edge.use.idle_seconds
+        with suppress(OSError):  # a full disk, or a folder that is gone: what matters says so itself
+            await asyncio.to_thread(lock.tend, in_use=idle < TENDING_SECONDS)
+        if 0 < idle_exit <= idle:
+            logger.warning(
+                "idle_exit", idle_seconds=round(idle), reason="nobody has used it; --idle-exit sets how long"
+            )
+            server.handle_exit(signal.SIGTERM, None)
 
 
 def _renew(certificate: Certificate, publish: Callable[[], None]) -> None:
@@ -231,6 +248,8 @@ class Server(uvicorn.Server):
         self._grace = grace
         self._on_started = on_started
         self.on_hangup: Callable[[], None] | None = None
+        self.meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
+        self._tending: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, with handshakes that end; then says so."""
@@ -240,6 +259,8 @@ class Server(uvicorn.Server):
         self.servers = [await self._listen(listener) for listener in sockets or []]
         self.started = True
         self._on_started()
+        if self.meanwhile is not None:
+            self._tending = asyncio.create_task(self.meanwhile(), name="tending")
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:
         config = self.config
@@ -257,6 +278,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time."""
+        if self._tending is not None:
+            self._tending.cancel()
         state = cast("Litestar", self.config.app).state
         state["service"].streams.stop()
         state["mcp"].stop()

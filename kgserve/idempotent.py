@@ -1,7 +1,6 @@
-"""Which tools may be called again when nobody knows whether the first call was carried out. Standard library only.
+"""Which tools may be called again by somebody who does not say that it is the same call. Standard library only.
 
-The tools' annotations say it to clients, and the bridge goes by it when a connection breaks. A tool that is not named
-here is not repeated: the server may be newer than the bridge.
+The tools' annotations say it to clients. The bridge gives every call an id of its own, and may repeat each with that.
 """
 
 from __future__ import annotations
@@ -37,4 +36,4 @@ WHERE_TO_LOOK = {
     "put_subgraph": "get_entity, or search_knowledge with words of what was written, shows what of it is there",
     "drop_store": "list_stores shows whether the store is still there",
 }
-"""The other tools: a second call makes another node or version, or drops what somebody has made since."""
+"""The other tools: another call makes another node or version, or drops what somebody has made since."""

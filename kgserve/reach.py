@@ -11,22 +11,28 @@ answers, and the others find it then. It runs in a session of its own and outliv
 from __future__ import annotations
 
 import fcntl
-import http.client
 import json
 import os
+import re
+import signal
 import socket
-import ssl
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
+from kgserve.http_client import Connection
 from kgserve.permissions import private_folder
+from kgserve.systems import refusal
+from kgserve.version import __version__
+
+if TYPE_CHECKING:
+    import ssl
+    import subprocess
 
 LOCK_FILE = "server.lock"
 SERVER_FILE = "server.json"
@@ -45,8 +51,21 @@ DEFAULT_DATA = "kgserve-data"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = "8080"
 
+CALL_TIMEOUT = 60.0
+"""Seconds that the bridge waits for a tool without being told otherwise."""
+
+LAUNCHED_IDLE = 86_400
+"""Seconds without use after which a server ends that was started here; one that a person starts goes on for ever."""
+
+REPLACED_IDLE = 60.0
+"""Seconds without use after which an older server may be replaced. server.json is as old as the last use."""
+
+STOP_PATIENCE = 30.0
+"""Seconds that a server may take to end; it takes 20 at most by itself."""
+
+_UNAVAILABLE = 503
 _SHOWN_LINES = 8
-_ANSWER_TIMEOUT = 5.0
+_ANSWER_TIMEOUT = 4.0
 _FIRST_DELAY, _LAST_DELAY = 0.02, 0.25
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresses to listen on, not to connect to
 
@@ -54,13 +73,15 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - addresse
 class Server(NamedTuple):
     """Where a server is, and the token that local clients send it.
 
-    ``certificate`` is the one that it shows, as PEM, when that is known; ``pid`` only of one found by its data folder.
+    ``certificate`` is the one that it shows, as PEM, when that is known; ``pid`` and ``version`` are those of one found
+    by its data folder.
     """
 
     url: str
     token: str | None = None
     certificate: str | None = None
     pid: int | None = None
+    version: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -85,6 +106,24 @@ def data_folder(given: str | None = None) -> Path:
 def chosen_key(given: str | None = None) -> str | None:
     """The key to send: ``given``, else KGSERVE_KEY, else none."""
     return given or os.environ.get("KGSERVE_KEY") or None
+
+
+def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
+    """What an editor asks for, as headers: the given, else KGSERVE_TOOLS and KGSERVE_ANSWERS."""
+    named = {
+        "Kgserve-Store": store,
+        "Kgserve-Tools": tools or os.environ.get("KGSERVE_TOOLS"),
+        "Kgserve-Answers": answers or os.environ.get("KGSERVE_ANSWERS"),
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def call_timeout() -> float:
+    """KGSERVE_CALL_TIMEOUT, else the default; what is no number of seconds above 0 counts as not given."""
+    with suppress(ValueError):
+        given = float(os.environ.get("KGSERVE_CALL_TIMEOUT", ""))
+        return given if 0 < given < float("inf") else CALL_TIMEOUT
+    return CALL_TIMEOUT
 
 
 def find(data_dir: Path) -> Server | None:
@@ -115,28 +154,71 @@ def ensure(data_dir: Path, patience: float = PATIENCE) -> Server:
     """
     found = find(data_dir)
     deadline = time.monotonic() + patience
-    if found is not None and answers(found, patience):
+    if found is not None and _answers_or_hangs(found, patience):
         return found
     with _launch_lock(data_dir, deadline):
         return _Launch(data_dir, deadline).run()
 
 
 def answers(server: Server, patience: float = _ANSWER_TIMEOUT) -> bool:
-    """Whether the server accepts connections and is ready for work, or at least for reading, in at most 5 seconds."""
-    with closing(connection_to(server, min(patience, _ANSWER_TIMEOUT))) as connection:
-        try:
-            connection.request("GET", "/ready")
-            return connection.getresponse().status != http.client.SERVICE_UNAVAILABLE
-        except (OSError, http.client.HTTPException):
-            return False
+    """Whether the server accepts connections and is ready for work, or at least for reading, in at most 4 seconds."""
+    try:
+        return _is_ready(server, patience)
+    except TimeoutError:
+        return False
 
 
-def connection_to(server: Server, timeout: float) -> http.client.HTTPConnection:
-    """A connection that is not open yet; ``timeout`` is in seconds."""
-    parts = urlsplit(server.url)
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(parts.netloc, timeout=timeout)
-    return http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust(server.certificate))
+def is_alive(server: Server, patience: float) -> bool:
+    """Whether the server answers anything at all within so many seconds. One that is gone does not hang: True."""
+    try:
+        with closing(open_connection(server, patience)) as connection:
+            connection.request("GET", "/health", {})
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def open_connection(server: Server, timeout: float) -> Connection:
+    """A connection to it. ``timeout`` is in seconds. Raises OSError."""
+    return Connection(server.url, timeout, lambda: trust(server.certificate))
+
+
+def why_silent(server: Server) -> str:
+    """What to tell about a server that accepts connections and says nothing."""
+    who = f"the server at {server.url}" + (f" (process {server.pid})" if server.pid else "")
+    if server.pid is None:
+        return f"{who} does not answer: it hangs"
+    if _state(server.pid) == "T":
+        return f"{who} does not answer: a signal has stopped it; `kill -CONT {server.pid}` lets it go on"
+    return f"{who} does not answer: it hangs; `kgserve stop --force` ends it, and the next call starts another"
+
+
+def _state(process: int) -> str:
+    """The letter that the system has for what a process does; empty where it says nothing."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+    return ""
+
+
+def _is_ready(server: Server, patience: float) -> bool:
+    """As `answers`, but raises TimeoutError when it says nothing."""
+    try:
+        with closing(open_connection(server, min(patience, _ANSWER_TIMEOUT))) as connection:
+            return connection.request("GET", "/ready", {}).status != _UNAVAILABLE
+    except TimeoutError:
+        raise
+    except OSError:
+        return False
+
+
+def _answers_or_hangs(server: Server, patience: float) -> bool:
+    """As `answers`. Raises LaunchFailed for one that hangs: nobody else can have the folder while it does."""
+    try:
+        return _is_ready(server, patience)
+    except TimeoutError:
+        raise LaunchFailed(why_silent(server)) from None
 
 
 def trust(certificate: str | None) -> ssl.SSLContext:
@@ -144,6 +226,8 @@ def trust(certificate: str | None) -> ssl.SSLContext:
 
     An empty text is nobody's certificate.
     """
+    import ssl  # noqa: PLC0415 - it is large, and the bridge mostly does without
+
     if certificate is None:
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -169,7 +253,8 @@ def _host_and_port(url: str) -> tuple[str | None, int]:
 
 def encode(server: Server) -> bytes:
     """The content of server.json."""
-    given = {"pid": server.pid, "url": server.url, "token": server.token, "certificate": server.certificate}
+    names = ("pid", "version", "url", "token", "certificate")
+    given = {name: getattr(server, name) for name in names}
     return json.dumps(
         {name: value for name, value in given.items() if value is not None}, separators=(",", ":")
     ).encode()
@@ -184,8 +269,10 @@ def read(data_dir: Path) -> Server | None:
     fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     match fields.get("url"), fields.get("token"), fields.get("pid"):
         case str(url), str(token), int(pid):
-            certificate = fields.get("certificate")
-            return Server(url, token, certificate if isinstance(certificate, str) else None, pid)
+            certificate, version = (
+                value if isinstance(value := fields.get(name), str) else None for name in ("certificate", "version")
+            )
+            return Server(url, token, certificate, pid, version)
         case _:
             return None
 
@@ -224,7 +311,9 @@ class _Launch:
         delay = _FIRST_DELAY
         while (left := self._deadline - time.monotonic()) > 0:
             found = find(self._data_dir)
-            if found is not None and answers(found, left):
+            # One that was started just now may be slow; any other that says nothing hangs.
+            answering = answers if self._child is not None else _answers_or_hangs
+            if found is not None and answering(found, left):
                 return found
             self._start_or_look()
             time.sleep(delay)
@@ -254,21 +343,119 @@ class _Launch:
 
 
 def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
-    """Start ``kgserve serve`` in a session of its own."""
+    """Start ``kgserve serve`` in a session of its own, in the data folder, with what it needs of the environment."""
+    import subprocess  # noqa: PLC0415 - most bridges find a server
+
+    if told := refusal():
+        raise LaunchFailed(told)
+    variables = launch_environment(os.environ)
     command = [sys.executable, "-m", "kgserve", "serve", "--data", str(data_dir)]
     command += ["--port", "0"] if any_port else []
     # A line per request would fill the disk: nobody rotates this log while the server runs.
-    command += ["--log-level", "warning"] if not os.environ.get("KGSERVE_LOG_LEVEL") else []
+    command += ["--log-level", "warning"] if "KGSERVE_LOG_LEVEL" not in variables else []
+    command += ["--idle-exit", str(LAUNCHED_IDLE)] if "KGSERVE_IDLE_EXIT" not in variables else []
     log = _open_log(data_dir)
     try:
         child = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=data_dir,
+            env=variables,
         )
     finally:
         os.close(log)
+    (data_dir / LAUNCH_LOCK).write_text(f"{child.pid}\n", encoding="ascii")
     # Waited for, so that a server that is killed does not stay behind as a zombie of this process.
     threading.Thread(target=child.wait, name="kgserve-launched", daemon=True).start()
     return child
+
+
+PATHS = ("KGSERVE_MODELS_DIR", "KGSERVE_BACKUP_DIR", "KGSERVE_TLS_CERT", "KGSERVE_TLS_KEY")
+"""Variables that name a place on the disk, counted from where they were given."""
+
+_NOT_THE_SERVERS = {*("KGSERVE_KEY", "KGSERVE_DATA_DIR", "KGSERVE_CALL_TIMEOUT", "KGSERVE_TOOLS", "KGSERVE_ANSWERS")}
+_NEEDED = re.compile(
+    r"KGSERVE_.+|OTEL_.+|LC_.+|SSL_CERT_.+|COVERAGE_.+|(?i:https?|all|no)_(?i:proxy)"
+    r"|PATH|HOME|USER|LOGNAME|LANG|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|OMP_NUM_THREADS"
+)
+
+
+def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Of an editor's variables those that a server has a use for, with places that hold wherever it works."""
+    kept = {name: value for name, value in given.items() if _NEEDED.fullmatch(name) and name not in _NOT_THE_SERVERS}
+    kept |= {name: str(Path(kept[name]).expanduser().absolute()) for name in PATHS if kept.get(name)}
+    ours = Path(__file__).parents[1]
+    found = [ours] if ours.name not in {"site-packages", "dist-packages"} else []
+    found += [Path(each).absolute() for each in kept.pop("PYTHONPATH", "").split(os.pathsep) if each]
+    return kept | {"PYTHONPATH": os.pathsep.join(map(str, found))} if found else kept
+
+
+class StopFailed(Exception):
+    """A server did not end. ``str(error)`` is for the person who asked."""
+
+
+def stop(data_dir: Path, *, force: bool = False, patience: float = STOP_PATIENCE) -> Server | None:
+    """End the server of a data folder and wait until it has; which one that was, None when there is none.
+
+    ``force``: without letting it finish anything. What was acknowledged is in the journals either way. Raises
+    StopFailed when it does not end, and when what has the folder is no server.
+    """
+    found, process = find(data_dir), holder(data_dir)
+    if process is None:
+        return None
+    if found is None:
+        raise StopFailed(f"process {process or 'unknown'} has {data_dir}, but serves nothing; end it yourself")
+    try:
+        os.kill(process, signal.SIGKILL if force else signal.SIGTERM)
+    except PermissionError:
+        raise StopFailed(f"process {process} belongs to another user, who can stop it") from None
+    except ProcessLookupError:
+        return found
+    deadline = time.monotonic() + patience
+    while holder(data_dir) == process:
+        if time.monotonic() > deadline:
+            raise StopFailed(f"process {process} has not ended within {patience:g} s; `kgserve stop --force` kills it")
+        time.sleep(_FIRST_DELAY)
+    return found
+
+
+def replace_older(data_dir: Path, found: Server) -> str | None:
+    """Have an older server end, so that one of this version is started; what was done, or why not, as a sentence.
+
+    None when it is not older. Only one that was started here, and that nobody has used for a minute, is ended.
+    """
+    if _numbers(found.version) >= _numbers(__version__):
+        return None
+    older = f"the server at {found.url} (process {found.pid}) is version {found.version or 'unknown'}"
+    if found.pid != _launched(data_dir):
+        return f"{older}, this is {__version__}; whoever has started it can start it anew"
+    if _idle_seconds(data_dir) < REPLACED_IDLE:
+        return f"{older} and in use, this is {__version__}; it is replaced once it is idle, or after `kgserve stop`"
+    try:
+        stop(data_dir)
+    except StopFailed as error:
+        return f"{older}, this is {__version__}; {error}"
+    return f"{older} and was idle; one of version {__version__} takes its place"
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", version or ""))
+
+
+def _launched(data_dir: Path) -> int | None:
+    """The process of the server that was last started here."""
+    with suppress(OSError, ValueError):
+        return int((data_dir / LAUNCH_LOCK).read_text(encoding="ascii"))
+    return None
+
+
+def _idle_seconds(data_dir: Path) -> float:
+    with suppress(OSError):
+        return time.time() - (data_dir / SERVER_FILE).stat().st_mtime
+    return 0.0
 
 
 def _open_log(data_dir: Path) -> int:

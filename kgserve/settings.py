@@ -42,6 +42,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         bool, _doc("Serve on an address that others reach though there is no key to ask them for")
     ] = False
     key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
+    tools: Annotated[
+        str,
+        _doc("What the editors' bridge has the server list: names of tools, and the sets `graph`, `time`, `all`"),
+    ] = "graph"
+    answers: Annotated[
+        Literal["both", "text"], _doc("How the editors' bridge has tools answer: as text and JSON, or as text alone")
+    ] = "both"
+    call_timeout: Annotated[
+        float, _doc("Time that the editors' bridge waits for a tool; five times as long where much may be to do", gt=0)
+    ] = 60.0
+    idle_exit: Annotated[
+        float,
+        _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),
+    ] = 0.0
     log_format: Annotated[Literal["json", "console"], _doc("Shape of log lines on standard error")] = "console"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least severe log line shown")] = "info"
     engine: Annotated[EngineName, _doc("Database engine behind the stores; ladybug has to be installed")] = "kuzu"
@@ -59,10 +73,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     query_timeout: Annotated[float, _doc("Time limit of one read", gt=0)] = 10.0
     write_queue: Annotated[int, _doc("Writes that may wait per store before 503", ge=1)] = 256
     max_body_mb: Annotated[int, _doc("Largest request body, imports excepted", ge=1)] = 32
-    tools: Annotated[
-        str,
-        _doc("Tools that MCP lists, unless a client asks for others: names, and the sets `graph`, `time`, `all`"),
-    ] = "graph"
     max_nodes: Annotated[int, _doc("Most nodes in one inject", ge=1)] = 10_000
     max_edges: Annotated[int, _doc("Most edges in one inject", ge=1)] = 50_000
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64

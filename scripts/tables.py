@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from kgserve.cli.editors import EDITORS
 from kgserve.cli.options import description, option_names, variable_name
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings
@@ -22,6 +23,7 @@ SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(S
 def written(text: str) -> str:
     """A page's text with every table written anew."""
     tables = {"commands": _commands(), "shell": _shell(), "settings": _settings(), "targets": _targets()}
+    tables["editors"] = _editors()
 
     def table(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
@@ -32,6 +34,12 @@ def written(text: str) -> str:
 def tabled() -> list[Path]:
     """The pages that hold such tables."""
     return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS) if TABLE.search(page.read_text())]
+
+
+def _editors() -> str:
+    form = {True: "TOML", False: "JSON"}
+    rows = ((f"`{each.name}`", each.place, f"{form[each.toml]}, `{each.root}`") for each in EDITORS.values())
+    return _table(("`--client`", "where it belongs", "form"), rows)
 
 
 def _settings() -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 from kgserve.bridge.connection import Servers
 from kgserve.bridge.forwarder import Forwarder, Output, say
-from kgserve.reach import chosen_key, data_folder
+from kgserve.reach import call_timeout, chosen_key, data_folder, wishes
 
 LAST_ANSWERS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
@@ -29,32 +28,70 @@ class _Leave(BaseException):
     """The editor is gone, or wants the bridge to go."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options; click declares the same ones for the help."""
-    arguments = argparse.ArgumentParser("kgserve mcp", add_help=False, allow_abbrev=False)
-    arguments.add_argument("--data", "--data-dir", dest="data_dir", metavar="DIR")
-    arguments.add_argument("--url", metavar="URL")
-    arguments.add_argument("--store", metavar="NAME")
-    arguments.add_argument("--key", metavar="KEY")
-    return arguments
+OPTIONS: Mapping[str, str] = {
+    "--data": "data_dir",
+    "--data-dir": "data_dir",
+    "--url": "url",
+    "--store": "store",
+    "--key": "key",
+    "--tools": "tools",
+    "--answers": "answers",
+}
+"""The options, each with a value, and what they are called in `run`; click declares the same ones for the help.
+
+They are read here: argparse would take a tenth of the bridge's memory.
+"""
+
+
+class _Misused(Exception):
+    """The command line is wrong, for a reason that is a sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``kgserve mcp`` with these arguments; the exit code."""
-    given = parser().parse_args(arguments)
-    return run(given.data_dir, given.url, given.store, given.key)
+    try:
+        given = read(arguments)
+    except _Misused as error:
+        say(str(error))
+        return WRONG_USAGE
+    return run(**dict.fromkeys(OPTIONS.values()) | given)
 
 
-def run(data_dir: str | None, url: str | None, store: str | None, key: str | None) -> int:
-    """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code."""
-    for fault in faults(url, store, key):
+def read(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of a command line's options by their names in `run`; of one that comes twice the last."""
+    rest, given = [*arguments], dict[str, str]()
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if option not in OPTIONS:
+            raise _Misused(f"there is no option or command {option!r}; `kgserve mcp --help` shows what there is")
+        if not equals and not rest:
+            raise _Misused(f"{option} needs a value")
+        given[OPTIONS[option]] = value if equals else rest.pop(0)
+    return given
+
+
+def run(
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    tools: str | None = None,
+    answers: str | None = None,
+) -> int:
+    """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code.
+
+    ``tools`` and ``answers`` are what the server shall list, and how it shall answer; the server knows what there is.
+    """
+    asked = wishes(store, tools, answers)
+    for fault in [*faults(url, store, key), *_unsayable(asked)]:
         say(fault)
         return WRONG_USAGE
     if sys.stdin.isatty():
         say("this speaks MCP with an editor over standard input and output; `kgserve mcp config` sets an editor up")
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
-    forwarder = Forwarder(Servers(data_folder(data_dir), url, chosen_key(key)), output, store)
+    servers = Servers(data_folder(data_dir), url, chosen_key(key), say)
+    forwarder = Forwarder(servers, output, asked, call_timeout())
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -79,6 +116,12 @@ def faults(url: str | None, store: str | None, key: str | None = None) -> list[s
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
     return found
+
+
+def _unsayable(asked: Mapping[str, str]) -> list[str]:
+    """Of what goes into headers that which cannot."""
+    wrong = (name for name, value in asked.items() if not (value.isascii() and value.isprintable()))
+    return [f"{name.removeprefix('Kgserve-').lower()}: only printable ASCII is allowed" for name in wrong]
 
 
 def _protocol_output() -> int:

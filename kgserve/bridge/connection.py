@@ -6,26 +6,36 @@ editor once, and made again for it with every other server.
 
 from __future__ import annotations
 
-import http.client
 import json
-import select
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
 
 from kgserve.bridge.message import INITIALIZE, answered, negotiated_version, parse
-from kgserve.reach import LaunchFailed, Server, answers, at, connection_to, ensure, find
+from kgserve.bridge.patience import Patience, Pulse, Unresponsive
+from kgserve.http_client import Answer, Connection
+from kgserve.reach import (
+    CALL_TIMEOUT,
+    LaunchFailed,
+    Server,
+    answers,
+    at,
+    ensure,
+    find,
+    open_connection,
+    replace_older,
+    why_silent,
+)
+from kgserve.version import __version__
 
-CONNECT_TIMEOUT = 5.0
-"""Seconds that a server may take to accept a connection; an answer may take as long as the work does."""
+CONNECT_TIMEOUT = 3.0
+"""Seconds that a server may take to accept a connection."""
 
-BROKEN = (OSError, http.client.HTTPException)
+BROKEN = OSError
 """What a connection raises that could not be made, or that ended before the answer did."""
 
 RETURN_PATIENCE = 10.0
@@ -33,28 +43,26 @@ RETURN_PATIENCE = 10.0
 
 SESSION_HEADER = "Mcp-Session-Id"
 
+NOT_FOUND = 404
+
 _RETURN_DELAY = 0.1
 _END_TIMEOUT = 1.0
 _MAX_IDLE = 8
-_END_OF_STREAM = 0.2
-"""Seconds in which a stream that has brought its answer must end for its connection to be used again."""
-
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_NEVER = 3600.0
 
 
 class Exchange:
     """One request to the server, and its answer. ``sent``: the server may have got some of it."""
 
-    def __init__(self, connections: Connections, server: Server, *, fresh: bool = False) -> None:
-        """``fresh``: over a connection of its own, which no server is about to close for having been idle."""
+    def __init__(self, connections: Connections, server: Server, patience: Patience | None = None) -> None:
+        """Without ``patience`` the answer is waited for until the connection ends."""
         self.sent = False
         self._connections = connections
         self._server = server
-        self._fresh = fresh
-        self._connection: http.client.HTTPConnection | None = None
-        self._socket: socket.socket | None = None
+        self._patience = patience
+        self._connection: Connection | None = None
         self._aborted = False
-        self._response: http.client.HTTPResponse | None = None
+        self._answer: Answer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -62,115 +70,118 @@ class Exchange:
     def __exit__(self, *_: object) -> None:
         self.finish()
 
-    def send(
-        self, method: str, headers: dict[str, str], body: bytes | None = None, timeout: float | None = None
-    ) -> None:
-        """Send the request and read the head of the answer, each step within ``timeout``. Raises one of BROKEN."""
+    def send(self, method: str, headers: dict[str, str], body: bytes | None = None) -> None:
+        """Send the request and read the head of the answer. Raises OSError and Unresponsive."""
         headers = self._connections.headers | self._server.headers | headers
-        self._connection = self._connections.get(self._server, fresh=self._fresh)
-        self._socket = self._connection.sock
-        if self._socket is None or self._aborted:
+        connection = self._connection = self._connections.get(self._server)
+        if self._aborted:
             raise ConnectionAbortedError
-        self._socket.settimeout(timeout)
+        connection.on_silence = self._wait
         self.sent = True
-        path = f"{urlsplit(self._server.url).path.rstrip('/')}/mcp"
-        # A server that refuses a body for its size answers and closes before it has read it.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.request(method, path, body=body, headers=headers)
-        self._response = self._connection.getresponse()
+        self._answer = connection.request(method, "/mcp", headers, body)
+
+    def _wait(self) -> float:
+        return _NEVER if self._patience is None else self._patience.wait(self._server)
 
     @property
-    def response(self) -> http.client.HTTPResponse:
+    def answer(self) -> Answer:
         """The answer's head."""
-        if self._response is None:
-            raise http.client.ResponseNotReady
-        return self._response
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the answer is an event stream."""
-        return self.response.headers.get_content_type() == "text/event-stream"
+        if self._answer is None:
+            raise ConnectionAbortedError
+        return self._answer
 
     def body(self) -> bytes:
-        """The whole answer. Raises one of BROKEN."""
-        return self.response.read()
+        """The whole answer. Raises OSError and Unresponsive."""
+        return self._open.body()
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of a stream. Raises one of BROKEN."""
-        data: list[bytes] = []
-        for line in self.response:
-            text = line.rstrip(b"\r\n")
-            if text.startswith(b"data:"):
-                data.append(text[5:].removeprefix(b" "))
-            elif not text and data:
-                yield b"\n".join(data)
-                data = []
+        """The data of each event of a stream. Raises OSError and Unresponsive."""
+        for event in self._open.events():
+            if self._patience is not None:
+                self._patience.moved()
+            yield event
+
+    def first(self) -> bytes:
+        """The first document of the answer, or all of it."""
+        return next(self.events(), b"") if self.answer.is_stream else self.body()
 
     def finish(self) -> None:
         """Keep the connection for the next request if this one's answer ends here; else close it."""
-        if self._connection is None:
-            return
-        try:
-            if self._socket is not None and self._response is not None and not self._response.isclosed():
-                self._socket.settimeout(_END_OF_STREAM)
-                self._response.read(1)
-        except BROKEN:
-            self._response = None
-        finally:
-            self._connections.give_back(self._server, self._connection, self._response)
+        if self._connection is not None:
+            self._connections.give_back(self._server, self._connection, whole=self._answer is not None)
             self._connection = None
 
     def abort(self) -> None:
         """Break the connection, from whichever thread: for the server, the client has left."""
         self._aborted = True
-        # Only a shutdown wakes the thread that reads; it closes the connection then.
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        if (connection := self._connection) is not None:
+            connection.abort()
+
+    @property
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise ConnectionAbortedError
+        return self._connection
 
 
 class Connections:
     """The connections to the server; those that wait for work are kept, for one server at a time."""
 
-    def __init__(self, store: str | None = None) -> None:
-        """``store`` is the one that tools use when a call names none."""
+    def __init__(self, wishes: Mapping[str, str]) -> None:
+        """``wishes`` are headers with what the editor asks for, such as the store of calls that name none."""
         self.headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        if store:
-            self.headers["Kgserve-Store"] = store
-        self._idle: deque[tuple[Server, http.client.HTTPConnection]] = deque(maxlen=_MAX_IDLE)
+        self.headers |= wishes
+        self.pulse = Pulse()
+        self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store"}
+        self._idle: deque[tuple[Server, Connection]] = deque(maxlen=_MAX_IDLE)
 
-    def get(self, server: Server, *, fresh: bool = False) -> http.client.HTTPConnection:
-        """An open connection. Raises OSError."""
-        while self._idle and not fresh:
+    def get(self, server: Server) -> Connection:
+        """An open connection. Raises OSError, and Unresponsive when none is accepted."""
+        while self._idle:
             with suppress(IndexError):
                 owner, kept = self._idle.pop()
-                if owner == server and _is_idle(kept):
+                if owner == server and kept.is_idle:
                     return kept
                 kept.close()
-        return _connect(server)
+        try:
+            return open_connection(server, CONNECT_TIMEOUT)
+        except TimeoutError:
+            raise Unresponsive(why_silent(server)) from None
 
-    def give_back(
-        self, server: Server, connection: http.client.HTTPConnection, response: http.client.HTTPResponse | None
-    ) -> None:
+    def give_back(self, server: Server, connection: Connection, *, whole: bool) -> None:
         """Keep a connection whose answer was read to the end; close any other."""
-        if response is None or not response.isclosed() or connection.sock is None or len(self._idle) >= _MAX_IDLE:
-            connection.close()
-        else:
+        if whole and len(self._idle) < _MAX_IDLE and connection.ends():
             self._idle.append((server, connection))
+        else:
+            connection.close()
 
 
 class Servers:
     """The server of the data folder, started when there is none; or the one at ``url``, which is only waited for."""
 
-    def __init__(self, data_dir: Path, url: str | None = None, key: str | None = None) -> None:
-        """``key`` is sent instead of the token that the data folder names."""
+    def __init__(
+        self, data_dir: Path, url: str | None = None, key: str | None = None, say: Callable[[str], None] | None = None
+    ) -> None:
+        """``key`` is sent instead of the token that the data folder names; ``say`` tells a person."""
         self._data_dir = data_dir
         self._key = key
         self._url = url.rstrip("/") if url else None
+        self._say = say
         self._lock = threading.Lock()
         self._known: Server | None = None
         self._doubtful = False
         self._reached = False
+
+    @property
+    def absent(self) -> bool:
+        """Whether there is none, and one will be started when it is needed. Waits for nothing."""
+        return self._url is None and self._known is None and find(self._data_dir) is None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the server is of this version, or will be."""
+        known = self._known
+        return self._url is None and (known is None or known.version == __version__)
 
     def current(self) -> Server:
         """A server to send a request to. Raises LaunchFailed."""
@@ -197,6 +208,10 @@ class Servers:
 
     def _ensured(self) -> Server:
         found = None if self._doubtful else find(self._data_dir)
+        if found is not None and (told := replace_older(self._data_dir, found)):
+            if self._say is not None:
+                self._say(told)
+            found = find(self._data_dir)
         return (found or ensure(self._data_dir)).with_key(self._key)
 
     def _awaited(self, url: str) -> Server:
@@ -241,11 +256,18 @@ class Handshake:
         self._initialize: bytes | None = None
         self._initialized: bytes | None = None
         self._session: Session | None = None
+        self.version: str | None = None
+        """The one that was agreed upon."""
 
     @property
     def made(self) -> bool:
         """Whether the editor speaks the handshake era's protocol."""
         return self._initialize is not None
+
+    def promise(self, line: bytes, version: str | None) -> None:
+        """The editor's ``initialize`` was answered for a server that is on its way, and is told of it when it comes."""
+        with self._lock:
+            self._initialize, self._initialized, self.version = line, None, version
 
     def adopt(self, server: Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
         """The server has answered the editor's ``initialize``."""
@@ -253,8 +275,8 @@ class Handshake:
         if version is None:
             return
         with self._lock:
-            self._initialize, self._initialized = line, None
-            self._session = Session(server, exchange.response.headers.get(SESSION_HEADER), version)
+            self._initialize, self._initialized, self.version = line, None, version
+            self._session = Session(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
 
     def completed(self, line: bytes) -> None:
         """The editor has sent ``notifications/initialized``."""
@@ -262,7 +284,10 @@ class Handshake:
             self._initialized = line
 
     def session(self, server: Server) -> Session | None:
-        """The session on this server, made anew if need be; None before the handshake. Raises Refused or BROKEN."""
+        """The session on this server, made anew if need be; None before the handshake.
+
+        Raises Refused, OSError and Unresponsive.
+        """
         with self._lock:
             if self._initialize is None:
                 return None
@@ -284,49 +309,34 @@ class Handshake:
         self._lock.release()
         if session is None or session.id is None:
             return
-        with suppress(*BROKEN), Exchange(self._connections, session.server) as exchange:
-            exchange.send("DELETE", session.headers, timeout=_END_TIMEOUT)
+        with suppress(BROKEN, Unresponsive), self._exchange(session.server, _END_TIMEOUT) as exchange:
+            exchange.send("DELETE", session.headers)
             exchange.body()
 
     def _replay(self, server: Server, line: bytes) -> Session:
-        with Exchange(self._connections, server) as exchange:
+        with self._exchange(server) as exchange:
             exchange.send("POST", {}, line)
-            text = next(exchange.events(), b"") if exchange.is_stream else exchange.body()
+            text = exchange.first()
             answer = answered(text, parse(line).id)
             version = negotiated_version(answer) if answer is not None else None
             if version is None:
-                raise Refused(f"{explanation(server, exchange.response, text)} to {INITIALIZE}")
-            session = Session(server, exchange.response.headers.get(SESSION_HEADER), version)
+                raise Refused(f"{explanation(server, exchange.answer, text)} to {INITIALIZE}")
+            session = Session(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
         if self._initialized is not None:
-            with Exchange(self._connections, server) as exchange:
+            with self._exchange(server) as exchange:
                 exchange.send("POST", session.headers, self._initialized)
                 exchange.body()
         return session
 
+    def _exchange(self, server: Server, limit: float = CALL_TIMEOUT) -> Exchange:
+        return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
 
-def explanation(server: Server, response: http.client.HTTPResponse, body: bytes) -> str:
+
+def explanation(server: Server, answer: Answer, body: bytes) -> str:
     """What an answer that is no MCP message says, for a person."""
-    reason = f"the server at {server.url} answered {response.status} {response.reason}".rstrip()
+    reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):
         document: Any = json.loads(body)
         if isinstance(document, dict) and isinstance(detail := document.get("detail"), str):
             return f"{reason}: {detail}"
-    return f"{reason}; is there an MCP endpoint of kgserve?" if response.status == http.client.NOT_FOUND else reason
-
-
-def _connect(server: Server) -> http.client.HTTPConnection:
-    connection = connection_to(server, CONNECT_TIMEOUT)
-    connection.connect()
-    # Without a time limit, these alone notice that the machine at the other end is gone.
-    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection
-
-
-def _is_idle(connection: http.client.HTTPConnection) -> bool:
-    """Whether a kept connection is still open: one that can be read has been closed by the server."""
-    with suppress(OSError, ValueError):
-        return not select.select([connection.sock], [], [], 0)[0]
-    return False
+    return f"{reason}; is there an MCP endpoint of kgserve?" if answer.status == NOT_FOUND else reason

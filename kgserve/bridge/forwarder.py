@@ -5,16 +5,17 @@ Standard output carries the protocol and nothing else, standard error the rest.
 
 from __future__ import annotations
 
-import http.client
 import os
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from kgserve.bridge.connection import (
     BROKEN,
+    NOT_FOUND,
     Connections,
     Exchange,
     Handshake,
@@ -23,8 +24,10 @@ from kgserve.bridge.connection import (
     Session,
     explanation,
 )
+from kgserve.bridge.known import BEGINNINGS, answer_to, version_of
 from kgserve.bridge.message import (
     ACKNOWLEDGED,
+    CALL,
     CANCELLED,
     INITIALIZE,
     INITIALIZED,
@@ -39,12 +42,14 @@ from kgserve.bridge.message import (
     method_of,
     parse,
 )
+from kgserve.bridge.patience import Patience, Unresponsive, limit_of
+from kgserve.http_client import NoAnswer
 from kgserve.idempotent import WHERE_TO_LOOK
-from kgserve.reach import LaunchFailed, Server
+from kgserve.reach import CALL_TIMEOUT, LaunchFailed, Server
 
-ATTEMPTS = 3
-"""Times that a request is sent before its failure is reported; one that may have been carried out is sent again only
-if done twice is done once."""
+ATTEMPTS = 4
+"""Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
+again: done twice is done once."""
 
 RETRY_DELAY = 0.3
 """Seconds before the second repetition; the first one is made at once."""
@@ -52,12 +57,15 @@ RETRY_DELAY = 0.3
 LISTEN_DELAY = 1.0
 """Seconds between attempts to listen again."""
 
+CALL_HEADER, AGE_HEADER = "Kgserve-Call", "Kgserve-Call-Age"
 
 THREADS = 32
 """Requests under way at once; more wait."""
 
 MOST_WAITING = 1000
 """Requests that may wait."""
+
+METHOD_NOT_ALLOWED = 405
 
 _IDLE = 10.0
 """Seconds after which a thread without work ends."""
@@ -67,29 +75,22 @@ class NotDone(Exception):
     """The server has not carried a request out, for a reason that passes: it is stopping, or another one by now."""
 
 
-class OutcomeUnknown(Exception):
-    """A request may have been carried out, and would be another time if it was sent again."""
-
-    def __init__(self, message: Message, server: Server) -> None:
-        look = WHERE_TO_LOOK.get(message.tool or "", "the tools that read show what is there")
-        super().__init__(
-            f"the connection to the server at {server.url} broke before {message.tool or 'the tool'} was answered, so "
-            "it is unknown whether it was carried out. It was not sent again, for it would then be done twice. "
-            f"Before you call it again, look: {look}"
-        )
-
-
 class Forwarder:
     """Carries the editor's messages to the server and the server's to the editor."""
 
-    def __init__(self, servers: Servers, output: Output, store: str | None = None) -> None:
+    def __init__(
+        self, servers: Servers, output: Output, wishes: Mapping[str, str] | None = None, limit: float = CALL_TIMEOUT
+    ) -> None:
+        """``wishes`` are headers of each request; ``limit``: seconds that a call may take."""
+        self._limit = limit
         self._servers = servers
         self._output = output
-        self._connections = Connections(store)
+        self._connections = Connections(wishes or {})
         self._handshake = Handshake(self._connections)
         self._threads = ThreadPool()
         self._pending = PendingRequests()
         self._closing = threading.Event()
+        self._early = False
         self._listening: threading.Thread | None = None
 
     def forward(self, line: bytes) -> None:
@@ -106,7 +107,8 @@ class Forwarder:
                 self._cancel(message)
             case Kind.NOTIFICATION if message.method == INITIALIZED:
                 self._handshake.completed(message.line)
-                self._pass_on(message)
+                if not self._early:  # the server that comes is told with the handshake
+                    self._pass_on(message)
                 self._listen()
             case _:
                 self._threads.submit(lambda: self._pass_on(message))
@@ -118,6 +120,9 @@ class Forwarder:
         self._handshake.end()
 
     def _forward_request(self, message: Message) -> None:
+        if (known := self._known(message)) is not None:
+            self._output.write(known)
+            return
         request = self._pending.add(message)
         if message.method == INITIALIZE:
             self._answer(request)
@@ -125,11 +130,35 @@ class Forwarder:
             self._report(request, "too many requests are waiting for an answer")
             self._pending.remove(request)
 
+    def _known(self, message: Message) -> bytes | None:
+        """The answer to one of the first questions, which all servers of this version give alike.
+
+        Where there is no server yet one is started meanwhile.
+        """
+        if not self._connections.usual:
+            return None
+        if message.method not in BEGINNINGS:
+            return answer_to(message, message.version or self._handshake.version) if self._servers.is_ours else None
+        answer = answer_to(message, version_of(message)) if self._servers.absent else None
+        if answer is not None:
+            self._early = True
+            if message.method == INITIALIZE:
+                self._handshake.promise(message.line, version_of(message))
+            self._threads.submit(self._start)
+        return answer
+
+    def _start(self) -> None:
+        """Have a server started; why there is none is said here, and again in the answer to each call."""
+        try:
+            self._servers.current()
+        except LaunchFailed as error:
+            say(str(error))
+
     def _answer(self, request: PendingRequest) -> None:
         """Have a request answered, by the server or with the reason why it cannot be."""
         try:
             self._try_to_answer(request)
-        except (LaunchFailed, OutcomeUnknown, Refused) as error:
+        except (LaunchFailed, Refused) as error:
             self._report(request, str(error))
         except Exception as error:  # noqa: BLE001 - the outermost place of a thread: the editor must get an answer
             self._report(request, f"a defect in the bridge: {type(error).__name__}: {error}")
@@ -137,13 +166,18 @@ class Forwarder:
             self._pending.remove(request)
 
     def _try_to_answer(self, request: PendingRequest) -> None:
+        patience = self._patience(request.message)
         attempts = 0
         server = self._servers.current()
         while not request.cancelled and not self._closing.is_set():
             try:
-                self._exchange(request, server)
+                self._exchange(request, server, patience)
                 return
-            except (*BROKEN, NotDone) as error:
+            except Unresponsive as error:
+                self._servers.lost(server)
+                self._report(request, f"{error}{request.unsettled}")
+                return
+            except (BROKEN, NotDone) as error:
                 self._servers.lost(server)
                 self._closing.wait(attempts * RETRY_DELAY)
                 attempts += 1
@@ -153,31 +187,33 @@ class Forwarder:
             elif attempts < ATTEMPTS and not request.cancelled:
                 server = self._servers.current()
             else:
-                self._report(request, f"the server at {server.url} failed {attempts} times ({reason})")
+                failed = f"the server at {server.url} failed {attempts} times ({reason})"
+                self._report(request, f"{failed}{request.unsettled}")
                 return
 
-    def _exchange(self, request: PendingRequest, server: Server) -> None:
+    def _patience(self, message: Message) -> Patience | None:
+        """Whoever listens has no end of it."""
+        if message.method == LISTEN:
+            return None
+        return Patience(self._connections.pulse, limit_of(message.tool, self._limit))
+
+    def _exchange(self, request: PendingRequest, server: Server, patience: Patience | None) -> None:
         """Send a request and write its answer, and what comes before it.
 
-        Raises NotDone, Refused or BROKEN, after which it may be sent again, and OutcomeUnknown, after which it may not.
+        Raises NotDone, Refused, OSError and Unresponsive.
         """
         message = request.message
         handshake = message.version is None and message.method != INITIALIZE
         session = self._handshake.session(server) if handshake else None
-        with Exchange(self._connections, server, fresh=not message.repeatable) as exchange:
+        with Exchange(self._connections, server, patience) as exchange:
             request.attach(exchange)
-            try:
-                self._ask(request, exchange, server, session)
-            except BROKEN as error:
-                if exchange.sent and not message.repeatable:
-                    self._servers.lost(server)
-                    raise OutcomeUnknown(message, server) from error
-                raise
+            self._ask(request, exchange, server, session)
 
     def _ask(self, request: PendingRequest, exchange: Exchange, server: Server, session: Session | None) -> None:
         message = request.message
-        exchange.send("POST", (session.headers if session else {}) | message.routing, message.line)
-        if exchange.is_stream:
+        headers = (session.headers if session else {}) | message.routing | request.identity()
+        exchange.send("POST", headers, message.line)
+        if exchange.answer.is_stream:
             answer = self._streamed(exchange, request)
         else:
             answer = self._document(exchange, message, server, session)
@@ -196,7 +232,7 @@ class Forwarder:
                 raise NotDone("it is stopping, which is the only end of listening")
             else:
                 return answer
-        raise http.client.IncompleteRead(b"")
+        raise NoAnswer("the stream ended before the answer")
 
     def _pass_back(self, request: PendingRequest, text: bytes) -> None:
         """Write what comes before an answer; that a listener is listening is said once, not by each server."""
@@ -210,17 +246,17 @@ class Forwarder:
         """The answer that is a document."""
         text = exchange.body()
         answer = answered(text, message.id)
-        self._check_done(exchange.response.status, session, is_answer=answer is not None)
-        return answer or failure(message.id, NO_SERVER, explanation(server, exchange.response, text))
+        self._check_done(exchange.answer.status, session, is_answer=answer is not None)
+        return answer or failure(message.id, NO_SERVER, explanation(server, exchange.answer, text))
 
     def _check_done(self, status: int, session: Session | None, *, is_answer: bool) -> None:
         match status:
-            case http.client.UNAUTHORIZED:
+            case 401:
                 raise NotDone("it needs a valid key: give one as KGSERVE_KEY or with --key")
-            case http.client.NOT_FOUND if session is not None:
+            case 404 if session is not None:
                 self._handshake.lost(session)
                 raise NotDone("it does not know the session")
-            case http.client.SERVICE_UNAVAILABLE if not is_answer:
+            case 503 if not is_answer:
                 raise NotDone("it is stopping")
             case _:
                 pass
@@ -235,10 +271,10 @@ class Forwarder:
             return
         try:
             session = self._handshake.session(server)
-            with Exchange(self._connections, server) as exchange:
+            with Exchange(self._connections, server, self._patience(message)) as exchange:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
-        except (*BROKEN, Refused) as error:
+        except (BROKEN, Refused, Unresponsive) as error:
             say(f"{message.method or 'an answer'} was not delivered: {error}")
 
     def _cancel(self, message: Message) -> None:
@@ -264,7 +300,7 @@ class Forwarder:
             server = self._servers.present()
             try:
                 offered = server is None or self._pass_events_on(server)
-            except (*BROKEN, Refused):
+            except (BROKEN, Refused, Unresponsive):
                 if server is not None:
                     self._servers.lost(server)
             self._closing.wait(LISTEN_DELAY)
@@ -276,12 +312,12 @@ class Forwarder:
             return False
         with Exchange(self._connections, server) as exchange:
             exchange.send("GET", session.headers)
-            if exchange.is_stream:
+            if exchange.answer.is_stream:
                 for text in exchange.events():
                     self._output.write(text)
-            elif exchange.response.status == http.client.NOT_FOUND:
+            elif exchange.answer.status == NOT_FOUND:
                 self._handshake.lost(session)
-            return exchange.response.status != http.client.METHOD_NOT_ALLOWED
+            return exchange.answer.status != METHOD_NOT_ALLOWED
 
     def _awaited(self, request: PendingRequest) -> Server | None:
         """The server once it is back; None when nobody waits for it any more."""
@@ -307,12 +343,32 @@ class PendingRequest:
         self.cancelled = False
         self.acknowledged = False
         self._exchange: Exchange | None = None
+        self._call = os.urandom(16).hex() if message.method == CALL else ""
+        self._first_sent: float | None = None
 
     def attach(self, exchange: Exchange) -> None:
         """What carries the request from now on."""
         self._exchange = exchange
         if self.cancelled:
             exchange.abort()
+
+    def identity(self) -> dict[str, str]:
+        """The headers that tell the server which call this is, and since when it has been made."""
+        if not self._call:
+            return {}
+        now = time.monotonic()
+        if self._first_sent is None:
+            self._first_sent = now
+            return {CALL_HEADER: self._call}
+        return {CALL_HEADER: self._call, AGE_HEADER: f"{now - self._first_sent:.3f}"}
+
+    @property
+    def unsettled(self) -> str:
+        """The rest of a sentence that tells why there is no answer: how to find out what was done all the same."""
+        look = WHERE_TO_LOOK.get(self.message.tool or "")
+        if self._first_sent is None or look is None:
+            return ""
+        return f". It is unknown whether {self.message.tool} was carried out. Before you call it again, look: {look}"
 
     def abort(self) -> None:
         """Break the connection: in the stateless era this is how a request is cancelled."""

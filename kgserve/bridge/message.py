@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import re
 from enum import Enum, auto
 from typing import Any, NamedTuple, cast
-
-from kgserve.idempotent import IDEMPOTENT
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -58,11 +56,6 @@ class Message(NamedTuple):
         """The tool that it calls, if it calls one."""
         name = self.params.get("name")
         return name if self.method == CALL and isinstance(name, str) else None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether it may be sent again when it may have been carried out."""
-        return self.method != CALL or self.tool in IDEMPOTENT
 
     @property
     def routing(self) -> dict[str, str]:
@@ -140,7 +133,7 @@ def header_value(text: str) -> str:
     """``text`` as MCP puts it into a header: as it is, or marked and in base64 where a header could not carry it."""
     if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
         return text
-    return f"=?base64?{base64.b64encode(text.encode()).decode('ascii')}?="
+    return f"=?base64?{binascii.b2a_base64(text.encode(), newline=False).decode('ascii')}?="
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,40 +10,38 @@ from typing import Any, TypeVar
 
 import click
 
+from kgserve.cli.editors import EDITORS, NAME, Editor, configuration, entering, listed, usual_store
 from kgserve.cli.options import key_option, settings_options
+from kgserve.errors import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NAME = "kgserve"
-"""What the server is called in an editor."""
-
-PLACES = {
-    "claude-desktop": "claude_desktop_config.json (Settings, Developer, Edit Config)",
-    "claude-code": ".mcp.json in the project",
-    "cursor": ".cursor/mcp.json in the project, or ~/.cursor/mcp.json",
-    "vscode": ".vscode/mcp.json in the project",
-    "generic": "the editor's configuration of MCP servers",
-}
-"""Where each client reads it."""
-
-_TYPED = {"claude-code", "vscode"}
+_STORE = "The store that tools use when a call names none."
 
 
-def bridge_options(function: Function) -> Function:
-    """Add the bridge's options: ``--data``, ``--url``, ``--store`` and ``--key``."""
-    store = click.option("--store", metavar="NAME", help="The store that tools use when a call names none.")
+def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
+    """Add the bridge's options; ``store`` is said of ``--store``."""
+    named = click.option("--store", metavar="NAME", help=f"{_STORE}{store}")
+    tools = click.option(
+        "--tools", metavar="NAMES", help="What the server lists: sets (graph, time, all) and tools.  [default: graph]"
+    )
+    answers = click.option(
+        "--answers", type=click.Choice(["both", "text"]), help="Answers as text and JSON, or as text alone."
+    )
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
-    return settings_options("data_dir")(url(store(key_option()(function))))
+
+    def add(function: Function) -> Function:
+        return settings_options("data_dir")(url(named(key_option()(tools(answers(function))))))
+
+    return add
 
 
 @click.group(invoke_without_command=True)
-@bridge_options
+@bridge_options()
 @click.pass_context
-def mcp(
-    context: click.Context, data_dir: str | None, url: str | None, store: str | None, key: str | None
-) -> int | None:
+def mcp(context: click.Context, **given: str | None) -> int | None:
     """Speak MCP with an editor over standard input and output.
 
     Messages go to the server of the data folder, which is started when none runs and shared by every editor. A
@@ -54,17 +50,25 @@ def mcp(
     if context.invoked_subcommand is None:
         from kgserve.bridge.command import run
 
-        return run(data_dir, url, store, key)
-    if data_dir or url or store or key:
+        return run(**given)
+    if any(given.values()):
         raise click.UsageError(f"options belong behind `{context.invoked_subcommand}`", context)
     return None
 
 
-@mcp.command()
-@click.option("--client", type=click.Choice(list(PLACES)), required=True, help="The editor or agent.")
-@bridge_options
-def config(client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None) -> None:
-    """Print what an editor's configuration needs, as JSON. Where it belongs is said on standard error.
+@mcp.command(epilog=f"\b\nWhere each editor reads it:\n{listed()}")
+@click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
+@bridge_options(store="  [default: called like the project's folder, or memory for an editor that has one for all]")
+def config(
+    client: str,
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    tools: str | None,
+    answers: str | None,
+) -> None:
+    """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
 
     A key goes into the variables of the command, where other users of the machine cannot see it.
     """
@@ -72,22 +76,13 @@ def config(client: str, data_dir: str | None, url: str | None, store: str | None
 
     for fault in faults(url, store, key):
         raise click.UsageError(fault)
-    command = [*executable(), "mcp", *_arguments(data_dir, url, store)]
-    click.echo(json.dumps(snippet(client, command, key), indent=2, ensure_ascii=False))
-    click.echo(f"This goes into {PLACES[client]}.", err=True)
-    if client == "claude-code":
-        variable = " -e KGSERVE_KEY=…" if key else ""
-        click.echo(f"Or run: claude mcp add {NAME}{variable} -- {shlex.join(command)}", err=True)
-
-
-def snippet(client: str, command: list[str], key: str | None = None) -> dict[str, Any]:
-    """The configuration that has ``client`` start ``command``."""
-    entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
-    if key:
-        entry["env"] = {"KGSERVE_KEY": key}
-    if client in _TYPED:
-        entry = {"type": "stdio", **entry}
-    return {"servers" if client == "vscode" else "mcpServers": {NAME: entry}}
+    editor = EDITORS[client]
+    wishes = [part for name, value in (("--tools", tools), ("--answers", answers)) if value for part in (name, value)]
+    command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store), *wishes]
+    click.echo(configuration(editor, command, key))
+    click.echo(f"This goes into {editor.place}.", err=True)
+    if enter := entering(editor, command, keyed=bool(key)):
+        click.echo(f"Or run: {enter}", err=True)
 
 
 def executable() -> list[str]:
@@ -97,8 +92,18 @@ def executable() -> list[str]:
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", NAME]
 
 
-def _arguments(data_dir: str | None, url: str | None, store: str | None) -> list[str]:
+def _arguments(editor: Editor, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
     from kgserve.reach import data_folder
 
     where = ["--url", url] if url else ["--data", str(data_folder(data_dir))]
-    return [*where, "--store", store] if store else where
+    return [*where, "--store", store or usual_store(editor, Path.cwd(), _is_store_name)]
+
+
+def _is_store_name(text: str) -> bool:
+    from kgserve.model.requests import check_store_name
+
+    try:
+        check_store_name(text)
+    except InvalidInput:
+        return False
+    return True

@@ -13,7 +13,7 @@ from kgserve.settings import PREFIX, Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NOT_OF_SERVE = frozenset({"key"})
+NOT_OF_SERVE = frozenset({"key", "call_timeout", "tools", "answers"})
 """Settings of those who ask, not of the server."""
 
 NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}

@@ -15,7 +15,7 @@ from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
 from kgserve.cli.remote import in_words
-from kgserve.cli.serve import health, serve, version
+from kgserve.cli.serve import health, serve, stop, version
 from kgserve.cli.shell import shell
 from kgserve.cli.stores import doctor, prune_history, reindex, stores
 from kgserve.cli.top import top
@@ -35,6 +35,7 @@ def kgserve() -> None:
 
 for _command in (
     serve,
+    stop,
     keys,
     health,
     mcp,

@@ -1,4 +1,4 @@
-"""``kgserve serve``, ``kgserve health`` and ``kgserve version``."""
+"""``kgserve serve``, ``kgserve stop``, ``kgserve health`` and ``kgserve version``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.options import settings_options
-from kgserve.cli.remote import connect, server_options, url_of
+from kgserve.cli.remote import Unreachable, connect, server_options, url_of
 from kgserve.permissions import private_files
 from kgserve.settings import load
+from kgserve.systems import refusal
 
 
 @click.command()
@@ -19,6 +20,8 @@ from kgserve.settings import load
 @private_files()
 def serve(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
+    if told := refusal():
+        raise click.ClickException(told)
     settings = load(values)
     from kgserve import allocator
 
@@ -26,6 +29,26 @@ def serve(**values: Any) -> int:
     from kgserve import app
 
     return app.serve(settings)
+
+
+@click.command()
+@settings_options("data_dir")
+@click.option("--force", is_flag=True, help="Kill it, without letting it finish; what it has acknowledged is kept.")
+def stop(*, data_dir: str | None, force: bool) -> None:
+    """Stop the server of a data folder, and wait until it has ended.
+
+    The exit code is 0 if one was stopped, 3 if there was none, 1 if it does not end.
+    """
+    from kgserve import reach
+
+    folder = reach.data_folder(data_dir)
+    try:
+        stopped = reach.stop(folder, force=force)
+    except reach.StopFailed as error:
+        raise click.ClickException(str(error)) from None
+    if stopped is None:
+        raise Unreachable(f"no server has {folder}; there is nothing to stop")
+    click.echo(f"{'killed' if force else 'stopped'} the server at {stopped.url} (process {stopped.pid}) of {folder}")
 
 
 @click.command()

@@ -123,7 +123,9 @@ async def _decoded(service: Service, body: bytes, into: type[T]) -> T:
 
 
 def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"the body is over {limit // MEBIBYTE} MiB; send smaller batches, or use import")
+    return TooLarge(
+        f"the body is over {limit // MEBIBYTE} MiB; send smaller batches, use import, or raise --max-body-mb"
+    )
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:

@@ -30,6 +30,7 @@ from kgserve.access.caller import NOBODY, Hidden
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
+from kgserve.http.use import Use, is_use
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.model.hosts import is_loopback, network_of
@@ -127,6 +128,7 @@ class Edge:
         self._guard = BrowserGuard(settings.host, self._origins, settings.allowed_hosts)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
+        self.use = Use()
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +143,10 @@ class Edge:
         scope.setdefault("state", {})["request_context"] = context
         exchange = Exchange(scope, receive, send, context, unread=_has_body(headers))
         exchange.extra = self._origins.headers(scope["headers"])
+        counts = is_use(scope["method"], scope["path"], headers)
         self.running += 1
+        if counts:
+            self.use.begin()
         bound = structlog.contextvars.bind_contextvars(request_id=context.request_id)
         try:
             with _Observed(self._observation, scope, exchange):
@@ -150,6 +155,8 @@ class Edge:
         finally:
             structlog.contextvars.reset_contextvars(**bound)
             self.running -= 1
+            if counts:
+                self.use.end()
             if not self.running:
                 self._idle.set()
 

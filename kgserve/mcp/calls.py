@@ -27,6 +27,7 @@ from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.present import Reply, conflict, counted, present
+from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.schemas import Arguments, Context, Search, SearchBatch
 from kgserve.mcp.tools import TOOLS, Tool, chosen
 from kgserve.ops import search
@@ -131,11 +132,12 @@ class Calls:
         self._graphs = graphs
         self._threads = threads
         self._written = OwnWrites()
+        self._repeats = Repeats()
 
     async def list_tools(self, context: RequestOf, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
         try:
-            return _listed(_wished(context).tools or self._graphs.settings.tools)
+            return _listed(_wished(context).tools)
         except InvalidInput as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
@@ -153,15 +155,9 @@ class Calls:
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(
-            tool,
-            params.arguments,
-            _wished(context),
-            visit_of(context),
-            _asker(context),
-            [],
-        )
-        answering = self._observed(call)
+        call = Call(tool, params.arguments, _wished(context), visit_of(context), _asker(context), [])
+        made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
+        answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _reporting(context, tool, answering)
@@ -288,8 +284,12 @@ def visit_of(context: RequestOf) -> RequestContext:
 
 def _asker(context: RequestOf) -> str:
     """Who shares with whom: a session is a caller of its own."""
-    session = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
+    session = _headers(context).get("mcp-session-id", "")
     return f"{visit_of(context).asker} {session}"
+
+
+def _headers(context: RequestOf) -> Mapping[str, str]:
+    return context.request.headers if context.request is not None else {}
 
 
 def _wished(context: RequestOf) -> Wishes:

@@ -14,6 +14,7 @@ import structlog
 
 from kgserve.decoding import decode_json
 from kgserve.errors import Unavailable
+from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_BAD_REQUEST = 400
+_BAD_REQUEST, _TOO_LARGE = 400, 413
+_INVALID_REQUEST = -32600
 _FROM_PARSER = "Validation error: "
 _NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc": "2.0", a method, params and an id'
 
@@ -51,7 +53,9 @@ class McpEndpoint:
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         served.check(scope)
         with self._counted(waits=scope["method"] == "GET"):
-            await served.manager.handle_request(scope, receive, PlainRefusals(send))
+            await served.manager.handle_request(
+                scope, receive, PlainRefusals(send, served.manager.max_request_body_size)
+            )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -112,14 +116,16 @@ class PlainRefusals:
     A refusal's body is held back until it is whole, and then says it in our words.
     """
 
-    def __init__(self, send: Any) -> None:
+    def __init__(self, send: Any, largest: int) -> None:
+        """``largest``: bytes of the longest body."""
         self._send = send
+        self._largest = largest
         self._start: Any = None
         self._body = b""
 
     async def __call__(self, message: Any) -> None:
         """As ASGI's."""
-        if message["type"] == "http.response.start" and int(message["status"]) == _BAD_REQUEST:
+        if message["type"] == "http.response.start" and int(message["status"]) in {_BAD_REQUEST, _TOO_LARGE}:
             self._start = message
         elif message["type"] == "http.response.body" and self._start is not None:
             self._body += message.get("body", b"")
@@ -129,11 +135,22 @@ class PlainRefusals:
             await self._send(message)
 
     async def _refuse(self, message: Any) -> None:
-        body = _plain(self._body)
-        headers = [(name, value) for name, value in self._start["headers"] if name.lower() != b"content-length"]
+        too_large = int(self._start["status"]) == _TOO_LARGE
+        body = _over(self._largest) if too_large else _plain(self._body)
+        replaced = {b"content-length"} | ({b"content-type"} if too_large else set())
+        headers = [(name, value) for name, value in self._start["headers"] if name.lower() not in replaced]
+        headers += [(b"content-type", b"application/json")] if too_large else []
         headers.append((b"content-length", str(len(body)).encode()))
         await self._send({**self._start, "headers": headers})
         await self._send({**message, "body": body})
+
+
+def _over(largest: int) -> bytes:
+    text = (
+        f"the message is over {largest // MEBIBYTE} MiB, the most that a call may have; make several calls of it, or "
+        "import it: `kgserve import`, or POST /api/memory/{store}/import"
+    )
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID_REQUEST, "message": text}})
 
 
 def _plain(body: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from kgserve.decoding import decode_json
-from kgserve.errors import FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
+from kgserve.errors import Conflict, FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error, write_all
 from kgserve.journal.journal import list_segments
@@ -36,6 +36,7 @@ from kgserve.model.stores import (
 )
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Encoded, Graph, Graphs, encoded
+from kgserve.ops.made_calls import is_repeated, making
 from kgserve.ops.metrics import most_behind, standing_of
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
@@ -100,8 +101,20 @@ def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     if request.confirm != graph.name:
         message = f"must repeat the store's name: ?confirm={graph.name}"
         raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
-    graph.pool.drop(graph.name)
+    if not _is_dropped(graph):
+        graph.pool.drop(graph.name)
     return DropAnswer(dropped=graph.name)
+
+
+def _is_dropped(graph: Graph) -> bool:
+    """Whether a call that is made again has dropped the store already. Raises Conflict for one made since."""
+    made = making.get()
+    if made is None or not is_repeated():
+        return False
+    layout = graph.pool.layout(graph.name)
+    if layout.exists and made.precedes(layout.created_at()):
+        raise Conflict(f"store {graph.name!r} was made after this call, which has dropped the one before; it stays")
+    return not layout.exists
 
 
 def stats(graph: Graph) -> StoreStats:

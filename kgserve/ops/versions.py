@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -30,6 +29,7 @@ from kgserve.model.versioned import (
 )
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
+from kgserve.ops.made_calls import is_repeated, new_id
 from kgserve.ops.validate import Fault, Faults, edge_put, node_put
 from kgserve.ops.writing import cost
 from kgserve.store.store import Store
@@ -47,7 +47,8 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     repeated.
     """
     faults = Faults()
-    put = version_put(_one_name(request, faults), faults)
+    fields = _one_name(request, faults)
+    put = version_put(fields, faults)
     faults.raise_any()
 
     def answer(report: Report) -> PutNodeAnswer:
@@ -59,18 +60,23 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
                 f"beside {_listed(conflicts(row))}; put a version that is based on any of them to settle it",
                 node,
             )
-        made = PutNodeAnswer(node=node, created=report.nodes_created > 0, sequence=report.sequence)
+        # An id that was not given is the call's own: a call that is made again has made the node itself.
+        created = report.nodes_created > 0 or not fields.lineage_id
+        made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
         return msgspec.structs.replace(made, **_lost(put, report))
 
     return graph.submit(node_batch(put), answer, create=True)
 
 
-def version_put(fields: NodeFields, fault: Fault) -> NodePut:
-    """A whole version of a node, checked; it supersedes every head unless it is based on none of them."""
+def version_put(fields: NodeFields, fault: Fault, place: int = 0) -> NodePut:
+    """A whole version of a node, checked; it supersedes every head unless it is based on none of them.
+
+    ``place`` is the node's within its call, for its id if it is given none.
+    """
     if not fields.kind:
         fault("kind", "is required")
     node = NodeInput(
-        id=fields.lineage_id or str(uuid.uuid4()),
+        id=fields.lineage_id or new_id(place),
         type=fields.kind or "-",
         content=fields.content or "",
         attributes=fields.metadata or {},
@@ -159,7 +165,7 @@ def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer
     nodes, edges = request.nodes or [], request.edges or []
     _check_shape(len(nodes), len(edges))
     with graph.lease(create=True) as leased:
-        queued = [_queue(leased, spec) for spec in nodes]
+        queued = [_queue(leased, spec, place) for place, spec in enumerate(nodes)]
         node_results = [_node_result(spec, each) for spec, each in zip(nodes, queued, strict=True)]
         refs = {
             result.ref: result.lineage_id
@@ -181,9 +187,9 @@ def _check_shape(nodes: int, edges: int) -> None:
     faults.raise_any()
 
 
-def _queue(store: Store, spec: NodeSpec) -> _Queued:
+def _queue(store: Store, spec: NodeSpec, place: int) -> _Queued:
     faults = Faults()
-    put = version_put(spec, faults)
+    put = version_put(spec, faults, place)
     try:
         faults.raise_any()
         return put, store.submit(node_batch(put), QUEUE_SECONDS)
@@ -205,7 +211,7 @@ def _node_result(spec: NodeSpec, queued: _Queued) -> NodeResult:
     if went_beside(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
     lost = {} if error else _lost(put, report)
-    created = report.nodes_created > 0
+    created = report.nodes_created > 0 or not spec.lineage_id
     return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
@@ -228,7 +234,7 @@ def _put_edges(store: Store, specs: list[EdgeSpec], refs: Mapping[str, str], nam
 
 def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, str]:
     """Write edges; what was wrong with those that were not written, by their place."""
-    batch = WriteBatch(edges=puts, partial=True, cost=cost([], puts))
+    batch = WriteBatch(edges=puts, touch=not is_repeated(), partial=True, cost=cost([], puts))
     try:
         report = store.submit(batch, QUEUE_SECONDS).result()
     except KgserveError as error:

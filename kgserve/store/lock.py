@@ -14,6 +14,7 @@ from kgserve.errors import Conflict
 from kgserve.journal.files import write_whole
 from kgserve.permissions import Mended, close_data_folder, private_folder
 from kgserve.reach import LOCK_FILE, SERVER_FILE, Server, encode, named_in, read
+from kgserve.version import __version__
 
 log = structlog.get_logger()
 
@@ -27,6 +28,7 @@ class DataFolderLock:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._descriptor = -1
+        self._published: Server | None = None
         self.mended = Mended(0, [])
 
     def acquire(self) -> None:
@@ -44,13 +46,29 @@ class DataFolderLock:
 
     def publish(self, url: str, token: str, certificate: str | None = None) -> None:
         """Write server.json, readable by this user alone."""
-        server = Server(url, token, certificate, os.getpid())
-        write_whole(self._data_dir / SERVER_FILE, encode(server), mode=0o600)
+        self._published = Server(url, token, certificate, os.getpid(), __version__)
+        self._write()
+
+    def tend(self, *, in_use: bool) -> None:
+        """See that server.json is there, written anew if it was lost, and as old as the server's last use. Blocks."""
+        if self._published is None:
+            return
+        found = read(self._data_dir)
+        if found is None or found.pid != self._published.pid:
+            log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written anew")
+            self._write()
+        elif in_use:
+            os.utime(self._data_dir / SERVER_FILE)
+
+    def _write(self) -> None:
+        if self._published is not None:
+            write_whole(self._data_dir / SERVER_FILE, encode(self._published), mode=0o600)
 
     def release(self) -> None:
         """Give the lock back and remove server.json."""
         if self._descriptor < 0:
             return
+        self._published = None
         (self._data_dir / SERVER_FILE).unlink(missing_ok=True)
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -11,15 +11,30 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
 from kgserve import reach
-from kgserve.reach import LaunchFailed, Server, answers, at, configured, data_folder, ensure, find, holder, reachable
+from kgserve.reach import (
+    LaunchFailed,
+    Server,
+    answers,
+    at,
+    configured,
+    data_folder,
+    ensure,
+    find,
+    holder,
+    reachable,
+    replace_older,
+)
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
-from tests.bridge.editor import SMALL, end, ending
-from tests.cli.running import environment, serving
+from kgserve.version import __version__
+from tests.bridge.editor import SMALL, editing, end, ending
+from tests.cli.running import PATIENCE, environment, serving
 from tests.store.writing import until
 
 
@@ -34,6 +49,12 @@ def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path
     settings = Settings()
     given = (reach.DEFAULT_DATA, reach.DEFAULT_HOST, reach.DEFAULT_PORT)
     assert given == (str(settings.data_dir), settings.host, str(settings.port))
+    assert reach.call_timeout() == settings.call_timeout
+    for text, seconds in (("7", 7.0), ("0", 60.0), ("inf", 60.0), ("soon", 60.0)):
+        monkeypatch.setenv("KGSERVE_CALL_TIMEOUT", text)
+        assert reach.call_timeout() == seconds
+    places = {field.name for field in msgspec.structs.fields(Settings) if Path in get_args(get_args(field.type)[0])}
+    assert {f"KGSERVE_{name.upper()}" for name in places} == set(reach.PATHS)
     monkeypatch.chdir(tmp_path)
     assert data_folder() == tmp_path / "kgserve-data"
     monkeypatch.setenv("KGSERVE_DATA_DIR", "elsewhere")
@@ -50,7 +71,7 @@ def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
 def test_the_server_at_an_address_is_known_when_the_folder_is_its_own(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://0.0.0.0:80", "secret", "PEM")
-        known = Server("http://127.0.0.1:80", "secret", "PEM", os.getpid())
+        known = Server("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
         assert find(tmp_path) == known
         for url in ("http://127.0.0.1:80", "http://127.0.0.1", "http://0.0.0.0:80", "http://127.0.0.1:80/below"):
             assert at(f"{url}/", tmp_path) == known._replace(url=url)
@@ -149,6 +170,61 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path) -> None:
             assert time.monotonic() - started < 15
         finally:
             server.process.send_signal(signal.SIGCONT)
+
+
+def variables_of(process: int | None) -> dict[str, str]:
+    """The environment that a process was started with."""
+    given = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return dict(each.split("=", 1) for each in given if "=" in each)
+
+
+def test_a_launched_server_works_in_its_own_folder_with_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KGSERVE_MODELS_DIR", "models")
+    monkeypatch.setenv("KGSERVE_KEY", "kgs_of_the_client")
+    monkeypatch.setenv("OF_THE_EDITOR", "1")
+    data = tmp_path / "data"
+    with ending(data):
+        server = ensure(data)
+        assert Path(f"/proc/{server.pid}/cwd").readlink() == data
+        seen = variables_of(server.pid)
+        assert seen["KGSERVE_MODELS_DIR"] == str(tmp_path / "models")
+        assert {"KGSERVE_KEY", "OF_THE_EDITOR"}.isdisjoint(seen)
+        assert (server.version, server.pid) == (__version__, int((data / reach.LAUNCH_LOCK).read_text()))
+        assert "--idle-exit\x0086400" in Path(f"/proc/{server.pid}/cmdline").read_text()
+
+
+def test_a_server_nobody_uses_ends_and_a_lost_file_comes_back(tmp_path: Path) -> None:
+    with serving(tmp_path, "--idle-exit", "3", variables=SMALL) as server:
+        (tmp_path / reach.SERVER_FILE).unlink()
+        until(lambda: find(tmp_path) is not None)
+        (tmp_path / reach.SERVER_FILE).write_bytes(b"{")
+        until(lambda: find(tmp_path) is not None)
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: Path) -> None:
+    with ending(tmp_path):
+        server = ensure(tmp_path)
+        file = tmp_path / reach.SERVER_FILE
+        assert replace_older(tmp_path, server) is None
+        older = server._replace(version="0.0.9")
+        file.write_bytes(reach.encode(older))
+        assert "in use" in str(replace_older(tmp_path, older))
+        os.utime(file, (0, time.time() - 2 * reach.REPLACED_IDLE))
+        launched = (tmp_path / reach.LAUNCH_LOCK).read_text()
+        (tmp_path / reach.LAUNCH_LOCK).write_text("1\n")
+        assert "whoever has started it" in str(replace_older(tmp_path, older))
+        (tmp_path / reach.LAUNCH_LOCK).write_text(launched)
+        assert find(tmp_path) == older
+        with editing("--data", tmp_path, log=tmp_path.with_suffix(".log")) as editor:
+            editor.open()
+        assert "0.0.9" in tmp_path.with_suffix(".log").read_text()
+        following = find(tmp_path)
+        assert following is not None
+        assert (following.version, following.pid != server.pid) == (__version__, True)
 
 
 def test_what_the_server_said_is_told_when_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

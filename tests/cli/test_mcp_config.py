@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.bridge.command import parser
-from kgserve.cli.mcp import PLACES
+from kgserve.bridge.command import OPTIONS
+from kgserve.cli.editors import EDITORS, usual_store
+from kgserve.cli.mcp import _is_store_name
 from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP
@@ -24,16 +26,15 @@ MCP = group.commands["mcp"]
 def printed(*arguments: object, **variables: str) -> dict[str, Any]:
     done = kgserve("mcp", "config", *arguments, variables=variables)
     assert done.code == 0, done.err
-    return msgspec.json.decode(done.out, type=dict[str, Any])
+    return msgspec.json.decode(done.out, type=dict[str, Any]) if done.out.startswith("{") else tomllib.loads(done.out)
 
 
 def test_the_two_parsers_know_the_same_options() -> None:
     assert isinstance(MCP, click.Group)
-    bridge = {tuple(each.option_strings): each.dest for each in parser()._actions}
-    assert all(isinstance(each, argparse._StoreAction) for each in parser()._actions)
-    shown = {tuple(each.opts): each.name for each in MCP.params}
-    config = {tuple(each.opts): each.name for each in MCP.commands["config"].params if each.name != "client"}
-    assert bridge == shown == config
+    shown = {option: each.name for each in MCP.params for option in each.opts}
+    config = {option: each.name for each in MCP.commands["config"].params for option in each.opts}
+    assert config.pop("--client") == "client"
+    assert OPTIONS == shown == config
 
 
 def test_it_is_in_the_help() -> None:
@@ -58,12 +59,16 @@ def test_wrong_usage_is_the_same_by_either_way() -> None:
         assert kgserve("mcp", "config", *arguments).code == 2
 
 
-@pytest.mark.parametrize("client", PLACES)
+ROOTS = {"vscode": "servers", "codex": "mcp_servers", "zed": "context_servers"}
+
+
+@pytest.mark.parametrize("client", EDITORS)
 def test_each_client_reads_its_own_root(client: str, tmp_path: Path) -> None:
-    document = printed("--client", client, "--data", tmp_path, "--store", "project")
-    root = "servers" if client == "vscode" else "mcpServers"
+    document = printed("--client", client, "--data", tmp_path, "--store", "project", "--key", "kgs_k")
+    root = ROOTS.get(client, "mcpServers")
     assert list(document) == [root]
     entry = document[root]["kgserve"]
+    assert entry["env"] == {"KGSERVE_KEY": "kgs_k"}
     assert entry.get("type") == ("stdio" if client in {"vscode", "claude-code"} else None)
     assert entry["args"][-5:] == ["mcp", "--data", str(tmp_path), "--store", "project"]
     assert Path(entry["command"]).is_absolute()
@@ -87,19 +92,71 @@ def test_what_it_prints_starts_the_bridge(tmp_path: Path) -> None:
 def test_the_folder_is_absolute_wherever_it_comes_from(tmp_path: Path) -> None:
     for arguments, variables in [(("--data", "here"), {}), ((), {"KGSERVE_DATA_DIR": "here"}), ((), {})]:
         args = printed("--client", "cursor", *arguments, **variables)["mcpServers"]["kgserve"]["args"]
-        assert args[-2:] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
+        assert args[-4:-2] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
 
 
 def test_an_address_takes_the_place_of_the_folder() -> None:
     args = printed("--client", "cursor", "--url", "http://127.0.0.1:8080")["mcpServers"]["kgserve"]["args"]
-    assert args[-3:] == ["mcp", "--url", "http://127.0.0.1:8080"]
+    assert args[-5:-2] == ["mcp", "--url", "http://127.0.0.1:8080"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "store"),
+    [
+        ("shop", "shop"),
+        ("My Project.2", "my-project-2"),
+        ("__init__", "init"),
+        ("größe", "gr-e"),
+        ("日本", "memory"),
+        ("con", "memory"),
+        ("a" * 80, "a" * 64),
+    ],
+)
+def test_the_store_is_called_like_the_project(folder: str, store: str) -> None:
+    assert usual_store(EDITORS["cursor"], Path("/work", folder), _is_store_name) == store
+    assert usual_store(EDITORS["windsurf"], Path("/work", folder), _is_store_name) == "memory"
+
+
+def test_a_store_is_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Shop One").mkdir()
+    for folder, store in ((tmp_path / "Shop One", "shop-one"), (Path.home(), "memory"), (Path("/"), "memory")):
+        monkeypatch.chdir(folder)
+        args = printed("--client", "claude-code")["mcpServers"]["kgserve"]["args"]
+        assert args[-2:] == ["--store", store]
+    assert printed("--client", "codex")["mcp_servers"]["kgserve"]["args"][-2:] == ["--store", "memory"]
 
 
 def test_where_it_belongs_is_said_beside_it(tmp_path: Path) -> None:
     done = kgserve("mcp", "config", "--client", "claude-code", "--data", tmp_path / "my data")
-    assert PLACES["claude-code"] in done.err
+    assert EDITORS["claude-code"].place in done.err
     assert "claude mcp add kgserve -- " in done.err
     assert f"'{tmp_path}/my data'" in done.err
+    keyed = kgserve("mcp", "config", "--client", "codex", "--key", "kgs_secret")
+    assert "codex mcp add kgserve --env KGSERVE_KEY=… -- " in keyed.err
+    assert "kgs_secret" not in keyed.err
+    shown = kgserve("mcp", "config", "--help").out
+    assert all(editor.place.partition(" ")[0] in shown for editor in EDITORS.values())
+
+
+@pytest.mark.parametrize(
+    ("system", "arguments", "words"),
+    [
+        ("win32", "['mcp']", {"Windows", "WSL"}),
+        ("win32", "['serve']", {"Windows", "WSL"}),
+        ("darwin", "['serve']", {"macOS", "container", "--url"}),
+        ("freebsd14", "['serve']", {"Linux", "freebsd14"}),
+    ],
+)
+def test_other_systems_are_told_in_a_sentence(system: str, arguments: str, words: set[str], tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.platform = {system!r}; sys.argv[1:] = {arguments}\nimport kgserve.__main__ as m; m.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
+    assert words <= set(done.stderr.replace(";", " ").replace(",", " ").replace("`", " ").split())
 
 
 def test_the_registrys_manifest_fits_the_package() -> None:
@@ -112,4 +169,4 @@ def test_the_registrys_manifest_fits_the_package() -> None:
     assert package["transport"] == {"type": "stdio"}
     command, *options = package["packageArguments"]
     assert command["value"] == "mcp"
-    assert {option["name"] for option in options} <= {each.option_strings[0] for each in parser()._actions}
+    assert {option["name"] for option in options} <= OPTIONS.keys()

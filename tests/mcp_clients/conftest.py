@@ -24,8 +24,7 @@ class Way(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server process for all tests of a worker process; each test uses a store of its own."""
-    options = ("--embedding-provider", "hashing", "--tools", "all")
-    with serving(tmp_path_factory.mktemp("served") / "data", *options) as running:
+    with serving(tmp_path_factory.mktemp("served") / "data", "--embedding-provider", "hashing") as running:
         yield running
 
 
@@ -33,8 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def way(request: pytest.FixtureRequest, server: Running) -> Way:
     """Each way to that server."""
     if request.param == "http":
-        return Way(f"{server.url}/mcp", None)
-    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data)])
+        return Way(f"{server.url}/mcp?tools=all", None)
+    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", "all"])
 
 
 @pytest.fixture

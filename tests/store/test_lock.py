@@ -13,6 +13,7 @@ import pytest
 from kgserve.errors import Conflict
 from kgserve.reach import LOCK_FILE, SERVER_FILE, Server, find
 from kgserve.store.lock import DataFolderLock
+from kgserve.version import __version__
 
 HOLD = """
 import sys, time
@@ -32,7 +33,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None
         with pytest.raises(Conflict) as refused:
             DataFolderLock(tmp_path).acquire()
         assert f"process {holder.pid} at http://127.0.0.1:1" in refused.value.message
-        assert find(tmp_path) == Server("http://127.0.0.1:1", "secret", pid=holder.pid)
+        assert find(tmp_path) == Server("http://127.0.0.1:1", "secret", pid=holder.pid, version=__version__)
         holder.kill()
     assert (tmp_path / SERVER_FILE).exists()
     assert find(tmp_path) is None

@@ -1,0 +1,222 @@
+"""HTTP/1.1 over one socket. Standard library, and little of it, for the editors' bridge.
+
+http.client would bring ssl and the email package along: 5 MB in the bridge of every editor.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+
+MAX_HEAD = 1 << 16
+_BLOCK = 1 << 16
+_END_OF_STREAM = 0.2
+"""Seconds in which a stream that has brought its answer must end for its connection to be used again."""
+
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+STREAM = "text/event-stream"
+
+
+class NoAnswer(ConnectionError):
+    """The connection ended before the answer did, or what came is no answer of HTTP."""
+
+
+class Answer:
+    """The head of an answer. The names of ``headers`` are in lower case."""
+
+    def __init__(self, head: bytes) -> None:
+        """Raises NoAnswer."""
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        status, _, self.reason = rest.partition(" ")
+        if not version.startswith("HTTP/1.") or not status.isdecimal():
+            raise NoAnswer("this is no HTTP server")
+        self.status = int(status)
+        pairs = (line.partition(":") for line in lines)
+        self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is an event stream."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower() == STREAM
+
+
+class Connection:
+    """A connection to a server: one request at a time, and its answer.
+
+    ``on_silence`` is called before each wait: it says how many seconds that may take until it is asked again, and
+    raises when it was long enough. Without it a wait ends with TimeoutError after the seconds that connecting may take.
+    """
+
+    def __init__(self, url: str, timeout: float, trust: Callable[[], ssl.SSLContext]) -> None:
+        """Connect, within ``timeout`` seconds. ``trust`` says whom to believe, if it is asked. Raises OSError."""
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        self._host, self._path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+        self._socket = socket.create_connection((parts.hostname or "", parts.port or (443 if secure else 80)), timeout)
+        _keep_alive(self._socket)
+        if secure:
+            self._socket = trust().wrap_socket(self._socket, server_hostname=parts.hostname)
+        self.on_silence: Callable[[], float] | None = None
+        self._timeout = timeout
+        self._buffer = b""
+        self._answer: Answer | None = None
+        self._whole = True
+        self._rest: Iterator[bytes] = iter(())
+
+    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
+        """Send a request and read the head of its answer. Raises OSError, and what ``on_silence`` raises."""
+        lines = [f"{method} {self._path}{path} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"Content-Length: {len(body or b'')}"] if body is not None else []
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        self._whole = False
+        # A server that refuses a body for its size answers and closes before it has read it.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._send(head + body if body else head)
+        self._answer = self._head()
+        self._rest = self._pieces(self._answer)
+        return self._answer
+
+    def body(self) -> bytes:
+        """The whole answer. Raises OSError."""
+        return b"".join(self._rest)
+
+    def events(self) -> Iterator[bytes]:
+        """The data of each event of a stream. Raises OSError."""
+        data: list[bytes] = []
+        for line in self._lines():
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif not line and data:
+                yield b"\n".join(data)
+                data = []
+
+    def ends(self) -> bool:
+        """Whether the answer ends here, so that the connection can be used again."""
+        if not self._whole and self._answer is not None:
+            self.on_silence = None
+            self._timeout = _END_OF_STREAM
+            with suppress(OSError):
+                for _ in self._rest:
+                    return False
+        return self._whole and self._answer is not None and self._answer.headers.get("connection") != "close"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is still open: one that can be read has been closed by the server."""
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError as error:
+            return type(error).__name__ == "SSLWantReadError"
+        return False
+
+    def abort(self) -> None:
+        """Break it, from whichever thread: only a shutdown wakes the one that reads."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def _head(self) -> Answer:
+        answer = Answer(self._until(b"\r\n\r\n"))
+        while answer.status < 200:  # noqa: PLR2004 - what comes before the answer
+            answer = Answer(self._until(b"\r\n\r\n"))
+        return answer
+
+    def _pieces(self, answer: Answer) -> Iterator[bytes]:
+        """The body, as it comes."""
+        if answer.status in {204, 304}:
+            pass
+        elif answer.headers.get("transfer-encoding", "").lower() == "chunked":
+            yield from self._chunks()
+        elif length := answer.headers.get("content-length"):
+            yield self._exactly(_number(length, 10))
+        else:
+            answer.headers["connection"] = "close"
+            while piece := self._buffer or self._receive(end=True):
+                self._buffer = b""
+                yield piece
+        self._whole = True
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := _number(self._until(b"\r\n").partition(b";")[0].decode("latin-1"), 16):
+            yield self._exactly(size)
+            self._until(b"\r\n")
+        while self._until(b"\r\n"):
+            pass
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        for piece in self._rest:
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from (line.rstrip(b"\r") for line in lines)
+
+    def _until(self, mark: bytes) -> bytes:
+        while (end := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > MAX_HEAD:
+                raise NoAnswer("the head of the answer does not end")
+            self._buffer += self._receive()
+        found, self._buffer = self._buffer[:end], self._buffer[end + len(mark) :]
+        return found
+
+    def _exactly(self, size: int) -> bytes:
+        parts, missing = [self._buffer[:size]], size - len(self._buffer)
+        self._buffer = self._buffer[size:]
+        while missing > 0:
+            piece = self._receive()
+            parts.append(piece[:missing])
+            missing, self._buffer = missing - len(piece), piece[missing:]
+        return b"".join(parts)
+
+    def _send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._patiently(lambda: self._socket.send(rest)) :]  # noqa: B023 - it is called at once
+
+    def _receive(self, *, end: bool = False) -> bytes:
+        """What comes next. Raises NoAnswer when nothing ever will, unless that may be the ``end``."""
+        piece = self._patiently(lambda: self._socket.recv(_BLOCK))
+        if not piece and not end:
+            raise NoAnswer("it ended before the answer did")
+        return piece
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        while True:
+            self._socket.settimeout(self.on_silence() if self.on_silence else self._timeout)
+            try:
+                return step()
+            except TimeoutError:
+                if self.on_silence is None:
+                    raise
+
+
+def _number(text: str, base: int) -> int:
+    try:
+        return int(text.strip(), base)
+    except ValueError:
+        raise NoAnswer("this is no HTTP answer") from None
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Where no limit ends a wait, these alone notice that the machine at the other end is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,50 @@
+"""Writes what a server answers to the first questions of editors, for bridges that have to start one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
+from bench.server import Server
+from kgserve.bridge.known import FILE, METHODS
+
+VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
+"""Those of the protocol that editors speak. Who speaks another waits for the server."""
+
+
+def known(data: Path) -> str:
+    """The file's text, of what the server of a data folder, which must run, answers: each result once."""
+    results: list[Any] = []
+    answers: dict[str, dict[str, int]] = {}
+    for version in VERSIONS:
+        answers[version] = {}
+        # With a wish of its own it asks the server, whatever is known.
+        with Editor(bridge(data, "--answers", "both"), version=version) as editor:
+            for method in METHODS:
+                if (result := _asked(editor, method)) is None:
+                    continue
+                if result not in results:
+                    results.append(result)
+                answers[version][method] = results.index(result)
+    encode = msgspec.json.Encoder(order="sorted").encode
+    return "".join(encode(line).decode() + "\n" for line in (answers, *results))
+
+
+def _asked(editor: Editor, method: str) -> Any:
+    if method == editor.beginning:
+        return editor.open()
+    return None if method in {"initialize", "server/discover"} else editor.ask(method).get("result")
+
+
+def main() -> None:
+    """Write it."""
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder, "data"), {"embedding_provider": "hashing"}):
+        FILE.write_text(known(Path(folder, "data")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`kgserve stop`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from kgserve.reach import find, holder
+from kgserve.store.lock import DataFolderLock
+from tests.bridge.editor import SMALL
+from tests.cli.running import PATIENCE, kgserve, serving
+
+
+def test_it_stops_the_server_of_a_folder_and_says_which(tmp_path: Path) -> None:
+    with serving(tmp_path, variables=SMALL) as server:
+        stopped = kgserve("stop", "--data", tmp_path)
+        assert (stopped.code, stopped.err) == (0, "")
+        assert stopped.out.startswith(f"stopped the server at {server.url} (process {server.process.pid})")
+        assert (holder(tmp_path), find(tmp_path)) == (None, None)
+        assert server.process.wait(PATIENCE) == 0
+    again = kgserve("stop", "--data", tmp_path)
+    assert (again.code, again.out) == (3, "")
+    assert f"no server has {tmp_path}" in again.err
+
+
+def test_one_that_hangs_is_killed_by_force(tmp_path: Path) -> None:
+    with serving(tmp_path, variables=SMALL) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        assert kgserve("stop", "--data", tmp_path, "--force").out.startswith("killed the server")
+        assert server.process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_what_only_has_the_folder_is_left_alone(tmp_path: Path) -> None:
+    with DataFolderLock(tmp_path):
+        refused = kgserve("stop", "--data", tmp_path)
+    assert refused.code == 1
+    assert "serves nothing" in refused.err
