@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kgserve.bridge.connection import Servers
 from kgserve.bridge.forwarder import Forwarder, Output, say
-from kgserve.reach import call_timeout, chosen_key, data_folder
+from kgserve.reach import chosen_key, chosen_timeout, data_folder, seconds_of
 
 LAST_ANSWERS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
@@ -34,6 +34,7 @@ OPTIONS: Mapping[str, str] = {
     "--url": "url",
     "--store": "store",
     "--key": "key",
+    "--call-timeout": "call_timeout",
 }
 """The options, each with a value, and what they are called in `run`; click declares the same ones for the help.
 
@@ -68,9 +69,11 @@ def read(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def run(data_dir: str | None, url: str | None, store: str | None, key: str | None) -> int:
+def run(
+    data_dir: str | None, url: str | None, store: str | None, key: str | None, call_timeout: float | str | None
+) -> int:
     """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code."""
-    for fault in faults(url, store, key):
+    for fault in faults(url, store, key, call_timeout):
         say(fault)
         return WRONG_USAGE
     if sys.stdin.isatty():
@@ -78,7 +81,7 @@ def run(data_dir: str | None, url: str | None, store: str | None, key: str | Non
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
     servers = Servers(data_folder(data_dir), url, chosen_key(key), say)
-    forwarder = Forwarder(servers, output, store, call_timeout())
+    forwarder = Forwarder(servers, output, store, chosen_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -93,7 +96,9 @@ def run(data_dir: str | None, url: str | None, store: str | None, key: str | Non
     return 0
 
 
-def faults(url: str | None, store: str | None, key: str | None = None) -> list[str]:
+def faults(
+    url: str | None, store: str | None, key: str | None = None, call_timeout: float | str | None = None
+) -> list[str]:
     """What is wrong with the options, as sentences."""
     found: list[str] = []
     if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
@@ -102,6 +107,8 @@ def faults(url: str | None, store: str | None, key: str | None = None) -> list[s
         found.append(f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed")
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
+    if call_timeout is not None and seconds_of(call_timeout) is None:
+        found.append(f"--call-timeout {call_timeout} is no time; seconds above 0 are wanted")
     return found
 
 

@@ -20,14 +20,14 @@ _STORE = "The store that tools use when a call names none."
 
 
 def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
-    """Add the bridge's options: ``--data``, ``--url``, ``--store`` and ``--key``; ``store`` is said of the third."""
+    """Add the bridge's options; ``store`` is said of ``--store``."""
     named = click.option("--store", metavar="NAME", help=f"{_STORE}{store}")
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
 
     def add(function: Function) -> Function:
-        return settings_options("data_dir")(url(named(key_option()(function))))
+        return settings_options("data_dir", "call_timeout")(url(named(key_option()(function))))
 
     return add
 
@@ -36,7 +36,12 @@ def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
 @bridge_options()
 @click.pass_context
 def mcp(
-    context: click.Context, data_dir: str | None, url: str | None, store: str | None, key: str | None
+    context: click.Context,
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    call_timeout: float | None,
 ) -> int | None:
     """Speak MCP with an editor over standard input and output.
 
@@ -46,8 +51,8 @@ def mcp(
     if context.invoked_subcommand is None:
         from kgserve.bridge.command import run
 
-        return run(data_dir, url, store, key)
-    if data_dir or url or store or key:
+        return run(data_dir, url, store, key, call_timeout)
+    if data_dir or url or store or key or call_timeout:
         raise click.UsageError(f"options belong behind `{context.invoked_subcommand}`", context)
     return None
 
@@ -55,17 +60,25 @@ def mcp(
 @mcp.command(epilog=f"\b\nWhere each editor reads it:\n{listed()}")
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
 @bridge_options(store="  [default: called like the project's folder, or memory for an editor that has one for all]")
-def config(client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None) -> None:
+def config(
+    client: str,
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    call_timeout: float | None,
+) -> None:
     """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
 
     A key goes into the variables of the command, where other users of the machine cannot see it.
     """
     from kgserve.bridge.command import faults
 
-    for fault in faults(url, store, key):
+    for fault in faults(url, store, key, call_timeout):
         raise click.UsageError(fault)
     editor = EDITORS[client]
     command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
+    command += ["--call-timeout", f"{call_timeout:g}"] if call_timeout else []
     click.echo(configuration(editor, command, key))
     click.echo(f"This goes into {editor.place}.", err=True)
     if enter := entering(editor, command, keyed=bool(key)):
