@@ -118,12 +118,17 @@ def wishes(store: str | None, tools: str | None, answers: str | None) -> dict[st
     return {name: value for name, value in named.items() if value}
 
 
-def call_timeout() -> float:
-    """KGSERVE_CALL_TIMEOUT, else the default; what is no number of seconds above 0 counts as not given."""
+def chosen_timeout(given: float | str | None = None) -> float:
+    """Seconds that a call may take: ``given``, else KGSERVE_CALL_TIMEOUT, else the default; no time counts as none."""
+    return seconds_of(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or CALL_TIMEOUT
+
+
+def seconds_of(text: float | str) -> float | None:
+    """A finite time above 0, if it is one."""
     with suppress(ValueError):
-        given = float(os.environ.get("KGSERVE_CALL_TIMEOUT", ""))
-        return given if 0 < given < float("inf") else CALL_TIMEOUT
-    return CALL_TIMEOUT
+        seconds = float(text)
+        return seconds if 0 < seconds < float("inf") else None
+    return None
 
 
 def find(data_dir: Path) -> Server | None:

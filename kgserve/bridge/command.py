@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kgserve.bridge.connection import Servers
 from kgserve.bridge.forwarder import Forwarder, Output, say
-from kgserve.reach import call_timeout, chosen_key, data_folder, wishes
+from kgserve.reach import chosen_key, chosen_timeout, data_folder, seconds_of, wishes
 
 LAST_ANSWERS = 5.0
 """Seconds in which answers may still come after the editor has closed standard input."""
@@ -34,6 +34,7 @@ OPTIONS: Mapping[str, str] = {
     "--url": "url",
     "--store": "store",
     "--key": "key",
+    "--call-timeout": "call_timeout",
     "--tools": "tools",
     "--answers": "answers",
 }
@@ -75,15 +76,16 @@ def run(
     url: str | None,
     store: str | None,
     key: str | None,
-    tools: str | None = None,
-    answers: str | None = None,
+    call_timeout: float | str | None,
+    tools: str | None,
+    answers: str | None,
 ) -> int:
     """Carry messages until the editor closes standard input, ends, or asks the bridge to. Returns the exit code.
 
     ``tools`` and ``answers`` are what the server shall list, and how it shall answer; the server knows what there is.
     """
     asked = wishes(store, tools, answers)
-    for fault in [*faults(url, store, key), *_unsayable(asked)]:
+    for fault in [*faults(url, store, key, call_timeout), *_unsayable(asked)]:
         say(fault)
         return WRONG_USAGE
     if sys.stdin.isatty():
@@ -91,7 +93,7 @@ def run(
     signal.signal(signal.SIGTERM, _on_signal)
     output = Output(_protocol_output(), _interrupt)
     servers = Servers(data_folder(data_dir), url, chosen_key(key), say)
-    forwarder = Forwarder(servers, output, asked, call_timeout())
+    forwarder = Forwarder(servers, output, asked, chosen_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -106,7 +108,9 @@ def run(
     return 0
 
 
-def faults(url: str | None, store: str | None, key: str | None = None) -> list[str]:
+def faults(
+    url: str | None, store: str | None, key: str | None = None, call_timeout: float | str | None = None
+) -> list[str]:
     """What is wrong with the options, as sentences."""
     found: list[str] = []
     if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
@@ -115,6 +119,8 @@ def faults(url: str | None, store: str | None, key: str | None = None) -> list[s
         found.append(f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed")
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
+    if call_timeout is not None and seconds_of(call_timeout) is None:
+        found.append(f"--call-timeout {call_timeout} is no time; seconds above 0 are wanted")
     return found
 
 

@@ -16,24 +16,19 @@ from kgserve.errors import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_OF_BOTH = ("data_dir", "call_timeout", "tools", "answers")
 _STORE = "The store that tools use when a call names none."
 
 
 def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
     """Add the bridge's options; ``store`` is said of ``--store``."""
     named = click.option("--store", metavar="NAME", help=f"{_STORE}{store}")
-    tools = click.option(
-        "--tools", metavar="NAMES", help="What the server lists: sets (graph, time, all) and tools.  [default: graph]"
-    )
-    answers = click.option(
-        "--answers", type=click.Choice(["both", "text"]), help="Answers as text and JSON, or as text alone."
-    )
     url = click.option(
         "--url", metavar="URL", help="A server to use as it is.  [default: the data folder's, started if none runs]"
     )
 
     def add(function: Function) -> Function:
-        return settings_options("data_dir")(url(named(key_option()(tools(answers(function))))))
+        return settings_options(*_OF_BOTH)(url(named(key_option()(function))))
 
     return add
 
@@ -41,7 +36,7 @@ def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
 @click.group(invoke_without_command=True)
 @bridge_options()
 @click.pass_context
-def mcp(context: click.Context, **given: str | None) -> int | None:
+def mcp(context: click.Context, **given: Any) -> int | None:
     """Speak MCP with an editor over standard input and output.
 
     Messages go to the server of the data folder, which is started when none runs and shared by every editor. A
@@ -60,13 +55,7 @@ def mcp(context: click.Context, **given: str | None) -> int | None:
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
 @bridge_options(store="  [default: called like the project's folder, or memory for an editor that has one for all]")
 def config(
-    client: str,
-    data_dir: str | None,
-    url: str | None,
-    store: str | None,
-    key: str | None,
-    tools: str | None,
-    answers: str | None,
+    client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None, **wishes: Any
 ) -> None:
     """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
 
@@ -74,11 +63,12 @@ def config(
     """
     from kgserve.bridge.command import faults
 
-    for fault in faults(url, store, key):
+    for fault in faults(url, store, key, wishes["call_timeout"]):
         raise click.UsageError(fault)
     editor = EDITORS[client]
-    wishes = [part for name, value in (("--tools", tools), ("--answers", answers)) if value for part in (name, value)]
-    command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store), *wishes]
+    command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
+    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
+    command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     click.echo(configuration(editor, command, key))
     click.echo(f"This goes into {editor.place}.", err=True)
     if enter := entering(editor, command, keyed=bool(key)):

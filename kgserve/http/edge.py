@@ -30,7 +30,6 @@ from kgserve.access.caller import NOBODY, Hidden
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
-from kgserve.http.use import Use, is_use
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.model.hosts import is_loopback, network_of
@@ -99,6 +98,9 @@ _PREFLIGHT: tuple[Header, ...] = (
 )
 _PRIVATE = b"access-control-request-private-network"
 
+_PROBES = frozenset({"/health", "/ready", "/metrics"})
+_LISTENING = b"subscriptions/listen"
+
 _FORWARDED_FOR = b"x-forwarded-for"
 _MAX_HOPS = 20
 _is_local = lru_cache(maxsize=1024)(is_loopback)
@@ -143,7 +145,7 @@ class Edge:
         scope.setdefault("state", {})["request_context"] = context
         exchange = Exchange(scope, receive, send, context, unread=_has_body(headers))
         exchange.extra = self._origins.headers(scope["headers"])
-        counts = is_use(scope["method"], scope["path"], headers)
+        counts = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
         if counts:
             self.use.begin()
@@ -212,6 +214,38 @@ class Edge:
             raise
         context.caller = caller
         self._rates.admit(caller, context.address)
+
+
+def _is_use(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request is for somebody's work. Probes are not, nor the streams that idle editors of MCP keep open.
+
+    An editor that comes back has a server started. Who listens to events of stores has not, so that is use.
+    """
+    if path == "/mcp":
+        return method != "GET" and headers.get(b"mcp-method") != _LISTENING
+    return path not in _PROBES
+
+
+class Use:
+    """Counts the requests that are use."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._ended = time.monotonic()
+
+    def begin(self) -> None:
+        """A request is being worked on."""
+        self._running += 1
+
+    def end(self) -> None:
+        """It is no longer."""
+        self._running -= 1
+        self._ended = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last one ended; 0 while there is one."""
+        return 0.0 if self._running else time.monotonic() - self._ended
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> str:

@@ -30,7 +30,7 @@ def test_a_server_that_hangs_is_told_of_and_used_again_when_it_goes_on(tmp_path:
             started = time.monotonic()
             answers = [
                 editor.answer(editor.send("tools/call", {"name": "put_node", "arguments": {"kind": "letter"}})),
-                later.answer(later.send("tools/list")),
+                later.answer(later.send("tools/call", {"name": "list_stores"})),
             ]
             assert time.monotonic() - started < 20
             for answer in answers:

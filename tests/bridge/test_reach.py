@@ -49,10 +49,10 @@ def test_its_defaults_are_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path
     settings = Settings()
     given = (reach.DEFAULT_DATA, reach.DEFAULT_HOST, reach.DEFAULT_PORT)
     assert given == (str(settings.data_dir), settings.host, str(settings.port))
-    assert reach.call_timeout() == settings.call_timeout
+    assert reach.chosen_timeout() == settings.call_timeout
     for text, seconds in (("7", 7.0), ("0", 60.0), ("inf", 60.0), ("soon", 60.0)):
         monkeypatch.setenv("KGSERVE_CALL_TIMEOUT", text)
-        assert reach.call_timeout() == seconds
+        assert reach.chosen_timeout() == seconds
     places = {field.name for field in msgspec.structs.fields(Settings) if Path in get_args(get_args(field.type)[0])}
     assert {f"KGSERVE_{name.upper()}" for name in places} == set(reach.PATHS)
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,7 @@ LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((T
 def test_tables_of_commands_settings_and_targets_are_up_to_date() -> None:
     assert {name for page in tabled() for name in re.findall(r"<!-- table: (\w+) -->", page.read_text())} == {
         "commands",
+        "editors",
         "shell",
         "settings",
         "targets",
