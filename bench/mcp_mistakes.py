@@ -1,7 +1,7 @@
 """The likeliest mistakes of agents in calls of tools: which are taken, and which one more call puts right.
 
-`python -m bench.mcp_mistakes` prints a row for each. The second call is made by a caller without any wit: it does, line
-by line, what the answer says (`followed`), and knows nothing else.
+`python -m bench.mcp_mistakes` prints a row for each. The second call is made blindly: by doing, line
+by line, what the answer says (`followed`).
 """
 
 from __future__ import annotations
