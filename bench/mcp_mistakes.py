@@ -1,7 +1,7 @@
 """The likeliest mistakes of agents in calls of tools: which are taken, and which one more call puts right.
 
-`python -m bench.mcp_mistakes` prints a row for each. The second call is made by a caller without any wit: it does, line
-by line, what the answer says (`followed`), and knows nothing else.
+`python -m bench.mcp_mistakes` prints a row for each. The second call is made blindly: by doing, line
+by line, what the answer says (`followed`).
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ MISTAKES: list[Mistake] = [
     *_mistakes("drop_store", ("store for index", {"index": GONE, "store": "spare"}), ("no confirm", {"confirm": GONE})),
 ]
 
-UNDOING = {"delete_graph_relation", "revert_entity", "drop_store"}
+UNDOING = {"delete_graph_entity", "delete_graph_relation", "revert_entity", "drop_store"}
 """Tools that take away what other calls need."""
 
 Outcome = Literal["taken", "one more call", "no"]
@@ -407,9 +407,9 @@ async def made(url: str, mistakes: Sequence[Mistake] = MISTAKES) -> list[Tried]:
         done: list[Tried] = []
         await prepared(call)
         for mistake in mistakes:
+            done.append(await tried(call, mistake))
             if mistake.tool in UNDOING:
                 await prepared(call)
-            done.append(await tried(call, mistake))
         return done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.mcp.likely import listed, meant
 from kgserve.mcp.mending import MOMENTS, Mending, is_moment, kind_of
 from kgserve.model.requests import place_of
+from kgserve.model.times import has_form
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -112,27 +113,29 @@ def _not_finite(value: object, path: str) -> str | None:
 def _has_odd_moment(given: Mapping[str, Any], into: type[msgspec.Struct]) -> bool:
     """Whether what fits otherwise has a text in the place of a time, in an item of a list too, that is none yet."""
     own, in_lists = _places_of_moments(into)
-    return any(_odd(given, own)) or any(
-        any(_odd(item, moments)) for name, moments in in_lists for item in given.get(name) or () if item
+    return _is_odd(given, own) or any(
+        _is_odd(item, moments) for name, moments in in_lists for item in given.get(name) or () if item
     )
 
 
-def _odd(given: Mapping[str, Any], moments: Iterable[str]) -> Iterator[bool]:
-    return (not is_moment(name, given[name]) for name in moments if given.get(name))
+def _is_odd(given: Mapping[str, Any], moments: frozenset[str]) -> bool:
+    if moments.isdisjoint(given):
+        return False
+    texts = ((name, given.get(name)) for name in moments)
+    return any(text and not has_form(text) and not is_moment(name, text) for name, text in texts)
 
 
 @cache
-def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _places_of_moments(struct: type[msgspec.Struct]) -> tuple[frozenset[str], list[tuple[str, frozenset[str]]]]:
     """The fields of ``struct`` that are times, and by the names of its lists those of their items, if there are any."""
     fields = {field.encode_name: kind_of(field.type) for field in kind_of(inspect.type_info(struct)).fields}
     items = {name: kind_of(kind.item_type) for name, kind in fields.items() if isinstance(kind, inspect.ListType)}
     in_lists = [
         (name, moments)
         for name, item in items.items()
-        if isinstance(item, inspect.StructType)
-        and (moments := [field.encode_name for field in item.fields if field.encode_name in MOMENTS])
+        if isinstance(item, inspect.StructType) and (moments := MOMENTS & {field.encode_name for field in item.fields})
     ]
-    return [name for name in fields if name in MOMENTS], in_lists
+    return MOMENTS & fields.keys(), in_lists
 
 
 def explained(error: KgserveError, names: Names = tuple) -> str:

@@ -23,7 +23,9 @@ from kgserve.mcp.likely import EXAMPLES, meant, nearest, shown
 from kgserve.model.fields import EDGE, NODE, TIME
 from kgserve.model.times import parse_time
 
-MOMENTS = {field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME} | {"as_of", "valid_at"}
+MOMENTS = frozenset(
+    {"as_of", "valid_at", *(field.wire for row in (NODE, EDGE) for field in row.extras if field.type is TIME)}
+)
 """The fields that are times, wherever they are."""
 
 _MOST_FAULTS = 20

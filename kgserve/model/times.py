@@ -26,12 +26,17 @@ def time_of(text: str) -> int:
 
 def parse_time(text: str) -> int:
     """Microseconds since 1970 of an RFC 3339 text. Raises ValueError for anything else."""
-    if not _RFC3339.fullmatch(text):
+    if not has_form(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
     microseconds = microseconds_of(datetime.fromisoformat(text.upper().replace(" ", "T")))
     if not is_within(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
+
+
+def has_form(text: str) -> bool:
+    """Whether a text is written as an RFC 3339 time is, be there such a day or not."""
+    return _RFC3339.fullmatch(text) is not None
 
 
 def microseconds_of(moment: datetime) -> int:

@@ -111,7 +111,7 @@ def test_what_is_right_is_taken_without_a_word(tool: str) -> None:
             {"id": "a", "name": "b"},
             "name: is another word for `id`, which says something else; leave it out",
         ),
-        (GetEntity, {"id": "a", "versoin": 1}, "versoin: unknown field (did you mean `version`?); there are "),
+        (GetEntity, {"id": "a", "verzion": 1}, "verzion: unknown field (did you mean `version`?); there are "),
         (GetEntity, {}, 'id: is required; for example "alice"'),
         (GetEntity, {"id": ["a"]}, 'id: expected text, got a list; for example "a"'),
         (GetEntity, {"id": "a", "valid_at": "2026-02-30"}, 'valid_at: "2026-02-30" is no RFC 3339 time; for '),
@@ -151,9 +151,9 @@ def test_what_could_mean_two_things_is_refused_with_a_way_out(
 
 def test_every_fault_is_named_and_many_alike_once() -> None:
     nodes = [{"type": "t", "colour": "red"}, *({"id": f"n{number}", "tags": 5} for number in range(7))]
-    found = faults(Inject, nodes=nodes, edges=[EDGE | {"weight": "high"}], stroe="s")
+    found = faults(Inject, nodes=nodes, edges=[EDGE | {"weight": "high"}], indexx="s")
     assert [line.partition(": ")[0] for line in found] == [
-        *("stroe", "nodes[0].colour", "nodes[0].id", "nodes[1].tags", "edges[0].weight")
+        *("indexx", "nodes[0].colour", "nodes[0].id", "nodes[1].tags", "edges[0].weight")
     ]
     assert found[3].endswith("(and 6 more like it)")
 
@@ -176,8 +176,8 @@ def test_json_text_may_not_carry_what_json_does_not_know() -> None:
 
 def test_the_stores_are_named_nearest_first_and_not_all() -> None:
     names = [f"store-{number:02}" for number in range(30)] + ["project"]
-    said = explained(NoStore("projct"), lambda: names)
-    assert said.startswith("there is no store 'projct'; there are \"project\", ")
+    said = explained(NoStore("projekt"), lambda: names)
+    assert said.startswith("there is no store 'projekt'; there are \"project\", ")
     assert said.endswith(" and 21 more")
     assert explained(NoStore("a")) == "there is no store 'a', nor any other"
     with pytest.raises(InvalidInput, match='list_stores names them: "project"'):
@@ -197,7 +197,7 @@ def test_notes_are_in_the_text_and_in_the_values() -> None:
     assert values == {"store": "s", "ok": True, "notes": ["limit: taken"]}
 
 
-def test_a_caller_without_wit_gets_by(server: Running) -> None:
+def test_whoever_follows_the_message_blindly_gets_by(server: Running) -> None:
     done = asyncio.run(made(server.url, MISTAKES[::7]))
     assert [each for each in done if each.outcome == "no"] == []
     assert {each.outcome for each in done} == {"taken", "one more call"}
