@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from kgserve.catalog.catalog import Catalog, behind, remove
 from kgserve.model.answers import KindFreq, TagFreq
+from kgserve.model.attributes import conditions, has_all
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
+from kgserve.model.listing import MAX_PASSED, Counted, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.ops.reading import example_of
@@ -32,6 +33,11 @@ TYPES = ["t", "u", "a,b", "T"]
 TAGS = ["red", "re", "status:open", "status:done", "status:", ":x", "a:b:c", "a:b\0", "\U0010ffff", "é:ü"]
 TIMES = st.none() | st.integers(0, 4)
 
+# Not all of the form in which they are written: an older version, or a peer, may have.
+ATTRIBUTES = [
+    *("{}", '{"a":1}', '{"a":1.0,"b":true}', '{"a":"1"}', '{"a":null}', '{"a":[1]}', '{"b":true}', '{"a":{"a":1}}')
+]
+
 extras = st.none() | st.builds(
     NodeExtras,
     summary=st.sampled_from(["", "short", "long " * 40]),
@@ -45,7 +51,7 @@ rows = st.builds(
     id=st.sampled_from(IDS),
     type=st.sampled_from(TYPES),
     content=contents,
-    attributes=st.just("{}"),
+    attributes=st.sampled_from(ATTRIBUTES),
     version=st.integers(1, 9),
     sequence=st.just(1),
     created_at=st.just(0),
@@ -60,6 +66,9 @@ filters = st.builds(
     types=st.lists(st.sampled_from([*TYPES, "none"]), max_size=3).map(tuple),
     tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
     valid_at=TIMES,
+    attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
+        conditions
+    ),
 )
 
 
@@ -90,6 +99,7 @@ def fits(each: NodeRow, wanted: NodeFilter) -> bool:
         and all(tag in own.tags for tag in wanted.tags)
         and started
         and (at is None or own.valid_to is None or own.valid_to > at)
+        and has_all(each.attributes, wanted.attributes)
     )
 
 
@@ -160,10 +170,14 @@ def test_counts_and_lists_follow_the_rows(
             if catalog.sequence == -1:
                 catalog.rebuild(list(present.values()), [], number)
             check_counts(catalog, present)
+            if any(each.attributes for each in wanted) and not catalog.has_attributes:
+                catalog.index_attributes(present.values())
             for skip, each in enumerate(wanted):
                 fitting = [node_id for node_id in sorted(present) if fits(present[node_id], each)]
                 assert paged(catalog, each, limit, 0) == fitting
                 assert paged(catalog, each, limit, skip) == fitting[skip:]
+                assert catalog.count(each) == Counted(len(fitting), exact=True)
+                assert sorted(catalog.having(each, 99)) == fitting
         catalog.close()
 
 
