@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kgserve.catalog import statements as sql
@@ -15,6 +16,7 @@ from kgserve.model.attributes import Condition, digests
 from kgserve.model.change import NetChange
 from kgserve.model.rows import NodeRow
 
+SORTED_AT_ONCE = 100_000
 MOST_COUNTED = 100_000
 """Counting them takes 3 ms; what occurs more often is not rare."""
 
@@ -51,7 +53,11 @@ def begin(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
     """Make the index of all rows."""
     forget(transaction)
     _run(transaction, sql.ATTRIBUTES)
-    transaction.executemany(sql.VALUE, ((digest, row.id) for row in rows for digest in digests(row.attributes)))
+    found = ((digest, row.id) for row in rows for digest in digests(row.attributes))
+    # In order they lie beside each other; and an index is made in half the time once all is there.
+    while some := sorted(islice(found, SORTED_AT_ONCE)):
+        transaction.executemany(sql.VALUE, some)
+    transaction.execute(sql.ATTRIBUTES_BY_NODE)
 
 
 def forget(transaction: sqlite3.Connection) -> None:

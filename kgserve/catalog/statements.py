@@ -67,10 +67,10 @@ SELECT count(*) FROM (SELECT 1 FROM tally WHERE kind = :kind AND name >= :first 
 # version that did not know of it would leave it behind.
 ATTRIBUTES = """
 CREATE TABLE attribute (value BLOB, id TEXT, PRIMARY KEY (value, id)) WITHOUT ROWID;
-CREATE INDEX attribute_node ON attribute (id, value);
 CREATE TABLE attribute_cursor (sequence INTEGER NOT NULL);
 INSERT INTO attribute_cursor SELECT sequence FROM cursor;
 """
+ATTRIBUTES_BY_NODE = "CREATE INDEX attribute_node ON attribute (id, value)"
 NO_ATTRIBUTES = """
 DROP TABLE IF EXISTS attribute;
 DROP TABLE IF EXISTS attribute_cursor;

@@ -425,7 +425,7 @@ class Finder:
 
     def __init__(self, searched: Searched, request: SearchRequest) -> None:
         self._around = searched.around
-        self._attributes = asked_attributes(request.attributes)
+        self._attributes = asked_attributes(request.attributes) if request.attributes else ()
         self._indexes = searched.among(self._attributes) if self._attributes else searched.indexes
         self._queries = searched.queries
         self._request = request
@@ -543,7 +543,8 @@ class Finder:
                     yield found, row
 
     def _passes(self, row: NodeRow) -> bool:
-        return self._only.passes_row(row) and has_all(row.attributes, self._attributes)
+        had = not self._attributes or has_all(row.attributes, self._attributes)
+        return had and self._only.passes_row(row)
 
     def _hit(self, found: Found, row: NodeRow) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -262,4 +263,52 @@ def test_a_beginning_that_many_tags_have(tmp_path: Path) -> None:
     assert [(each.tag, each.count) for each in catalog.tags("k", 3)] == [("k000007", 2), ("k005999", 2), ("k000000", 1)]
     assert [each.tag for each in catalog.tags("k0000", 2)] == ["k000007", "k000000"]
     assert [each.tag for each in catalog.tags("o", 2)] == ["other"]
+    catalog.close()
+
+
+def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path) -> None:
+    """As by a version that does not know of it, and follows without it."""
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=conditions({"a": 1}))
+    rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
+    catalog = Catalog(path)
+    catalog.rebuild(rows, [], 1)
+    assert not catalog.has_attributes
+    catalog.index_attributes(rows)
+    assert catalog.having(wanted, 9) == ["n2"]
+    catalog.close()
+    catalog = Catalog(path)
+    assert catalog.has_attributes
+    catalog.close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE cursor SET sequence = 2")
+    other.close()
+    catalog = Catalog(path)
+    assert (catalog.sequence, catalog.has_attributes) == (2, False)
+    catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])
+    assert catalog.having(wanted, 9) == ["n1"]
+    catalog.close()
+
+
+def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
+    wanted = NodesQuery(attributes='{"a": 1}')
+    with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "n1", "t", attributes='{"a":1}'), NodePut(1, "n2", "t")]))
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+        with sqlite3.connect(store.layout.catalog) as damaging:
+            damaging.execute("UPDATE attribute SET id = 'n2'")
+        damaging.close()
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+
+
+def test_a_count_looks_at_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.catalog.catalog.MAX_COUNTED", 10)
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
+    catalog.rebuild(rows, [], 1)
+    assert catalog.count(NodeFilter(tags=("all",))) == Counted(30, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2", "none"))) == Counted(20, exact=True)
+    assert catalog.count(NodeFilter(types=("t1",), tags=("all",))) == Counted(10, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2"), tags=("all",), valid_at=1)).exact is False
+    assert catalog.count(NodeFilter(valid_at=1)) == Counted(11, exact=False)
+    assert catalog.count(NodeFilter(types=("t0",), valid_at=5)) == Counted(0, exact=True)
     catalog.close()
