@@ -320,10 +320,10 @@ class Catalog:
         with self._at_once() as reader:
             return _counted(reader, wanted)
 
-    def how_many(self, wanted: NodeFilter) -> int:
-        """How many nodes fit, at most, without counting them; of attributes that occur often it counts 100,000."""
+    def how_many(self, wanted: Iterable[Condition]) -> list[int]:
+        """How many nodes have each of some attributes; see `attributes.how_many`."""
         with self._at_once() as reader:
-            return _fewest(reader, wanted)[2]
+            return [attributes.how_many(reader, each.digest) for each in wanted]
 
     def index_attributes(self, rows: Iterable[NodeRow]) -> None:
         """Have nodes found by their attributes from now on; ``rows`` are all of the commit that it has seen."""

@@ -8,6 +8,7 @@ number of nodes, or at worst with the number of those that have the attributes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from itertools import islice
@@ -30,9 +31,11 @@ from kgserve.views.text import Filter
 
 MOST_TRIED = 3_200
 """So many hits are looked at, at most, in the hope that enough of them have the attributes."""
-# So many names cost what it costs to look at the row of one hit.
-_NAMES_A_ROW = 4
+# So many names cost as much as one more hit and the look at its row, found by words or by meaning.
+_NAMES_A_WORD_HIT, _NAMES_A_NEAR_HIT = 4, 12
 _SPARE = 1.5
+# What occurs too often to be counted is taken for so frequent.
+_MANY_SHARE = 0.5
 _MORE = 4
 _ALL = 1 << 62
 
@@ -52,13 +55,18 @@ class Holders:
 
     @property
     def share(self) -> float:
-        """Which part of all nodes they are today, at most; one half where they are too many to be counted."""
-        return 0.5 if self.count == MOST_COUNTED else self.count / max(self._store.state.nodes, 1)
+        """Which part of all nodes they are likely to be today."""
+        nodes = max(self._store.state.nodes, 1)
+        return math.prod(_MANY_SHARE if count == MOST_COUNTED else count / nodes for count in self._counts)
 
-    @cached_property
+    @property
     def count(self) -> int:
         """How many they are today, at most; or more, when it is `MOST_COUNTED`."""
-        return self._ask(lambda catalog, _: catalog.how_many(NodeFilter(attributes=self._wanted)))
+        return min(self._counts)
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
 
     def among(self, only: Filter) -> Filter:
         """A filter that lets these alone pass. Raises Unavailable while the history is behind."""
@@ -101,28 +109,35 @@ class IndexesAmong:
 
     def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> Hits:
         """See `Indexes.words`."""
-        return self._best(lambda pool, narrow: self._indexes.words(query, pool, narrow, syntax=syntax), limit, only)
+
+        def search(pool: int, narrow: Filter) -> Hits:
+            return self._indexes.words(query, pool, narrow, syntax=syntax)
+
+        return self._best(search, limit, only, _NAMES_A_WORD_HIT)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         """See `Indexes.meaning`."""
-        return self._best(lambda pool, narrow: self._indexes.meaning(vector, pool, narrow), limit, only)
+
+        def search(pool: int, narrow: Filter) -> Hits:
+            return self._indexes.meaning(vector, pool, narrow)
+
+        return self._best(search, limit, only, _NAMES_A_NEAR_HIT)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """See `Indexes.vectors_of`."""
         return self._indexes.vectors_of(ids)
 
-    def _best(self, search: Callable[[int, Filter], Hits], limit: int, only: Filter) -> Hits:
-        for pool in self._pools(limit):
+    def _best(self, search: Callable[[int, Filter], Hits], limit: int, only: Filter, names_a_hit: int) -> Hits:
+        for pool in self._pools(limit, names_a_hit):
             found = search(pool, only)
             passing = self._passing(found)
             if len(passing) >= limit or len(found) < pool:
                 return dict(islice(((key, score) for key, score in found.items() if key in passing), limit))
         return search(limit, self._holders.among(only))
 
-    def _pools(self, limit: int) -> Iterator[int]:
+    def _pools(self, limit: int, names_a_hit: int) -> Iterator[int]:
         """How many hits to try with, as long as that is likely to cost less than all names."""
         pool = int(_SPARE * limit / max(self._holders.share, 1e-9)) + 1
-        if self._holders.count > _NAMES_A_ROW * pool:
-            while pool <= self._tried:
-                yield pool
-                pool *= _MORE
+        while pool <= self._tried and names_a_hit * pool < self._holders.count:
+            yield pool
+            pool *= _MORE
