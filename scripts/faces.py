@@ -68,6 +68,10 @@ def _listed(given: Iterable[Any] | None) -> list[Any] | None:
     return None if given is None else list(given)
 
 
+def _mapped(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if given is None else dict(given)
+
+
 def _text(moment: object) -> str | None:
     return None if moment is None else str(moment)
 """
@@ -147,7 +151,10 @@ class Field(msgspec.Struct, frozen=True):
     def value(self) -> str:
         """How it goes into the request."""
         if self._item is not None:
-            return f"list({self.name})" if self.holds_structs or self.default == "[]" else f"_listed({self.name})"
+            may_be_none = type(None) in get_args(self.type) and not self.holds_structs
+            return f"_listed({self.name})" if may_be_none else f"list({self.name})"
+        if any(get_origin(_bare(each)) is dict for each in (self.type, *get_args(self.type))):
+            return f"_mapped({self.name})"
         if self.name in MOMENTS and "int" not in _source(self.type):
             return f"_text({self.name})"
         return self.name

@@ -14,7 +14,7 @@ import heapq
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,9 @@ from typing import Any
 
 import msgspec
 
+from kgserve.catalog import attributes
 from kgserve.catalog import statements as sql
+from kgserve.catalog.attributes import Ended, PastPlace
 from kgserve.model.answers import (
     MAX_EXAMPLES,
     MAX_KINDS,
@@ -33,8 +35,9 @@ from kgserve.model.answers import (
     TagFreq,
     TagPrefixFreq,
 )
+from kgserve.model.attributes import Condition
 from kgserve.model.change import NetChange
-from kgserve.model.listing import MAX_PASSED, Listed, NodeFilter, Place, page_of
+from kgserve.model.listing import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
 
 TYPES = "type"
@@ -176,28 +179,54 @@ def _retag(transaction: sqlite3.Connection, before: dict[str, set[str]], after: 
 
 def _list_ids(reader: sqlite3.Connection, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
     """The next ids that fit, in order; it looks at `MAX_PASSED` at most."""
-    return page_of(heapq.merge(*_sources(reader, wanted, place.after)), place, limit)
+    values = {"after": place.after, "limit": MAX_PASSED + 1}
+    return page_of(heapq.merge(*_along(reader, wanted, sql.passing, values)), place, limit)
 
 
-def _sources(reader: sqlite3.Connection, wanted: NodeFilter, after: str) -> Iterator[Iterable[tuple[str, str, int]]]:
-    values: dict[str, Any] = {"after": after, "limit": MAX_PASSED + 1, "valid_at": wanted.valid_at}
+def _along(
+    reader: sqlite3.Connection, wanted: NodeFilter, query: Callable[[str, NodeFilter], str], values: dict[str, Any]
+) -> Iterator[sqlite3.Cursor]:
+    """What a query finds along the index with the fewest entries: one answer for each type, else one."""
+    values |= {"valid_at": wanted.valid_at}
     values |= {f"tag{number}": tag for number, tag in enumerate(wanted.tags)}
     values |= {f"type{number}": type_ for number, type_ in enumerate(wanted.types)}
-    source, names = _fewest(reader, wanted)
-    query = sql.passing(source, wanted)
+    values |= {f"value{number}": each.digest for number, each in enumerate(wanted.attributes)}
+    source, names, _ = _fewest(reader, wanted)
+    text = query(source, wanted)
     for name in names:
-        yield reader.execute(query, {**values, "source": name})
+        yield reader.execute(text, {**values, "source": name})
 
 
-def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> tuple[str, Iterable[str]]:
-    """The index to go along, and the entries of it: each type, or the rarest tag."""
+_Way = tuple[str, Iterable[str | bytes], int]
+"""An index, the entries of it to go along, and how many nodes those have, or at least."""
+
+
+def _fewest(reader: sqlite3.Connection, wanted: NodeFilter) -> _Way:
+    """The index to go along: by types, or by the rarest tag or attribute."""
     types = set(wanted.types)
-    if not wanted.tags:
-        return ("type", types) if types else ("all", ("",))
-    rarest, count = min(((tag, _count_of(reader, TAGS, tag)) for tag in wanted.tags), key=lambda found: found[1])
-    if types and sum(_count_of(reader, TYPES, type_) for type_ in types) < count:
-        return "type", types
-    return "tag", (rarest,)
+    ways: list[_Way] = [("tag", (tag,), _count_of(reader, TAGS, tag)) for tag in wanted.tags]
+    ways += [("attribute", (digest,), attributes.how_many(reader, digest)) for digest in _digests(wanted)]
+    if types:
+        ways.append(("type", types, sum(_count_of(reader, TYPES, type_) for type_ in types)))
+    if not ways:
+        return "all", ("",), reader.execute(sql.NODES).fetchone()[0]
+    return min(ways, key=lambda way: way[2])
+
+
+def _digests(wanted: NodeFilter) -> Iterator[bytes]:
+    return (each.digest for each in wanted.attributes)
+
+
+def _counted(reader: sqlite3.Connection, wanted: NodeFilter) -> Counted:
+    if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
+        return Counted(_fewest(reader, wanted)[2], exact=True)
+    fitting, looked_at = 0, 0
+    for each in _along(reader, wanted, sql.counting, {"limit": MAX_COUNTED + 1}):
+        fit, looked = each.fetchone()
+        fitting, looked_at = fitting + fit, looked_at + looked
+        if looked_at > MAX_COUNTED:
+            return Counted(fitting, exact=False)
+    return Counted(fitting, exact=True)
 
 
 _ROWS_AT_ONCE = 5_000
@@ -231,6 +260,7 @@ class Catalog:
             self._writer = _connect(path)
         self._reader = sqlite3.connect(path, check_same_thread=False)
         self._any_extras = True
+        self.has_attributes = attributes.kept(self._writer)
 
     @property
     def sequence(self) -> int:
@@ -251,6 +281,8 @@ class Catalog:
             relations.subtract(key[2] for key in net.edges_deleted)
             counts = _counts(TYPES, types) + _counts(RELATION_TYPES, relations)
             _add(transaction, counts + self._tags(transaction, net))
+            if self.has_attributes:
+                attributes.follow(transaction, net, sequence)
             transaction.execute(sql.MOVE, (sequence, types.total()))
 
     def rebuild(self, nodes: Iterable[NodeRow], relations: Iterable[tuple[str, int]], sequence: int) -> None:
@@ -259,7 +291,8 @@ class Catalog:
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
             _clear_extras(transaction)
-            self._any_extras = True
+            attributes.forget(transaction)
+            self._any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
             while rows := list(islice(source, _ROWS_AT_ONCE)):
@@ -275,6 +308,43 @@ class Catalog:
         """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:
             return _list_ids(reader, wanted, place, limit)
+
+    def having(self, wanted: NodeFilter, limit: int) -> list[str]:
+        """The ids of at most so many nodes that fit. Raises sqlite3.Error for a damaged file."""
+        with self._at_once() as reader:
+            found = _along(reader, wanted, sql.having, {"limit": limit})
+            return [node_id for each in found for (node_id,) in islice(each, limit)][:limit]
+
+    def count(self, wanted: NodeFilter) -> Counted:
+        """How many nodes fit; it looks at 500,000 at most. Raises sqlite3.Error for a damaged file."""
+        with self._at_once() as reader:
+            return _counted(reader, wanted)
+
+    def how_many(self, wanted: Iterable[Condition]) -> list[int]:
+        """How many nodes have each of some attributes; see `attributes.how_many`."""
+        with self._at_once() as reader:
+            return [attributes.how_many(reader, each.digest) for each in wanted]
+
+    def index_attributes(self, rows: Iterable[NodeRow]) -> None:
+        """Have nodes found by their attributes from now on; ``rows`` are all of the commit that it has seen."""
+        with self._writing, self._writer as transaction:
+            attributes.begin(transaction, rows)
+        self.has_attributes = True
+
+    def past_place(self) -> PastPlace:
+        """How far `take_past` has come."""
+        with self._writing, self._writer as transaction:
+            return attributes.past_place(transaction)
+
+    def take_past(self, states: Iterable[Ended], place: PastPlace) -> None:
+        """Take in the attributes of states that are over, up to a place."""
+        with self._writing, self._writer as transaction:
+            attributes.take_past(transaction, states, place)
+
+    def having_had(self, wanted: Sequence[Condition], at: int) -> list[str]:
+        """The nodes whose state as of a commit is over and had some attributes, as far as `take_past` has come."""
+        with self._at_once() as reader:
+            return attributes.having_had(reader, wanted, at)
 
     def types(self, limit: int) -> dict[str, int]:
         """The most frequent node types with their counts."""

@@ -63,25 +63,93 @@ HOW_MANY = """
 SELECT count(*) FROM (SELECT 1 FROM tally WHERE kind = :kind AND name >= :first AND name < :behind LIMIT :limit)
 """
 
+# Made when somebody first asks for an attribute, and from then on kept in step: the cursor tells whether it has been. A
+# version that did not know of it would leave it behind.
+ATTRIBUTES = """
+CREATE TABLE attribute (value BLOB, id TEXT, PRIMARY KEY (value, id)) WITHOUT ROWID;
+CREATE TABLE attribute_cursor (sequence INTEGER NOT NULL);
+INSERT INTO attribute_cursor SELECT sequence FROM cursor;
+"""
+ATTRIBUTES_BY_NODE = "CREATE INDEX attribute_node ON attribute (id, value)"
+NO_ATTRIBUTES = """
+DROP TABLE IF EXISTS attribute;
+DROP TABLE IF EXISTS attribute_cursor;
+"""
+HAS_ATTRIBUTES = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'attribute_cursor')"
+ATTRIBUTES_FIT = "SELECT EXISTS (SELECT 1 FROM attribute_cursor JOIN cursor USING (sequence))"
+MOVE_ATTRIBUTES = "UPDATE attribute_cursor SET sequence = ?"
+VALUES_OF = "SELECT value FROM attribute WHERE id = ?"
+VALUE = "INSERT INTO attribute VALUES (?, ?)"
+NO_VALUE = "DELETE FROM attribute WHERE value = ? AND id = ?"
+HOW_MANY_HAVE = "SELECT count(*) FROM (SELECT 1 FROM attribute WHERE value = ? LIMIT ?)"
+
+# The attributes of states that are over, for lists as of a commit; as far as somebody has needed them.
+PAST = """
+CREATE TABLE IF NOT EXISTS past_attribute (
+    value BLOB, last INTEGER, id TEXT, first INTEGER NOT NULL, PRIMARY KEY (value, last, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS past_place (last INTEGER NOT NULL, id TEXT NOT NULL, oldest INTEGER NOT NULL)
+"""
+PAST_PLACE = "SELECT last, id, oldest FROM past_place"
+NO_PAST_PLACE = "DELETE FROM past_place"
+PAST_MOVE = "INSERT INTO past_place VALUES (?, ?, ?)"
+PAST_VALUE = "INSERT OR REPLACE INTO past_attribute VALUES (?, ?, ?, ?)"
+PAST_FORGET = "DELETE FROM past_attribute WHERE last <= ?"
+
+
+def having_had(conditions: int) -> str:
+    """The ids of nodes whose state as of ``:at`` is over and had the attributes ``:value0`` and so on."""
+    others = "".join(
+        f" AND EXISTS (SELECT 1 FROM past_attribute WHERE value = :value{place} AND last = here.last AND id = here.id)"
+        for place in range(1, conditions)
+    )
+    return f"SELECT id FROM past_attribute AS here WHERE value = :value0 AND last > :at AND first <= :at{others}"
+
 
 def passing(source: str, wanted: NodeFilter) -> str:
-    """Ids behind ``:after`` in order, each twice, with whether it fits: of one type, of those with one tag, or of all.
+    """Ids behind ``:after`` in order, each twice, with whether it fits: those with one entry in an index, or all.
 
-    ``source`` is "type", "tag" or "all"; ``:source`` is the type or the tag.
+    ``source`` is "type", "tag", "attribute" or "all"; ``:source`` is the type, the tag, or the digest of the attribute.
     """
-    table, first = {
-        "type": ("node", "type = :source AND "),
-        "tag": ("tagged", "tag = :source AND "),
-        "all": ("node", ""),
-    }[source]
+    table, first = _SOURCES[source]
+    fits = _conditions(wanted, source)
+    return f"SELECT id, id, {fits} FROM {table} AS here WHERE {first}id > :after ORDER BY id LIMIT :limit"
+
+
+def having(source: str, wanted: NodeFilter) -> str:
+    """The ids that fit; ``source`` as in `passing`."""
+    table, first = _SOURCES[source]
+    return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
+
+
+def counting(source: str, wanted: NodeFilter) -> str:
+    """How many fit, of so many that were looked at; ``source`` as in `passing`."""
+    table, first = _SOURCES[source]
+    looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"
+    return f"SELECT coalesce(sum(fits), 0), count(*) FROM ({looked_at})"
+
+
+_SOURCES = {
+    "type": ("node", "type = :source AND "),
+    "tag": ("tagged", "tag = :source AND "),
+    "attribute": ("attribute", "value = :source AND "),
+    "all": ("node", ""),
+}
+
+
+def _conditions(wanted: NodeFilter, source: str) -> str:
+    """Whether a node ``here`` fits; what its index says already is not asked again, but for a tag or attribute."""
     conditions = [
         f"EXISTS (SELECT 1 FROM tagged WHERE tag = :tag{place} AND id = here.id)" for place in range(len(wanted.tags))
     ]
-    if wanted.types and source == "tag":
+    conditions += [
+        f"EXISTS (SELECT 1 FROM attribute WHERE value = :value{place} AND id = here.id)"
+        for place in range(len(wanted.attributes))
+    ]
+    if wanted.types and source != "type":
         names = ", ".join(f":type{place}" for place in range(len(wanted.types)))
         conditions.append(f"(SELECT type FROM node WHERE id = here.id) IN ({names})")
     if wanted.valid_at is not None:
         outside = "start > :valid_at OR stop <= :valid_at"
         conditions.append(f"NOT EXISTS (SELECT 1 FROM valid WHERE id = here.id AND ({outside}))")
-    fits = " AND ".join(conditions) or "1"
-    return f"SELECT id, id, {fits} FROM {table} AS here WHERE {first}id > :after ORDER BY id LIMIT :limit"
+    return f"({' AND '.join(conditions) or '1'})"

@@ -13,12 +13,15 @@ from kgserve.client.wire import Call, Route
 from kgserve.model.answers import (
     ChangesPage,
     ContextAnswer,
+    CountAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    DeleteNodesAnswer,
     Health,
     InjectAnswer,
     NodeAnswer,
     NodeHistory,
+    NodesAnswer,
     Ready,
     ReindexAnswer,
     RestoreAnswer,
@@ -40,11 +43,14 @@ from kgserve.model.queries import (
 )
 from kgserve.model.requests import (
     ContextRequest,
+    CountRequest,
+    DeleteNodesRequest,
     Direction,
     EdgeInput,
     EdgeKeyRequest,
     Fusion,
     NodeInput,
+    NodesRequest,
     RestoreRequest,
     SearchMode,
     SearchRequest,
@@ -85,6 +91,9 @@ SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
 DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
 STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
 NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
+GET_NODES = Route("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True)
+COUNT = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True)
+DELETE_NODES = Route("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
 DESCRIBE_SCHEMA = Route("describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription)
 LIST_TAGS = Route("list_tags", "GET", "/api/memory/{store}/tags", TagList)
 OUTGOING = Route("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList)
@@ -245,6 +254,74 @@ def node(
     Raises NotFound, and Gone for a moment that is no longer known.
     """
     return NODE.ask(store, NodeRequest(node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version))
+
+
+def get_nodes(
+    store: str, ids: Iterable[str], *, as_of: int | str | None = None, valid_at: str | None = None
+) -> Call[NodesAnswer]:
+    """Many nodes by their ids.
+
+    The nodes of up to 1,000 ids, without edges: now, or as they were. `missing` names those that are not there.
+
+    Raises Gone for a moment that is no longer known.
+    """
+    return GET_NODES.ask(store, NodesRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
+
+
+def count(
+    store: str,
+    *,
+    types: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    valid_at: str | None = None,
+) -> Call[CountAnswer]:
+    """How many nodes fit a filter.
+
+    Counts the nodes of any of `types`, with all of `tags` and `attributes`; without any of them all nodes.
+
+    `valid_at` left out counts what is true now, as lists do. Where more than 500,000 nodes would have to be looked at,
+    `exact` is false, and at least so many fit.
+    """
+    return COUNT.ask(
+        store, CountRequest(types=_listed(types), tags=_listed(tags), attributes=_mapped(attributes), valid_at=valid_at)
+    )
+
+
+def delete_nodes(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    *,
+    ids: Iterable[str] | None = None,
+    types: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    valid_at: str | None = None,
+    dry_run: bool = False,
+    limit: int = 1000,
+) -> Call[DeleteNodesAnswer]:
+    """Delete the nodes that fit a filter.
+
+    Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
+
+    One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
+    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With `dry_run`
+    nothing is deleted, and the answer is what it would be. `valid_at` left out deletes what is true now.
+
+    Raises InvalidInput without a filter, NotFound for the store.
+    """
+    return DELETE_NODES.ask(
+        store,
+        DeleteNodesRequest(
+            ids=_listed(ids),
+            types=_listed(types),
+            tags=_listed(tags),
+            attributes=_mapped(attributes),
+            valid_at=valid_at,
+            dry_run=dry_run,
+            limit=limit,
+        ),
+        idempotent=False,
+    )
 
 
 def describe_schema(store: str) -> Call[SchemaDescription]:
@@ -509,6 +586,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     neighbours: bool = True,
     syntax: bool = False,
     tags: Iterable[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
     fresh_only: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
@@ -542,6 +620,7 @@ def search(  # noqa: PLR0913 - the fields of the request
             neighbours=neighbours,
             syntax=syntax,
             tags=_listed(tags),
+            attributes=_mapped(attributes),
             fresh_only=fresh_only,
             as_of=as_of,
             valid_at=valid_at,
@@ -557,6 +636,7 @@ def context(  # noqa: PLR0913 - the fields of the request
     format: Literal["markdown", "json"] = "markdown",
     limit: int = 50,
     types: Iterable[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
@@ -575,6 +655,7 @@ def context(  # noqa: PLR0913 - the fields of the request
             format=format,
             limit=limit,
             types=_listed(types),
+            attributes=_mapped(attributes),
             at_least=at_least,
             as_of=as_of,
             valid_at=valid_at,
@@ -584,6 +665,10 @@ def context(  # noqa: PLR0913 - the fields of the request
 
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:
     return None if given is None else list(given)
+
+
+def _mapped(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if given is None else dict(given)
 
 
 def _text(moment: object) -> str | None:

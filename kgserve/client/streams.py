@@ -13,7 +13,7 @@ import msgspec
 
 from kgserve.client.answers import CypherResult
 from kgserve.client.following import PATIENCE, Following
-from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder
+from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
 from kgserve.model.answers import BatchSearchAnswer, EntityVersion, ImportAnswer, NodePage
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
@@ -111,15 +111,18 @@ def nodes(
     page_size: int = 1000,
     as_of: int | str | None = None,
     tags: Iterable[str] = (),
+    attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
 ) -> Paged:
     """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000).
 
-    With ``tags`` only those that have all of them.
+    With ``tags`` only those that have all of them, with ``attributes`` those that have all of these with these values.
     """
     types = [] if type is None else [type]
     moment = None if as_of is None else str(as_of)
-    return Paged(store, NodesQuery(type=types, tag=list(tags), limit=page_size, as_of=moment, valid_at=valid_at))
+    having = None if attributes is None else json_body(attributes).decode()
+    wanted = NodesQuery(type=types, tag=list(tags), attributes=having, limit=page_size, as_of=moment, valid_at=valid_at)
+    return Paged(store, wanted)
 
 
 def put_node(store: str, node: Mapping[str, Any] | PutNodeRequest) -> Call[PutNodeAnswer]:

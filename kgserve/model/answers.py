@@ -120,6 +120,34 @@ class NodePage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
+class NodesAnswer(msgspec.Struct, kw_only=True):
+    """Some nodes in the order in which they were asked for, each once."""
+
+    nodes: list[Node]
+    missing: Annotated[list[str], msgspec.Meta(description="Ids of which there is no node, or none then")]
+
+
+class CountAnswer(msgspec.Struct, kw_only=True):
+    """How many nodes fit."""
+
+    count: int
+    exact: Annotated[bool, msgspec.Meta(description="False: at least so many; a count looks at about 500,000 nodes")]
+    sequence: Annotated[int, msgspec.Meta(description="The commit as of which they were counted")]
+
+
+class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
+    """What a deletion by filter did, or with ``dry_run`` would do: all of it in one commit."""
+
+    ok: Literal[True] = True
+    dry_run: bool
+    count: Annotated[int, msgspec.Meta(description="Nodes deleted, or to be deleted")]
+    ids: list[str]
+    edges_deleted: int
+    missing: Annotated[list[str], msgspec.Meta(description="Ids that were sent and did not fit, or are not there")]
+    more: Annotated[bool, msgspec.Meta(description="More nodes fit than are deleted at once; send it again")]
+    sequence: int
+
+
 class LineError(msgspec.Struct, kw_only=True):
     """A line of an import that was left out; ``line`` counts from 1."""
 

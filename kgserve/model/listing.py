@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from kgserve.model.attributes import Condition, has_all
 from kgserve.model.rows import NodeRow
 
 Item = TypeVar("Item")
@@ -14,9 +15,12 @@ Item = TypeVar("Item")
 MAX_PASSED = 20_000
 """Nodes that one page looks at, at most."""
 
+MAX_COUNTED = 500_000
+"""Nodes that a count looks at, at most."""
+
 
 class NodeFilter(msgspec.Struct, frozen=True):
-    """Nodes of any of ``types``, with all of ``tags``, true in the world at ``valid_at`` (microseconds).
+    """Nodes of any of ``types``, with all ``tags`` and ``attributes``, true at ``valid_at`` (microseconds).
 
     What is empty or None does not matter.
     """
@@ -24,6 +28,7 @@ class NodeFilter(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     valid_at: int | None = None
+    attributes: tuple[Condition, ...] = ()
 
     def matches(self, row: NodeRow) -> bool:
         """Whether a node is among them."""
@@ -31,10 +36,18 @@ class NodeFilter(msgspec.Struct, frozen=True):
             (not self.types or row.type in self.types)
             and (not self.tags or set(self.tags) <= set(row.extras.tags if row.extras else ()))
             and (self.valid_at is None or row.holds_at(self.valid_at))
+            and has_all(row.attributes, self.attributes)
         )
 
 
 EVERYTHING = NodeFilter()
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """How many nodes fit; if it is not exact, at least so many do."""
+
+    count: int
+    exact: bool
 
 
 class Place(NamedTuple):

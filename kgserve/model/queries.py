@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from kgserve.model.answers import MAX_TAGS_LISTED
+from kgserve.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import KEPT_AT, VALID_AT, AsOfText, RevertRequest
 from kgserve.model.versioned import RetireRequest
@@ -50,6 +51,9 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tag: Annotated[
         list[_Label], msgspec.Meta(max_length=100, description="Only nodes with this tag; repeated: with all of these")
     ] = []
+    attributes: (
+        Annotated[str, msgspec.Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+    ) = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="Most nodes on the page")] = 100
     cursor: Annotated[str, msgspec.Meta(description="`next_cursor` of the page before")] | None = None
     offset: Annotated[

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
 
 MAX_ATTRIBUTES_DEPTH = 64
@@ -28,6 +29,7 @@ AsOfText = Annotated[
 AsOf = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
 """The same in a body, where a sequence may be the number that answers give."""
 VALID_AT = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
+VALID_AT_ALONE = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now"
 KEPT_AT = "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything"
 
 Direction = Literal["outgoing", "incoming", "both"]
@@ -127,6 +129,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     )
     syntax: Annotated[bool, msgspec.Meta(description="The query is in tantivy's query language")] = False
     tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
+    attributes: Wanted | None = None
     fresh_only: Annotated[bool, msgspec.Meta(description="Only nodes whose freshness_at is not past")] = False
     as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
@@ -142,6 +145,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)] = ""
     min_similarity: float | None = None
     tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
+    attributes: Wanted | None = None
     fresh_only: Annotated[bool, msgspec.Meta(description="Only nodes whose freshness_at is not past")] = False
 
 
@@ -163,9 +167,47 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: Annotated[Literal["markdown", "json"], msgspec.Meta(description="Shape of the text")] = "markdown"
     limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
+    attributes: Wanted | None = None
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
     as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
+
+
+MAX_NAMED_NODES = 1_000
+MAX_DELETED = 1_000
+
+_Ids = Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=MAX_NAMED_NODES)]
+_Types = Annotated[list[_Label], msgspec.Meta(max_length=100, description="Only nodes of these types")]
+_Tags = Annotated[list[_Label], msgspec.Meta(max_length=100, description="Only nodes with all of these tags")]
+
+
+class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which nodes to count."""
+
+    types: _Types | None = None
+    tags: _Tags | None = None
+    attributes: Wanted | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT_ALONE)] | None = None
+
+
+class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Some nodes by their ids."""
+
+    ids: Annotated[_Ids, msgspec.Meta(description="At most 1,000")]
+    as_of: AsOf | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=KEPT_AT)] | None = None
+
+
+class DeleteNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which nodes to delete: those that all filters let pass, of which there must be one that is not empty."""
+
+    ids: Annotated[_Ids, msgspec.Meta(description="Only these, at most 1,000")] | None = None
+    types: _Types | None = None
+    tags: _Tags | None = None
+    attributes: Wanted | None = None
+    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT_ALONE)] | None = None
+    dry_run: Annotated[bool, msgspec.Meta(description="Say what would be deleted, and delete nothing")] = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_DELETED, description="Most nodes deleted at once")] = MAX_DELETED
 
 
 class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

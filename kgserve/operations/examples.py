@@ -15,9 +15,11 @@ from kgserve.model.answers import (
     ChangeEntry,
     ChangesPage,
     ContextAnswer,
+    CountAnswer,
     CypherAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    DeleteNodesAnswer,
     Edge,
     EntityVersion,
     FieldChange,
@@ -29,6 +31,7 @@ from kgserve.model.answers import (
     NodeAnswer,
     NodeHistory,
     NodePage,
+    NodesAnswer,
     NodeState,
     ReachedNode,
     Ready,
@@ -176,6 +179,14 @@ TRAVERSED = TraverseAnswer(
 )
 NODE = NodeAnswer(node=_NODE, outgoing=[_EDGE], incoming=[], edges_truncated=False)
 PAGE = NodePage(nodes=[_NODE], next_cursor=None)
+GET_NODES: dict[str, Any] = {"ids": ["req-001", "req-002"]}
+NODES_GOT = NodesAnswer(nodes=[_NODE], missing=["req-002"])
+COUNT: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
+COUNTED = CountAnswer(count=1, exact=True, sequence=1)
+DELETE_NODES: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
+NODES_DELETED = DeleteNodesAnswer(
+    dry_run=True, count=1, ids=["req-007"], edges_deleted=2, missing=[], more=False, sequence=1
+)
 _TAGS = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
 TAGS = TagList(tags=_TAGS)
 SCHEMA = SchemaDescription(

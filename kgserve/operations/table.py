@@ -10,7 +10,7 @@ from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
-from kgserve.ops import backup, exporting, history, reading, search, stores, versions, writing
+from kgserve.ops import backup, exporting, history, reading, search, selecting, stores, versions, writing
 
 _NODE = f"{STORE}/nodes/{{id}}"
 _KNOWN = (*WRITE, "not_found")
@@ -100,6 +100,21 @@ USE_CASES = (
         *("node", "GET", _NODE, reading.get_node),
         id="getNode", tag="nodes", role="read", summary="One node with its edges",
         example=examples.NODE, errors=(*READ, "conflict", "gone"), short=0,
+    ),
+    UseCase(
+        *("get_nodes", "POST", f"{STORE}/get", selecting.get_nodes),
+        id="getNodes", tag="nodes", role="read", summary="Many nodes by their ids",
+        sent=examples.GET_NODES, example=examples.NODES_GOT, errors=(*_SEARCH, "gone"),
+    ),
+    UseCase(
+        *("count", "POST", f"{STORE}/count", selecting.count),
+        id="countNodes", tag="nodes", role="read", summary="How many nodes fit a filter",
+        sent=examples.COUNT, optional=True, example=examples.COUNTED, errors=_SEARCH,
+    ),
+    UseCase(
+        *("delete_nodes", "POST", f"{STORE}/delete", selecting.delete_nodes),
+        id="deleteNodes", tag="nodes", role="write", summary="Delete the nodes that fit a filter",
+        sent=examples.DELETE_NODES, example=examples.NODES_DELETED, errors=_KNOWN, threads="writes", repeatable=False,
     ),
     UseCase(
         *("describe_schema", "GET", f"{STORE}/schema", reading.describe_schema),

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from kgserve.catalog.catalog import Catalog
+from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import (
     MAX_EXAMPLE,
@@ -22,6 +23,7 @@ from kgserve.model.answers import (
     TagList,
     TraverseAnswer,
 )
+from kgserve.model.attributes import Scalar, Wanted
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.queries import MAX_OFFSET, EdgeId, EdgesRequest, NodeRequest, NodesQuery, TagsQuery
@@ -43,7 +45,7 @@ from kgserve.ops.moments import (
     when_asked,
     world_moment,
 )
-from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validate import Faults, asked_attributes, check_label
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
@@ -128,16 +130,26 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
 def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
+    attributes = asked_attributes(_json_object(wanted.attributes))
     with graph.lease() as leased:
-        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past))
+        wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
         if past is None:
-            found = _listed(leased, wanted_nodes, place, wanted.limit)
+            found = listed(leased, wanted_nodes, place, wanted.limit)
         else:
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
     return found.items, None if found.next is None else _cursor_of(found.next)
 
 
-def _listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+def _json_object(text: str | None) -> dict[str, Scalar] | None:
+    try:
+        return None if text is None else decode_json(text, Wanted)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
+        raise InvalidInput(f"attributes: {message}", (FieldError("attributes", message),)) from None
+
+
+def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
+    """A page of the nodes that fit now; it looks at `MAX_PASSED` at most."""
     if wanted == EVERYTHING:
         with leased.reading() as rows:
             ids = ((node_id, node_id, True) for node_id in rows.ids_behind(place.after))
@@ -149,7 +161,7 @@ def _listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> List
             raise CatalogDamaged("it names a node that does not fit")
         return page
 
-    return leased.listing(look)
+    return leased.listing(look, by_attributes=bool(wanted.attributes))
 
 
 def _with_rows(rows: Rows, page: Listed[str]) -> Listed[NodeRow]:

@@ -28,13 +28,16 @@ from kgserve.model.answers import (
     SearchAnswer,
     SearchHit,
 )
+from kgserve.model.attributes import Condition, has_all
 from kgserve.model.fusion import HUB, Match, Neighbours, Ranked
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.walk import Walk, by_levels, clamp
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
+from kgserve.ops.holders import Holders, IndexesAmong
 from kgserve.ops.moments import MAX_SHOWN, Past, world_moment
+from kgserve.ops.validate import asked_attributes
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
 from kgserve.store.store import Store
@@ -174,15 +177,15 @@ class PastSurroundings(Surroundings):
 
     def __init__(self, history: HistoryFollower, at: int, valid_at: int | None) -> None:
         super().__init__(valid_at)
-        self._history = history
-        self._at = at
+        self.history = history
+        self.at = at
 
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         def look(history: History) -> dict[str, NodeRow]:
-            states = ((node_id, history.node_at(node_id, self._at)) for node_id in ids)
+            states = ((node_id, history.node_at(node_id, self.at)) for node_id in ids)
             return {node_id: state.row for node_id, state in states if state is not None}
 
-        return self._history.look(look)
+        return self.history.look(look)
 
     def _around(self, node_id: str) -> list[EdgeRow]:
         enough = _ENOUGH if self._valid_at is None else EVERY_EDGE
@@ -192,14 +195,14 @@ class PastSurroundings(Surroundings):
         return self._edges(node_id, EVERY_EDGE)
 
     def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
-        return [s.row for s in self._history.look(lambda h: h.outgoing(node_id, self._at, MAX_SHOWN + 1))]
+        return [s.row for s in self.history.look(lambda h: h.outgoing(node_id, self.at, MAX_SHOWN + 1))]
 
     def _edges(self, node_id: str, limit: int) -> list[EdgeRow]:
         def look(history: History) -> list[EdgeRow]:
-            found = (*history.outgoing(node_id, self._at, limit), *history.incoming(node_id, self._at, limit))
+            found = (*history.outgoing(node_id, self.at, limit), *history.incoming(node_id, self.at, limit))
             return [state.row for state in found]
 
-        return self._history.look(look)
+        return self.history.look(look)
 
 
 def _walk(start: str, depth: int, max_nodes: int) -> Walk:
@@ -226,6 +229,15 @@ class Searched(msgspec.Struct):
     def sequence(self) -> int:
         """The commit that was looked at, or the last one that the indexes have seen."""
         return self.present.seen(words_alone=self.words_alone) if self.at is None else self.at
+
+    def among(self, wanted: tuple[Condition, ...]) -> IndexesAmong:
+        """The indexes for nodes alone that have some attributes."""
+        then = (self.around.history, self.around.at) if isinstance(self.around, PastSurroundings) else None
+
+        def passing(ids: Collection[str]) -> set[str]:
+            return {row.id for row in self.around.rows(ids).values() if has_all(row.attributes, wanted)}
+
+        return IndexesAmong(self.indexes, Holders(self.present.store, wanted, then), passing)
 
     @property
     def degraded(self) -> bool:
@@ -318,7 +330,7 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
 
     The text is never over the budget. Raises what a search raises.
     """
-    wanted = SearchRequest(query=request.query, types=request.types)
+    wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
     with _searching(graph, request, (wanted,)) as searched:
         hits = Finder(searched, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
         nodes = [hit.node for hit in hits]
@@ -375,6 +387,7 @@ def _alone(variant: SearchVariant) -> SearchRequest:
         id_prefix=variant.id_prefix,
         min_similarity=variant.min_similarity,
         tags=variant.tags,
+        attributes=variant.attributes,
         fresh_only=variant.fresh_only,
     )
 
@@ -425,14 +438,15 @@ class Finder:
 
     def __init__(self, searched: Searched, request: SearchRequest) -> None:
         self._around = searched.around
-        self._indexes = searched.indexes
+        self._attributes = asked_attributes(request.attributes) if request.attributes else ()
+        self._indexes = searched.among(self._attributes) if self._attributes else searched.indexes
         self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
         self._only = Filter(types, request.id_prefix, tags, searched.valid_at, fresh_at)
-        self._narrow = not self._only.is_empty
+        self._narrow = not self._only.is_empty or bool(self._attributes)
         self._vector: Vector | None = None
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
@@ -538,8 +552,12 @@ class Finder:
             rows = self._around.rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
-                if row is not None and (not self._narrow or self._only.passes_row(row)):
+                if row is not None and (not self._narrow or self._passes(row)):
                     yield found, row
+
+    def _passes(self, row: NodeRow) -> bool:
+        had = not self._attributes or has_all(row.attributes, self._attributes)
+        return had and self._only.passes_row(row)
 
     def _hit(self, found: Found, row: NodeRow) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}

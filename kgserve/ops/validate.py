@@ -5,7 +5,7 @@ Everything that can be wrong about a write without looking at the store is found
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model import fields
+from kgserve.model.attributes import Condition, Scalar, conditions
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.fields import (
     AUTHOR,
@@ -172,6 +173,15 @@ def canonical(attributes: dict[str, Any], fault: Fault) -> str:
     if len(encoded) > MAX_ATTRIBUTES_BYTES:
         fault("attributes", f"is longer than {MAX_ATTRIBUTES_BYTES} bytes of JSON")
     return encoded.decode()
+
+
+def asked_attributes(wanted: Mapping[str, Scalar] | None, path: str = "attributes") -> tuple[Condition, ...]:
+    """What a filter asks of attributes. Raises InvalidInput for a number that none can be."""
+    faults = Faults()
+    for key, value in (wanted or {}).items():
+        _check_value(value, f"{path}.{key}", 1, faults)
+    faults.raise_any()
+    return conditions(wanted)
 
 
 def _check_value(value: object, path: str, depth: int, fault: Fault) -> bool:

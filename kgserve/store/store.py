@@ -174,9 +174,9 @@ class Store:
             self._background(self._renew_rows)
             raise Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2) from error
 
-    def listing(self, question: Callable[[Catalog, Rows], _Listed]) -> _Listed:
-        """What ``question`` finds in the catalog and the rows of one commit. Raises Unavailable."""
-        return self.catalog.ask(question)
+    def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
+        """See `CatalogView.ask`."""
+        return self.catalog.ask(question, by_attributes=by_attributes)
 
     def tend(self) -> None:
         """Bring engine, copy and catalog up to date, and fold the present rows, where that is due. Blocks."""

@@ -117,9 +117,9 @@ class Columns:
         if only.types is not None:
             passing &= self._of_types(only.types)
         for tag in only.tags:
-            passing &= _only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
+            passing &= only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
-            passing &= _only_at(self._beginnings.labels(only.id_prefix, ids), len(passing))
+            passing &= only_at(self._beginnings.labels(only.id_prefix, ids), len(passing))
         return passing
 
     def _of_types(self, types: frozenset[str]) -> Mask:
@@ -171,9 +171,10 @@ class _Beginnings:
         self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
 
 
-def _only_at(labels: NDArray[Any], count: int) -> Mask:
+def only_at(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
+    """A mask over so many labels that lets some of them pass."""
     mask = np.zeros(count, np.bool_)
-    mask[labels] = True
+    mask[np.asarray(labels, np.intp)] = True
     return mask
 
 

@@ -449,7 +449,7 @@ class IndexesAsOf:
         self._await(then, now.visible_up_to)
         hits = now.search(query, limit, only, syntax=syntax, other=then.frequencies(query))
         with self._complete(now, then):
-            hits += then.search(query, limit, only, syntax=syntax, other=now.frequencies(query))
+            hits += then.search(query, limit, only.of_the_past, syntax=syntax, other=now.frequencies(query))
         return _best([(hit.id, hit.score) for hit in hits], limit)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
@@ -458,7 +458,7 @@ class IndexesAsOf:
         now, then = self._indexes.vector, self._indexes.past_vector
         hits = now.search(vector, limit, only)
         with self._complete(now, then):
-            hits += then.search(vector, limit, only)
+            hits += then.search(vector, limit, only.of_the_past)
         return _best([(hit.id, hit.similarity) for hit in hits], limit)
 
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:

@@ -204,7 +204,7 @@ class KeywordIndex:
 
     def _share(self, searcher: tantivy.Searcher, only: Filter) -> float:
         """Which part of all texts is likely to pass, as far as that can be told at once."""
-        if only.as_of is not None or only.id_prefix:
+        if only.as_of is not None or only.id_prefix or only.ids is not None:
             return 0.0
         count = max(self._documents, 1)
         types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
@@ -257,6 +257,9 @@ class KeywordIndex:
         if only.types is not None:
             types = self._one_of("type", sorted(only.types))
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
+        if only.ids is not None:
+            these = self._one_of("key", sorted(map(_key_of, only.ids)))
+            parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(these, 0.0)))
         if only.id_prefix:
             # Written as text, for the binding offers no range of texts; a regular expression has 1,000 states at most.
             prefix = self._index.parse_query(f"key:[{_key_of(only.id_prefix)} TO {_after(only.id_prefix)}}}", ["key"])

@@ -11,7 +11,7 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
@@ -32,6 +32,7 @@ from kgserve.views.vector import VectorHit
 # A file of so many rows may keep as many that nobody names.
 SMALL = 1024
 _IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
+_OF_IDS = "SELECT number FROM run WHERE id IN (SELECT value FROM json_each(?))"
 _HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
 _FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
 
@@ -124,6 +125,9 @@ class PastVectors:
         if only.id_prefix:
             named = np.isin(numbers, self._beginning_with(only.id_prefix))
             numbers, rows = numbers[named], rows[named]
+        if only.ids is not None:
+            named = np.isin(numbers, self._of(only.ids))
+            numbers, rows = numbers[named], rows[named]
         limit = min(limit, len(numbers))
         if limit <= 0:
             return []
@@ -155,6 +159,10 @@ class PastVectors:
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._reading:
             return self._reader.execute(query, values).fetchall()
+
+    def _of(self, ids: Collection[str]) -> Numbers:
+        found = self._read(_OF_IDS, (json.dumps(list(ids)),))
+        return np.array([number for (number,) in found], np.int64)
 
     def _beginning_with(self, prefix: str) -> Numbers:
         # Ids are ordered by their bytes, so those with the prefix come in a row.

@@ -96,7 +96,7 @@ class Filter(msgspec.Struct, frozen=True):
     """Types to keep (None: all), what ids must start with ("" for anything), and tags of which none may be missing.
 
     ``valid_at`` keeps what was true then, ``fresh_at`` what was not stale then, both in microseconds. ``as_of`` keeps
-    the texts that held as of a commit.
+    the texts that held as of a commit. ``ids`` are the only ones to keep, ``past_ids`` those of texts that are over.
     """
 
     types: frozenset[str] | None = None
@@ -105,21 +105,23 @@ class Filter(msgspec.Struct, frozen=True):
     valid_at: int | None = None
     fresh_at: int | None = None
     as_of: int | None = None
+    ids: frozenset[str] | None = None
+    past_ids: frozenset[str] | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether everything passes."""
-        return self.names_nothing and self.as_of is None
+        return self.as_of is None and not self.wants_facets and not self.names_some
 
     @property
-    def names_nothing(self) -> bool:
-        """Whether every entity passes, but for the commit."""
-        return self.valid_at is None and self.only_times
+    def names_some(self) -> bool:
+        """Whether it goes by what an entity is called, or of which type it is."""
+        return self.types is not None or bool(self.id_prefix) or self.ids is not None
 
     @property
-    def only_times(self) -> bool:
-        """Whether every entity passes, but for when it was so."""
-        return self.types is None and not self.id_prefix and not self.tags and self.fresh_at is None
+    def of_the_past(self) -> Filter:
+        """The same for texts that are over."""
+        return msgspec.structs.replace(self, ids=self.past_ids)
 
     @property
     def wants_facets(self) -> bool:
@@ -129,6 +131,7 @@ class Filter(msgspec.Struct, frozen=True):
     def passes(self, node_id: str, node_type: str, facets: Facets | None = None) -> bool:
         """Whether one entity passes, but for the commit."""
         named = (self.types is None or node_type in self.types) and node_id.startswith(self.id_prefix)
+        named = named and (self.ids is None or node_id in self.ids)
         return named and (not self.wants_facets or self._facets_pass(facets or NO_FACETS))
 
     def passes_row(self, row: NodeRow) -> bool:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kgserve.decoding import msgpack_decoder
 from kgserve.views import manifest
-from kgserve.views.columns import Columns, Mask
+from kgserve.views.columns import Columns, Mask, only_at
 from kgserve.views.matrix import DENSE, VectorRows, Vectors, products
 from kgserve.views.text import ANYTHING, Facets, Filter
 
@@ -264,6 +264,9 @@ class VectorIndex:
         Those near the query may be just those that do not pass, so that hardly any of many is found.
         """
         passing = self._columns.passing(only, self._ids)
+        if only.ids is not None:
+            known = self._labels
+            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
         count = int(np.count_nonzero(passing))
         limit = min(limit, count)
         if limit == 0:

@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kgserve.catalog.catalog import Catalog, behind, remove
 from kgserve.model.answers import KindFreq, TagFreq
+from kgserve.model.attributes import conditions, has_all
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.model.listing import MAX_PASSED, NodeFilter, Place
+from kgserve.model.listing import MAX_PASSED, Counted, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.ops.reading import example_of
@@ -32,6 +34,11 @@ TYPES = ["t", "u", "a,b", "T"]
 TAGS = ["red", "re", "status:open", "status:done", "status:", ":x", "a:b:c", "a:b\0", "\U0010ffff", "é:ü"]
 TIMES = st.none() | st.integers(0, 4)
 
+# Not all of the form in which they are written: an older version, or a peer, may have.
+ATTRIBUTES = [
+    *("{}", '{"a":1}', '{"a":1.0,"b":true}', '{"a":"1"}', '{"a":null}', '{"a":[1]}', '{"b":true}', '{"a":{"a":1}}')
+]
+
 extras = st.none() | st.builds(
     NodeExtras,
     summary=st.sampled_from(["", "short", "long " * 40]),
@@ -45,7 +52,7 @@ rows = st.builds(
     id=st.sampled_from(IDS),
     type=st.sampled_from(TYPES),
     content=contents,
-    attributes=st.just("{}"),
+    attributes=st.sampled_from(ATTRIBUTES),
     version=st.integers(1, 9),
     sequence=st.just(1),
     created_at=st.just(0),
@@ -60,6 +67,9 @@ filters = st.builds(
     types=st.lists(st.sampled_from([*TYPES, "none"]), max_size=3).map(tuple),
     tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
     valid_at=TIMES,
+    attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
+        conditions
+    ),
 )
 
 
@@ -90,6 +100,7 @@ def fits(each: NodeRow, wanted: NodeFilter) -> bool:
         and all(tag in own.tags for tag in wanted.tags)
         and started
         and (at is None or own.valid_to is None or own.valid_to > at)
+        and has_all(each.attributes, wanted.attributes)
     )
 
 
@@ -160,10 +171,14 @@ def test_counts_and_lists_follow_the_rows(
             if catalog.sequence == -1:
                 catalog.rebuild(list(present.values()), [], number)
             check_counts(catalog, present)
+            if any(each.attributes for each in wanted) and not catalog.has_attributes:
+                catalog.index_attributes(present.values())
             for skip, each in enumerate(wanted):
                 fitting = [node_id for node_id in sorted(present) if fits(present[node_id], each)]
                 assert paged(catalog, each, limit, 0) == fitting
                 assert paged(catalog, each, limit, skip) == fitting[skip:]
+                assert catalog.count(each) == Counted(len(fitting), exact=True)
+                assert sorted(catalog.having(each, 99)) == fitting
         catalog.close()
 
 
@@ -248,4 +263,52 @@ def test_a_beginning_that_many_tags_have(tmp_path: Path) -> None:
     assert [(each.tag, each.count) for each in catalog.tags("k", 3)] == [("k000007", 2), ("k005999", 2), ("k000000", 1)]
     assert [each.tag for each in catalog.tags("k0000", 2)] == ["k000007", "k000000"]
     assert [each.tag for each in catalog.tags("o", 2)] == ["other"]
+    catalog.close()
+
+
+def test_an_index_of_attributes_that_was_left_behind_is_made_anew(tmp_path: Path) -> None:
+    """As by a version that does not know of it, and follows without it."""
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=conditions({"a": 1}))
+    rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
+    catalog = Catalog(path)
+    catalog.rebuild(rows, [], 1)
+    assert not catalog.has_attributes
+    catalog.index_attributes(rows)
+    assert catalog.having(wanted, 9) == ["n2"]
+    catalog.close()
+    catalog = Catalog(path)
+    assert catalog.has_attributes
+    catalog.close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE cursor SET sequence = 2")
+    other.close()
+    catalog = Catalog(path)
+    assert (catalog.sequence, catalog.has_attributes) == (2, False)
+    catalog.index_attributes([msgspec.structs.replace(row("n1"), attributes='{"a":1.0}'), row("n2")])
+    assert catalog.having(wanted, 9) == ["n1"]
+    catalog.close()
+
+
+def test_a_wrong_index_of_attributes_is_made_anew(tmp_path: Path) -> None:
+    wanted = NodesQuery(attributes='{"a": 1}')
+    with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        write(store, WriteBatch(nodes=[NodePut(0, "n1", "t", attributes='{"a":1}'), NodePut(1, "n2", "t")]))
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+        with sqlite3.connect(store.layout.catalog) as damaging:
+            damaging.execute("UPDATE attribute SET id = 'n2'")
+        damaging.close()
+        assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
+
+
+def test_a_count_looks_at_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.catalog.catalog.MAX_COUNTED", 10)
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
+    catalog.rebuild(rows, [], 1)
+    assert catalog.count(NodeFilter(tags=("all",))) == Counted(30, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2", "none"))) == Counted(20, exact=True)
+    assert catalog.count(NodeFilter(types=("t1",), tags=("all",))) == Counted(10, exact=True)
+    assert catalog.count(NodeFilter(types=("t1", "t2"), tags=("all",), valid_at=1)).exact is False
+    assert catalog.count(NodeFilter(valid_at=1)) == Counted(11, exact=False)
+    assert catalog.count(NodeFilter(types=("t0",), valid_at=5)) == Counted(0, exact=True)
     catalog.close()

@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_edge": ("a", "b", "r"),
     "traverse": ("a",),
     "node": ("a",),
+    "get_nodes": (["a"],),
     "history": ("a",),
     "revert": ("a", 1),
     "restore": ("1", "other"),

@@ -149,6 +149,21 @@ def test_search(project: Store) -> None:
     assert project.reindex().ok
 
 
+def test_nodes_by_their_attributes(project: Store) -> None:
+    nodes = [{"id": f"n{n}", "type": "t", "content": "fox", "attributes": {"n": n}} for n in range(3)]
+    seen = project.inject(nodes).sequence
+    assert [node.id for node in project.nodes(attributes={"n": 1.0}, page_size=1)] == ["n1"]
+    assert [hit.node.id for hit in project.search("fox", attributes={"n": 2}, at_least=seen).hits] == ["n2"]
+    assert project.context("fox", attributes={"n": 0}).ids == ["n0"]
+    assert project.count(types=["t"], attributes={"n": 1}).count == 1
+    found = project.get_nodes(["n2", "x", "n0"])
+    assert ([node.id for node in found.nodes], found.missing) == (["n2", "n0"], ["x"])
+    dry = project.delete_nodes(attributes={"n": 1}, dry_run=True)
+    assert dry.ids == project.delete_nodes(attributes={"n": 1}).ids == ["n1"]
+    with pytest.raises(InvalidInput, match="a filter is needed"):
+        project.delete_nodes(types=[])
+
+
 def test_what_is_wrong_is_named_by_place(project: Store) -> None:
     with pytest.raises(InvalidInput) as caught:
         project.inject([{"id": "a", "type": "t"}, {"id": "b", "tpye": "t"}])

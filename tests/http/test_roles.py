@@ -19,6 +19,7 @@ WRITES = {
     "deleteNode",
     "deleteEdge",
     "deleteEdgeById",
+    "deleteNodes",
     "putNode",
     "putSubgraph",
     "retireNode",

@@ -122,6 +122,25 @@ def test_words_and_meaning_are_found(upgraded: Upgraded) -> None:
         assert upgraded.post("/search", wanted)["hits"][0]["node"]["id"] == "plant-3", mode
 
 
+def test_attributes_of_now_and_then_can_be_asked_for(upgraded: Upgraded) -> None:
+    told = upgraded.told
+    moments = [(told["sequence"], told["export"]), *((int(at), lines) for at, lines in told["then"].items())]
+    for at, lines in moments:
+        own = {line["id"]: line["attributes"] for line in lines if line["kind"] == "node"}
+        for key, value in {(key, value) for each in own.values() for key, value in each.items() if _is_plain(value)}:
+            having = sorted(node_id for node_id, each in own.items() if key in each and each[key] == value)
+            asked = msgspec.json.encode({key: value}).decode()
+            listed = upgraded.get("/nodes", attributes=asked, as_of=at, limit=1000)["nodes"]
+            assert [node["id"] for node in listed] == having
+            if at == told["sequence"]:
+                assert upgraded.post("/count", {"attributes": {key: value}})["count"] == len(having)
+                assert len(upgraded.get("/nodes", attributes=asked, limit=1000)["nodes"]) == len(having)
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, dict | list)
+
+
 @pytest.mark.parametrize("left", LEFT)
 def test_doctor_finds_nothing(left: str, tmp_path: Path) -> None:
     sound(unpacked(left, tmp_path))

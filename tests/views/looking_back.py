@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
@@ -42,21 +43,31 @@ class Known(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     valid_from: int | None = None
     valid_to: int | None = None
+    attributes: str = "{}"
 
     def put(self, node_id: str) -> NodePut:
         extras = NodeExtrasPut(self.summary, self.tags, None, "", self.valid_from, self.valid_to)
-        return NodePut(0, node_id, self.type, self.content, extras=extras)
+        return NodePut(0, node_id, self.type, self.content, self.attributes, extras=extras)
 
     def holds(self, word: str, only: SearchRequest) -> bool:
         """Whether a search for one word is to find it."""
         named = only.types is None or self.type in only.types
-        tagged = set(only.tags or ()) <= set(self.tags)
+        tagged = set(only.tags or ()) <= set(self.tags) and self.has(only.attributes)
         return named and tagged and word in f"{self.content} {self.summary} {' '.join(self.tags)}".split()
+
+    def has(self, wanted: dict[str, Any] | None) -> bool:
+        """Whether the attributes are these: as JSON, so that true is not 1, but 1.0 is."""
+        own = json.loads(self.attributes)
+        return all(key in own and _same(own[key], value) for key, value in (wanted or {}).items())
 
     def true_at(self, moment: int | None) -> bool:
         if moment is None:
             return True
         return (self.valid_from or 0) <= moment and (self.valid_to is None or moment < self.valid_to)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 class Watched:
@@ -147,6 +158,7 @@ class Watched:
             limit=100,
             types=source.choice([None, None, [source.choice(TYPES)]]),
             tags=source.choice([None, None, [source.choice(TAGS)]]),
+            attributes=some_wanted(source),
             as_of=self.named(source, at),
             valid_at="any" if moment is None else format_time(moment),
         )
@@ -162,10 +174,13 @@ class Watched:
     def compare_meaning(self, source: random.Random) -> None:
         """Search by meaning as of some moment: what held then, in the order of its nearness."""
         at = source.randrange(len(self.past))
-        then = {node_id: known for node_id, known in self.past[at].items() if known.content}
+        wanted = some_wanted(source)
+        then = {key: known for key, known in self.past[at].items() if known.content and known.has(wanted)}
         query = " ".join(source.choices(WORDS, k=3))
         moment = self.named(source, at)
-        request = SearchRequest(query=query, mode="semantic", limit=100, as_of=moment, valid_at="any")
+        request = SearchRequest(
+            query=query, mode="semantic", limit=100, attributes=wanted, as_of=moment, valid_at="any"
+        )
         hits = {hit.node.id: hit.score for hit in self.search(request).hits}
         assert sorted(hits) == sorted(then)
         if then:
@@ -197,4 +212,20 @@ def some_node(source: random.Random) -> Known:
         tuple(sorted(source.sample(TAGS, source.choice([0, 0, 1, 2])))),
         source.choice([None, None, source.randrange(1, 5)]),
         source.choice([None, None, source.randrange(5, 10)]),
+        some_attributes(source),
     )
+
+
+VALUES: list[Any] = ["open", "done", "1", 1, 1.0, 2, 0.5, True, False, None, ["open"], {"status": "open"}]
+
+
+def some_attributes(source: random.Random) -> str:
+    """Random attributes of a node, as they are stored."""
+    keys = source.sample(["status", "rank", "ä"], source.choice([0, 1, 2]))
+    return json.dumps({key: source.choice(VALUES) for key in sorted(keys)}, separators=(",", ":"), ensure_ascii=False)
+
+
+def some_wanted(source: random.Random) -> dict[str, Any] | None:
+    """Random attributes to search by, mostly none."""
+    keys = source.sample(["status", "rank", "ä"], source.choice([0, 0, 1, 1, 2]))
+    return {key: source.choice(VALUES[:-2]) for key in keys} or None
