@@ -55,6 +55,17 @@ RedirectedFrom = (
 )
 
 
+MAX_REDIRECTED = 1_000
+Redirected = (
+    Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Ends of edges that had been merged, each with the node that took its place"),
+    ]
+    | msgspec.UnsetType
+)
+"""Of more than `MAX_REDIRECTED` only some are told."""
+
+
 class Skipped(msgspec.Struct, kw_only=True):
     """An edge that was left out, by its place in the request."""
 
@@ -80,13 +91,7 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_skipped: Annotated[list[Skipped], msgspec.Meta(description="At most the first 100")]
     edges_skipped_count: int
     sequence: Annotated[int, msgspec.Meta(description="The store's commit number once this write is in it")]
-    redirected: (
-        Annotated[
-            dict[str, str],
-            msgspec.Meta(description="Ends of edges that had been merged, each with the node that took its place"),
-        ]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+    redirected: Redirected = msgspec.UNSET
 
 
 class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
@@ -160,6 +165,7 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     errors: Annotated[list[LineError], msgspec.Meta(description="At most the first 100")]
     error_count: int
     sequence: int
+    redirected: Redirected = msgspec.UNSET
 
 
 class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
+from kgserve.model.answers import MAX_REDIRECTED
 from kgserve.model.batch import (
     ANY,
     EdgePut,
@@ -240,8 +241,9 @@ class _Draft:
         if key[0] == key[1] and put.key[0] != put.key[1]:
             self.skip(put, f'its ends were merged: both are "{key[0]}"')
             return None
-        ends = zip(put.key[:2], key[:2], strict=True)
-        self.report.redirected.update((end, survivor) for end, survivor in ends if end != survivor)
+        if len(self.report.redirected) < MAX_REDIRECTED:
+            ends = zip(put.key[:2], key[:2], strict=True)
+            self.report.redirected |= {end: survivor for end, survivor in ends if end != survivor}
         return msgspec.structs.replace(put, key=key)
 
     def put_edge(self, put: EdgePut, *, touch: bool) -> None:

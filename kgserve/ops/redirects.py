@@ -21,23 +21,14 @@ def found_as(rows: Rows, node_id: str, valid_at: str | None) -> str:
 
 def found_then(store: Store, past: Past, node_id: str, valid_at: str | None) -> str:
     """The same, as of a moment. Raises as `Past.of`."""
-    if valid_at == ANY or not store.rows.dated:
+    if valid_at == ANY:
         return node_id
     follower, at = past.of(store)
-    return follower.look(lambda history: _survivor_at(history, node_id, at))
+    return follower.look(lambda history: survivor_at(history, node_id, at))
 
 
-def note(asked: str, found: str) -> bytes:
-    """What an answer in JSON says of it behind its last field."""
-    return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
-
-
-def noted(asked: str, found: str) -> str | msgspec.UnsetType:
-    """The same for an answer that is a Struct."""
-    return msgspec.UNSET if asked == found else asked
-
-
-def _survivor_at(history: History, node_id: str, at: int) -> str:
+def survivor_at(history: History, node_id: str, at: int) -> str:
+    """The node itself, or the one that it had come to by merges as of a commit."""
     steps: dict[str, str] = {}
     end: str | None = node_id
     while end is not None and end not in steps and len(steps) <= MAX_CHAIN:
@@ -55,3 +46,13 @@ def merged_at(history: History, node_id: str, at: int) -> str | None:
         return None
     edges = (each.row for each in history.outgoing(node_id, at, MOST_ENDS))
     return max(((row.sequence, row.target) for row in edges if row.relation_type == MERGED_INTO), default=(0, None))[1]
+
+
+def note(asked: str, found: str) -> bytes:
+    """What an answer in JSON says of it behind its last field."""
+    return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
+
+
+def noted(asked: str, found: str) -> str | msgspec.UnsetType:
+    """The same for an answer that is a Struct."""
+    return msgspec.UNSET if asked == found else asked

@@ -134,6 +134,9 @@ def test_itself_it_is_found_where_everything_is_asked_for(http: httpx.Client, pe
         assert keys(own) == {("bob", "robert", "MERGED_INTO")}
     walk = accepted(http.post(f"{people}/traverse", json={"start_id": "bob", "valid_at": "any"}))
     assert {row["id"] for row in walk["nodes"]} == {"bob", "robert"}
+    for start in ("bob", "robert"):
+        asked: Json = {"query": "Acme", "mode": "graph", "start_id": start, "at_least": then}
+        assert "ann" in {hit["node"]["id"] for hit in accepted(http.post(f"{people}/search", json=asked))["hits"]}
     listed = accepted(http.get(f"{people}/nodes", params={"type": "person"}))["nodes"]
     assert [row["id"] for row in listed] == ["ann", "robert"]
     for valid_at, found in ((None, set[str]()), ("any", {"bob"})):
