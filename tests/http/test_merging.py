@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -221,6 +222,43 @@ def test_writes_never_part_the_two(http: httpx.Client, people: str) -> None:
     same = accepted(http.post(f"{people}/inject", json={"nodes": [{"id": "bob", "content": "Bob"}]}))
     assert same["nodes_unchanged"] == 1
     assert not accepted(http.post(f"{people}/nodes/bob/retire", json={}))["changed"]
+
+
+def test_one_of_very_many_edges_goes_to_the_other_one_as_well(http: httpx.Client, people: str) -> None:
+    leaves = [f"leaf-{number:04}" for number in range(1_100)]
+    accepted(http.post(f"{people}/inject", json={"nodes": [{"id": each, "type": "leaf"} for each in leaves]}))
+    edges = [edge("robert", each, weight=1.0) for each in leaves]
+    accepted(http.post(f"{people}/inject", json={"edges": edges}))
+    merge(http, people, "bob", "robert")
+    edges[700] = edge("bob", leaves[700], weight=5.0)
+    told = accepted(http.post(f"{people}/inject", json={"edges": edges, "touch": False}))
+    assert (told["edges_created"], told["edges_updated"], told["edges_unchanged"]) == (0, 1, 1_099)
+    page = accepted(http.get(f"{people}/nodes/{leaves[700]}/incoming"))["edges"]
+    assert [(row["from"], row["weight"]) for row in page] == [("robert", 5.0)]
+
+
+def test_of_merges_at_the_same_time_one_counts(http: httpx.Client, people: str) -> None:
+    def tried(into: str) -> int:
+        return http.post(f"{people}/nodes/bob/merge", json={"into": into}).status_code
+
+    with ThreadPoolExecutor(4) as threads:
+        found = dict(zip("abcd", threads.map(tried, ("robert", "ann", "robert", "ann")), strict=True))
+    survivor = node(http, people, "bob")["node"]["id"]
+    won = {"robert": "ac", "ann": "bd"}[survivor]
+    assert found == {each: 200 if each in won else 409 for each in "abcd"}
+    merge(http, people, "ann", "acme")
+    with ThreadPoolExecutor(4) as threads:
+        undone = list(threads.map(lambda _: http.post(f"{people}/nodes/ann/unmerge"), range(4)))
+    assert {answer.status_code for answer in undone} <= {200, 503}
+    assert [answer.json()["changed"] for answer in undone if answer.status_code == 200].count(True) == 1
+
+
+def test_listeners_are_told_of_the_rows(http: httpx.Client, people: str) -> None:
+    told = merge(http, people, "bob", "robert")
+    entry = accepted(http.get(f"{people}/changes", params={"since": told["sequence"] - 1}))["changes"][0]
+    assert len(entry["edges_deleted"]) == 6
+    assert {row["id"] for row in entry["nodes_updated"]} == {"bob", "robert"}
+    assert {row["relation_type"] for row in entry["edges_created"]} == {"KNOWS", "EMPLOYS", "LIKES", "MERGED_INTO"}
 
 
 def test_chains_lead_to_the_end(http: httpx.Client, people: str) -> None:

@@ -23,6 +23,8 @@ WRITES = {
     "putSubgraph",
     "retireNode",
     "retireEdge",
+    "mergeNode",
+    "unmergeNode",
     "revertNode",
     "createStore",
     "importStore",
