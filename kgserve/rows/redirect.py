@@ -14,7 +14,7 @@ from kgserve.rows.snapshot import Rows
 def merged_among(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
     """Those of some nodes that were merged, each with the next step on its way, and what comes on those ways."""
     found: dict[str, str] = {}
-    some = set(ids) if rows.know_merges else set[str]()
+    some = set(ids) if rows.know_merges else set()
     while some:
         steps = {node_id: into for node_id in some if (into := _merged_into(rows, node_id)) is not None}
         found |= steps
