@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kgserve.ops import merging
 from tests.http.serving import accepted, refusal
 
 Json = dict[str, Any]
@@ -295,6 +296,14 @@ def test_too_much_for_one_node_is_refused(http: httpx.Client, api: str) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": nodes}))
     assert "appending" in refused(http, api, "a", "b", 413, content="append")
     assert node(http, api, "a")["node"]["version"] == 1
+
+
+def test_a_node_with_too_many_edges_stays_as_it_is(
+    http: httpx.Client, people: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "MAX_MOVED", 6)
+    assert "7 edges; at most 6" in refused(http, people, "bob", "robert", 413)
+    assert ("bob", "ann", "KNOWS") in keys(node(http, people, "bob"))
 
 
 def test_deleting_either(http: httpx.Client, people: str) -> None:
