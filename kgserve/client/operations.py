@@ -29,6 +29,7 @@ from kgserve.model.answers import (
     SearchAnswer,
     TagList,
 )
+from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
 from kgserve.model.queries import (
     ChangesQuery,
     DropQuery,
@@ -101,6 +102,8 @@ INCOMING = Route("incoming", "GET", "/api/memory/{store}/nodes/{id}/incoming", E
 PUT_SUBGRAPH = Route("put_subgraph", "POST", "/api/memory/{store}/subgraph", PutSubgraphAnswer, in_body=True)
 RETIRE = Route("retire", "POST", "/api/memory/{store}/nodes/{id}/retire", RetireAnswer, in_body=True)
 RETIRE_EDGE = Route("retire_edge", "POST", "/api/memory/{store}/edges/retire", RetireAnswer, in_body=True)
+MERGE = Route("merge", "POST", "/api/memory/{store}/nodes/{id}/merge", MergeAnswer, in_body=True)
+UNMERGE = Route("unmerge", "POST", "/api/memory/{store}/nodes/{id}/unmerge", UnmergeAnswer, in_body=True)
 EDGE = Route("edge", "GET", "/api/memory/{store}/edges/{id}", EdgeAnswer)
 DELETE_EDGE_BY_ID = Route("delete_edge_by_id", "DELETE", "/api/memory/{store}/edges/{id}", DeleteEdgeAnswer)
 HISTORY = Route("history", "GET", "/api/memory/{store}/nodes/{id}/history", NodeHistory)
@@ -439,6 +442,55 @@ def retire_edge(
             source=source, target=target, relation_type=relation_type, valid_to=valid_to, created_by=created_by
         ),
     )
+
+
+def merge(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    node_id: str,
+    into: str,
+    *,
+    attributes: Literal["fill", "overwrite", "keep"] = "fill",
+    content: Literal["fill", "overwrite", "append", "keep"] = "fill",
+    based_on_version: int | None = None,
+    into_version: int | None = None,
+    created_by: str | None = None,
+) -> Call[MergeAnswer]:
+    """Merge a node into another one that is the same.
+
+    Merges the node into another one, which takes over its edges, its tags, and what else it lacks.
+
+    The node stays as one that is true at no moment, with one edge of the type `MERGED_INTO` to the other. Who asks for
+    it is answered with the other. The same again changes nothing; `unmerge` takes it back. All of it is one commit.
+
+    Raises NotFound, Conflict for nodes that were merged elsewhere or are not at the versions named, and TooLarge.
+    """
+    return MERGE.ask(
+        store,
+        MergeNode(
+            node_id=node_id,
+            into=into,
+            attributes=attributes,
+            content=content,
+            based_on_version=based_on_version,
+            into_version=into_version,
+            created_by=created_by,
+        ),
+    )
+
+
+def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Call[UnmergeAnswer]:
+    """Take the merge of a node back.
+
+    Takes the merge of a node back: it is what it was before, with the edges that it had.
+
+    The other one loses what it had by the merge, but for what was written since, which stays with it: `edges_kept` and
+    `kept` say what. What both had been given is for a person to sort out. It is read from the history, so where that
+    does not reach back to the merge, it is refused. A node that is not merged stays as it is. All of it is one commit.
+
+    Raises NotFound, Conflict where no history is kept, where the node came merged, by an import, or where the other one
+    was merged in its turn, and Gone for a merge that the history no longer knows.
+    """
+    return UNMERGE.ask(store, UnmergeNode(node_id=node_id, created_by=created_by))
 
 
 def edge(store: str, edge_id: str) -> Call[EdgeAnswer]:

@@ -49,6 +49,23 @@ class Edge(EdgeExtrasShown):
     sequence: int
 
 
+RedirectedFrom = (
+    Annotated[str, msgspec.Meta(description="The id that was asked for; it was merged into the node answered")]
+    | msgspec.UnsetType
+)
+
+
+MAX_REDIRECTED = 1_000
+Redirected = (
+    Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Ends of edges that had been merged, each with the node that took its place"),
+    ]
+    | msgspec.UnsetType
+)
+"""Of more than `MAX_REDIRECTED` only some are told."""
+
+
 class Skipped(msgspec.Struct, kw_only=True):
     """An edge that was left out, by its place in the request."""
 
@@ -74,6 +91,7 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_skipped: Annotated[list[Skipped], msgspec.Meta(description="At most the first 100")]
     edges_skipped_count: int
     sequence: Annotated[int, msgspec.Meta(description="The store's commit number once this write is in it")]
+    redirected: Redirected = msgspec.UNSET
 
 
 class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
@@ -102,6 +120,7 @@ class TraverseAnswer(msgspec.Struct, kw_only=True):
     count: int
     truncated: Annotated[bool, msgspec.Meta(description="More nodes or edges were in reach than are returned")]
     sequence: Annotated[int, msgspec.Meta(description="A commit that the walk has seen, at least")]
+    redirected_from: RedirectedFrom = msgspec.UNSET
 
 
 class NodeAnswer(msgspec.Struct, kw_only=True):
@@ -111,6 +130,7 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
     outgoing: list[Edge]
     incoming: list[Edge]
     edges_truncated: bool
+    redirected_from: RedirectedFrom = msgspec.UNSET
 
 
 class NodePage(msgspec.Struct, kw_only=True):
@@ -173,6 +193,7 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     errors: Annotated[list[LineError], msgspec.Meta(description="At most the first 100")]
     error_count: int
     sequence: int
+    redirected: Redirected = msgspec.UNSET
 
 
 class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):

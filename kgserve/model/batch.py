@@ -11,7 +11,7 @@ import msgspec
 
 from kgserve.errors import Conflict
 from kgserve.model.fields import AUTHOR, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_stamps
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +116,13 @@ def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras
     return None if old is None and extras == NO_EXTRAS else extras
 
 
+def edge_again(row: EdgeRow, key: EdgeKey) -> EdgePut:
+    """A put that makes an edge of a key say what a state of it, or of another one, says, times and author included."""
+    stamps = edge_stamps(row.attributes)
+    extras = None if row.extras is None else EdgeExtrasPut(*msgspec.structs.astuple(row.extras))
+    return EdgePut(0, key, row.weight, stamps.own, stamps.created_at, stamps.updated_at, row.version, extras)
+
+
 def put_again(row: NodeRow) -> NodePut:
     """A put that makes a node what it was in a state, by whoever writes it now."""
     old = row.extras or NO_EXTRAS
@@ -203,6 +210,15 @@ def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
 
 
 _BACKWARDS = ("valid_to", "is before valid_from")
+
+
+def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
+    """Whether a node that exists needs no new state."""
+    sent = ((put.type, old.type), (put.content, old.content), (put.attributes, old.attributes))
+    if any(new is not None and new != was for new, was in sent):
+        return False
+    resolved = put.resolves and conflicts(old) != () and not goes_beside(put, old, rules)
+    return not resolved and same_extras(node_extras(put.extras, old.extras), old.extras)
 
 
 def goes_beside(put: NodePut, old: NodeRow, rules: Rules) -> bool:

@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput, KindNotAllowed
+from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
+from kgserve.model.answers import MAX_REDIRECTED
 from kgserve.model.batch import (
     ANY,
     EdgePut,
@@ -26,12 +27,13 @@ from kgserve.model.batch import (
     node_extras,
     node_fault,
     same_edge_extras,
-    same_extras,
+    says_nothing_new,
     with_heads,
 )
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.fields import NodeExtras
+from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 
@@ -51,8 +53,9 @@ class LeftOut(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, kw_only=True):
     """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
 
-    If the batch wants to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and
-    ``before`` those that it changed, as they were.
+    ``redirected`` are ends of edges that had been merged, each with the node that took their place. If the batch wants
+    to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and ``before`` those that it
+    changed, as they were.
     """
 
     nodes_created: int = 0
@@ -67,6 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     skipped_count: int = 0
     rejected: list[LeftOut] = []
     rejected_count: int = 0
+    redirected: dict[str, str] = {}
     sequence: int = 0
     rows: list[NodeRow | EdgeRow] = []
     before: list[NodeRow | EdgeRow] = []
@@ -77,7 +81,8 @@ class Workspace:
 
     ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
     or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
-    there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges.
+    there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
+    ``merged`` the nodes that were merged, each with the next step on the way to its survivor.
     """
 
     def __init__(self) -> None:
@@ -86,6 +91,17 @@ class Workspace:
         self.edges: dict[EdgeKey, EdgeRow | None] = {}
         self.settled: Container[EdgeKey] = ()
         self.incident: dict[str, set[EdgeKey]] = {}
+        self.merged: dict[str, str] = {}
+
+    def survivor(self, node_id: str) -> str:
+        """The node itself, or the one that it has come to by merges."""
+        return survivor_of(self.merged, node_id)
+
+    def followed(self, key: EdgeKey) -> EdgeKey:
+        """The key of an edge between the nodes that its ends have come to; that of a merge stays as it is."""
+        if not self.merged or key[2] == MERGED_INTO:
+            return key
+        return self.survivor(key[0]), self.survivor(key[1]), key[2]
 
     def put_node(self, row: NodeRow) -> None:
         """A node as it will be."""
@@ -96,6 +112,7 @@ class Workspace:
         """A node that will be gone."""
         del self.nodes[node_id]
         self.present.discard(node_id)
+        self.merged.pop(node_id, None)
 
     def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:
         """An edge as it will be."""
@@ -107,6 +124,8 @@ class Workspace:
     def drop_edge(self, key: EdgeKey) -> None:
         """An edge that will be gone."""
         self.edges[key] = None
+        if key[2] == MERGED_INTO and self.merged.get(key[0]) == key[1]:
+            del self.merged[key[0]]
         for end in {key[0], key[1]} & self.incident.keys():
             self.incident[end].discard(key)
 
@@ -184,15 +203,16 @@ class _Draft:
         self.nodes_created.append(row)
 
     def _update_node(self, put: NodePut, old: NodeRow) -> None:
+        if says_nothing_new(put, old, self.rules):
+            self.report.nodes_unchanged += 1
+            return
+        if put.id in self.workspace.merged:
+            self.reject(put.index, "node", ("id", refusal(put.id, self.workspace.survivor(put.id))))
+            return
         node_type = old.type if put.type is None else put.type
         content = old.content if put.content is None else put.content
         attributes = old.attributes if put.attributes is None else put.attributes
         extras = node_extras(put.extras, old.extras)
-        resolved = put.resolves and conflicts(old) != () and not goes_beside(put, old, self.rules)
-        same = (node_type, content, attributes) == (old.type, old.content, old.attributes)
-        if same and not resolved and same_extras(extras, old.extras):
-            self.report.nodes_unchanged += 1
-            return
         row = NodeRow(
             put.id,
             node_type,
@@ -214,6 +234,19 @@ class _Draft:
             return with_heads(extras, (old.version, *conflicts(old)))
         # Who changes a field has not looked at the other heads, and settles nothing.
         return extras if put.resolves or not conflicts(old) else with_heads(extras, conflicts(old))
+
+    def follow(self, put: EdgePut) -> EdgePut | None:
+        """The edge between the nodes that its ends have come to by merges; None if that is one node."""
+        key = self.workspace.followed(put.key)
+        if key == put.key:
+            return put
+        if key[0] == key[1] and put.key[0] != put.key[1]:
+            self.skip(put, f'its ends were merged: both are "{key[0]}"')
+            return None
+        if len(self.report.redirected) < MAX_REDIRECTED:
+            ends = zip(put.key[:2], key[:2], strict=True)
+            self.report.redirected |= {end: survivor for end, survivor in ends if end != survivor}
+        return msgspec.structs.replace(put, key=key)
 
     def put_edge(self, put: EdgePut, *, touch: bool) -> None:
         if put.key in self.workspace.settled:
@@ -319,7 +352,10 @@ def plan(
         draft.delete_node(node_id)
     for put in _last_wins(batch.nodes):
         draft.put_node(put)
-    for edge in _last_edge_wins(batch.edges):
+    edges = (
+        [edge for put in batch.edges if (edge := draft.follow(put)) is not None] if workspace.merged else batch.edges
+    )
+    for edge in _last_edge_wins(edges):
         draft.put_edge(edge, touch=batch.touch)
     change = draft.change_set(state)
     if batch.told:
@@ -330,12 +366,14 @@ def plan(
 def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
     """Raise InvalidInput when a batch that is not ``partial`` holds a row that the present state does not allow.
 
-    KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads.
+    KindNotAllowed when that is all there is to say against it, and Conflict for a node with too many heads, or one that
+    was merged into another.
     """
     if batch.partial:
         return
     check_heads(batch.nodes, workspace.nodes, rules)
     gone, cut = set(batch.delete_nodes), set(batch.delete_edges)
+    _check_merged(batch, workspace, rules, gone, cut)
     wrong: list[FieldError] = []
     only_kinds = True
     for put in _last_wins(batch.nodes):
@@ -345,13 +383,23 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
             only_kinds = only_kinds and not rules.allows(put.type)
     for put in _last_edge_wins(batch.edges) if any(put.extras is not None for put in batch.edges) else ():
         made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
-        fault = edge_fault(put, None if made_again else workspace.edges.get(put.key))
+        fault = edge_fault(put, None if made_again else workspace.edges.get(workspace.followed(put.key)))
         if fault is not None:
             wrong.append(FieldError(_path(batch, "edges", put.index, fault[0]), fault[1]))
             only_kinds = False
     if wrong:
         kind = KindNotAllowed if only_kinds else InvalidInput
         raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+
+
+def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: set[str], cut: set[EdgeKey]) -> None:
+    """Raise Conflict when a node would change that was merged, and stays so."""
+    for put in batch.nodes if workspace.merged else ():
+        into, old = workspace.merged.get(put.id), workspace.nodes.get(put.id)
+        if into is None or old is None or says_nothing_new(put, old, rules):
+            continue
+        if gone.isdisjoint((put.id, into)) and (put.id, into, MERGED_INTO) not in cut:
+            raise Conflict(refusal(put.id, workspace.survivor(put.id)))
 
 
 def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:

@@ -30,7 +30,9 @@ AsOf = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)] | AsOfText
 """The same in a body, where a sequence may be the number that answers give."""
 VALID_AT = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now, or with as_of then"
 VALID_AT_ALONE = "Only what was true in the world at this RFC 3339 time, `now`, or `any`; left out: now"
-KEPT_AT = "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything"
+KEPT_AT = (
+    "Only what was true in the world at this RFC 3339 time, or `now`; left out: everything; `any`: merged ones, too"
+)
 
 Direction = Literal["outgoing", "incoming", "both"]
 

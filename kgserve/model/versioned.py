@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kgserve.model.answers import Edge, Node
+from kgserve.model.answers import Edge, Node, RedirectedFrom
 from kgserve.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50
@@ -166,3 +166,4 @@ class EdgeList(msgspec.Struct, kw_only=True):
 
     edges: list[Edge]
     next_offset: int | None
+    redirected_from: RedirectedFrom = msgspec.UNSET

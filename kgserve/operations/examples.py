@@ -45,6 +45,7 @@ from kgserve.model.answers import (
     TagPrefixFreq,
     TraverseAnswer,
 )
+from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.model.stores import (
     BackupAnswer,
     DropAnswer,
@@ -419,6 +420,34 @@ SUBGRAPH_PUT = PutSubgraphAnswer(
 RETIRE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
 RETIRE_EDGE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
 RETIRED = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
+MERGE = MergeRequest(into="req-001")
+MERGED = MergeAnswer(
+    id="req-one",
+    into="req-001",
+    changed=True,
+    node=_NODE,
+    edges_moved=3,
+    edges_dropped=1,
+    loops_dropped=0,
+    taken_over=["attributes.owner", "tags.status:open"],
+    not_taken=["content"],
+    sequence=5,
+)
+UNMERGE = UnmergeRequest(created_by="ada")
+UNMERGED = UnmergeAnswer(
+    id="req-001",
+    out_of="req-002",
+    changed=True,
+    node=_NODE,
+    edges_restored=4,
+    edges_removed=3,
+    edges_kept=1,
+    not_restored=[],
+    not_restored_count=0,
+    given_back=["attributes.owner"],
+    kept=[],
+    sequence=6,
+)
 EDGES = EdgeList(edges=[_EDGE], next_offset=None)
 ONE_EDGE = EdgeAnswer(edge=_EDGE)
 

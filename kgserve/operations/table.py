@@ -10,7 +10,19 @@ from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
-from kgserve.ops import backup, exporting, history, reading, search, selecting, stores, versions, writing
+from kgserve.ops import (
+    backup,
+    exporting,
+    history,
+    merging,
+    reading,
+    search,
+    selecting,
+    stores,
+    unmerging,
+    versions,
+    writing,
+)
 
 _NODE = f"{STORE}/nodes/{{id}}"
 _KNOWN = (*WRITE, "not_found")
@@ -158,6 +170,16 @@ USE_CASES = (
         *("retire_edge", "POST", f"{STORE}/edges/retire", writing.retire_edge),
         id="retireEdge", tag="versions", role="write", summary="Say until when an edge was true",
         sent=examples.RETIRE_EDGE, example=examples.RETIRED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("merge", "POST", f"{_NODE}/merge", merging.merge),
+        id="mergeNode", tag="versions", role="write", summary="Merge a node into another one that is the same",
+        sent=examples.MERGE, example=examples.MERGED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("unmerge", "POST", f"{_NODE}/unmerge", unmerging.unmerge),
+        id="unmergeNode", tag="versions", role="write", summary="Take the merge of a node back",
+        sent=examples.UNMERGE, optional=True, example=examples.UNMERGED, errors=(*_KNOWN, "gone"), threads="writes",
     ),
     UseCase(
         *("edge", "GET", f"{STORE}/edges/{{id}}", reading.get_edge),

@@ -11,7 +11,7 @@ import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.answers import ImportAnswer, LineError
+from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, NodeLine
@@ -157,6 +157,8 @@ class Importer:
         answer.error_count += report.rejected_count
         answer.errors += _line_errors(report.rejected, numbers, MAX_NOTED - len(answer.errors))
         answer.sequence = report.sequence
+        if report.redirected and len(answer.redirected or ()) < MAX_REDIRECTED:
+            answer.redirected = (answer.redirected or {}) | report.redirected
 
     def _note(self, number: int, message: str) -> None:
         self._answer.error_count += 1

@@ -45,6 +45,7 @@ from kgserve.ops.moments import (
     when_asked,
     world_moment,
 )
+from kgserve.ops.redirects import found_as, found_then, note, noted
 from kgserve.ops.validate import Faults, asked_attributes, check_label
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
 from kgserve.rows.snapshot import Rows
@@ -68,17 +69,18 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
     faults.raise_any()
     with graph.lease() as store:
         found = (
-            _present_node(store, node_id, moment, graph.most_edges)
+            _present_node(store, request, moment, graph.most_edges)
             if past is None
-            else _past_node(store, past, node_id, moment)
+            else _past_node(store, past, request, moment)
         )
     if found is None:
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when_asked(past, request.valid_at)}")
     return encoded(found)
 
 
-def _present_node(leased: Store, node_id: str, moment: int | None, allowed: int | None) -> bytes | None:
+def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowed: int | None) -> bytes | None:
     with leased.reading() as rows:
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         number = rows.number(node_id)
         numbers = np.array([number])
         if number < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
@@ -93,14 +95,16 @@ def _present_node(leased: Store, node_id: str, moment: int | None, allowed: int 
             truncated = truncated or len(edges) > MAX_SHOWN
             lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))
         node = rows.node_text(number, time.time_ns() // 1000)
-    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b}' % (
+    return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
         *lists,
         b"true" if truncated else b"false",
+        note(wanted.node_id, node_id),
     )
 
 
-def _past_node(leased: Store, past: Past, node_id: str, moment: int | None) -> bytes | None:
+def _past_node(leased: Store, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
+    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
     found = view_as_of(leased, past, node_id, moment, whole=False)
     if found is None:
         return None
@@ -109,6 +113,7 @@ def _past_node(leased: Store, past: Past, node_id: str, moment: int | None) -> b
         outgoing=[render.edge(row) for row in found.outgoing[:MAX_SHOWN]],
         incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
         edges_truncated=found.truncated or max(len(found.outgoing), len(found.incoming)) > MAX_SHOWN,
+        redirected_from=noted(wanted.node_id, node_id),
     )
     return msgspec.json.encode(answer)
 
@@ -241,7 +246,8 @@ def _edges_of_node(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> En
     check_label(request.node_id, "id", faults)
     faults.raise_any()
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
-    wanted = _EdgePage(request.node_id, outgoing, tuple(filter(None, request.kinds)), request.limit, request.offset)
+    kinds = tuple(filter(None, request.kinds))
+    wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at)
     with graph.lease() as store:
         found = _present_edges(store, wanted, moment) if past is None else _past_edges(store, past, wanted, moment)
     if found is None:
@@ -256,11 +262,13 @@ class _EdgePage(NamedTuple):
     kinds: tuple[str, ...]
     limit: int
     offset: int
+    valid_at: str | None
 
 
 def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None) -> bytes | None:
     with leased.reading() as rows:
-        numbers = np.array([rows.number(wanted.node_id)])
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        numbers = np.array([rows.number(node_id)])
         if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
             return None
         outgoing = wanted.outgoing
@@ -268,18 +276,21 @@ def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None) -> byte
         edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
         page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
-    return b'{"edges":[%b],"next_offset":%b}' % (b",".join(page), next_offset)
+    return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(wanted.node_id, node_id))
 
 
 def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
-    found = view_as_of(leased, past, wanted.node_id, moment, whole=True)
+    node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
+    found = view_as_of(leased, past, node_id, moment, whole=True)
     if found is None:
         return None
     edges = found.outgoing if wanted.outgoing else found.incoming
     edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_order_of_edges)
     end = wanted.offset + wanted.limit
     page = [render.edge(row) for row in edges[wanted.offset : end]]
-    return msgspec.json.encode(EdgeList(edges=page, next_offset=end if end < len(edges) else None))
+    next_offset = end if end < len(edges) else None
+    redirected_from = noted(wanted.node_id, node_id)
+    return msgspec.json.encode(EdgeList(edges=page, next_offset=next_offset, redirected_from=redirected_from))
 
 
 def _order_of_edges(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
@@ -312,28 +323,40 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
     past = graph.past(request.as_of)
     with graph.lease() as store:
         wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
-        return encoded(_walk_now(store, wanted, graph.most_edges) if past is None else _walk_then(store, past, wanted))
+        if past is None:
+            return encoded(_walk_now(store, wanted, request.valid_at, graph.most_edges))
+        return encoded(_walk_then(store, past, wanted, request.valid_at))
 
 
-def _walk_now(leased: Store, wanted: Walk, allowed: int | None) -> bytes:
+def _walk_now(leased: Store, wanted: Walk, valid_at: str | None, allowed: int | None) -> bytes:
     with leased.reading() as rows:
-        found = walk(rows, wanted, allowed)
+        start = found_as(rows, wanted.start, valid_at)
+        found = walk(rows, msgspec.structs.replace(wanted, start=start), allowed)
         nodes, edges = nodes_json(rows, found, time.time_ns() // 1000), edges_json(rows, found)
     truncated = b"true" if found.truncated else b"false"
-    return b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d}' % (
+    return b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}' % (
         nodes,
         edges,
         found.count,
         truncated,
         rows.at,
+        note(wanted.start, start),
     )
 
 
-def _walk_then(leased: Store, past: Past, wanted: Walk) -> bytes:
-    found, sequence = walk_as_of(leased, past, wanted)
+def _walk_then(leased: Store, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
+    start = found_then(leased, past, wanted.start, valid_at)
+    found, sequence = walk_as_of(leased, past, msgspec.structs.replace(wanted, start=start))
     nodes = [render.reached(row, depth) for row, depth in found.nodes]
     edges = [render.edge(row) for row in found.edges]
-    answer = TraverseAnswer(nodes=nodes, edges=edges, count=len(nodes), truncated=found.truncated, sequence=sequence)
+    answer = TraverseAnswer(
+        nodes=nodes,
+        edges=edges,
+        count=len(nodes),
+        truncated=found.truncated,
+        sequence=sequence,
+        redirected_from=noted(wanted.start, start),
+    )
     return msgspec.json.encode(answer)
 
 

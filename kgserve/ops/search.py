@@ -37,7 +37,9 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.holders import Holders, IndexesAmong
 from kgserve.ops.moments import MAX_SHOWN, Past, world_moment
+from kgserve.ops.redirects import survivor_at
 from kgserve.ops.validate import asked_attributes
+from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
 from kgserve.store.store import Store
@@ -94,6 +96,14 @@ class Surroundings(ABC):
 
     def _holds(self, row: NodeRow | EdgeRow) -> bool:
         return self._valid_at is None or row.holds_at(self._valid_at)
+
+    def found_as(self, node_id: str) -> str:
+        """The node that is meant by an id: the one that it was merged into, unless everything is looked at."""
+        return node_id if self._valid_at is None else self._survivor(node_id)
+
+    @abstractmethod
+    def _survivor(self, node_id: str) -> str:
+        """The node itself, or the one that it has come to by merges."""
 
     @abstractmethod
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
@@ -159,6 +169,9 @@ class PresentSurroundings(Surroundings):
         edges = edges.first(_ENOUGH)
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
+    def _survivor(self, node_id: str) -> str:
+        return survivor(self._present, node_id)
+
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         return self._present.nodes(ids)
 
@@ -179,6 +192,9 @@ class PastSurroundings(Surroundings):
         super().__init__(valid_at)
         self.history = history
         self.at = at
+
+    def _survivor(self, node_id: str) -> str:
+        return self.history.look(lambda history: survivor_at(history, node_id, self.at))
 
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
         def look(history: History) -> dict[str, NodeRow]:
@@ -532,10 +548,11 @@ class Finder:
 
     def _starts(self) -> dict[str, float]:
         if self._request.start_id is not None:
-            if not self._around.rows([self._request.start_id]):
+            start = self._around.found_as(self._request.start_id)
+            if not self._around.rows([start]):
                 message = f"there is no node {self._request.start_id!r}"
                 raise InvalidInput(f"start_id: {message}", (FieldError("start_id", message),))
-            return {self._request.start_id: 1.0}
+            return {start: 1.0}
         ranked = self._hybrid(fusion.POOL)
         best = islice(self._passing(ranked, 2 * GRAPH_STARTS), GRAPH_STARTS)
         return {found.ranked.id: found.ranked.score for found, _ in best}

@@ -227,24 +227,35 @@ def _put_edges(store: Store, specs: list[EdgeSpec], refs: Mapping[str, str], nam
             puts.append(put)
             results.append(EdgeResult(edge_id=edge_id(put.key)))
     if puts:
-        for index, error in _written_edges(store, puts).items():
-            results[index] = EdgeResult(error=error)
+        for index, result in _written_edges(store, puts).items():
+            results[index] = result
     return results
 
 
-def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, str]:
-    """Write edges; what was wrong with those that were not written, by their place."""
+def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, EdgeResult]:
+    """Write edges; what there is to say of those that are not as they were sent, by their place."""
     batch = WriteBatch(edges=puts, touch=not is_repeated(), partial=True, cost=cost([], puts))
     try:
         report = store.submit(batch, QUEUE_SECONDS).result()
     except KgserveError as error:
-        return {put.index: in_words(error) for put in puts}
+        return {put.index: EdgeResult(error=in_words(error)) for put in puts}
     left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
     wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
     faults = left_out | wrong
     # Of a key that was sent several times one is written, or left out, for all of them.
     by_key = {put.key: faults[put.index] for put in puts if put.index in faults}
-    return {put.index: by_key[put.key] for put in puts if put.key in by_key}
+    wrong_ones = {put.index: EdgeResult(error=by_key[put.key]) for put in puts if put.key in by_key}
+    return _elsewhere(puts, report.redirected) | wrong_ones
+
+
+def _elsewhere(puts: list[EdgePut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
+    """The edges whose ends had been merged, as they were written, by their place."""
+    found: dict[int, EdgeResult] = {}
+    for put in puts if redirected else ():
+        source, target, kind = put.key
+        key = (redirected.get(source, source), redirected.get(target, target), kind)
+        found[put.index] = EdgeResult(edge_id=edge_id(key))
+    return found
 
 
 def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str], store: str) -> EdgePut:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+import msgspec
+
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, Skipped
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
@@ -101,6 +103,7 @@ def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAns
         edges_skipped=skipped,
         edges_skipped_count=report.skipped_count,
         sequence=report.sequence,
+        redirected=report.redirected or msgspec.UNSET,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from kgserve.model.change import ChangeSet
+from kgserve.model.merging import MERGED_INTO
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import encode_edge, encode_node
@@ -71,6 +72,7 @@ class Delta:
         self.versions = 0
         self.bytes = 0
         self.dated = base.dated
+        self.merges = base.code(MERGED_INTO) >= 0
         self.node_numbers: dict[str, int] = {}
         self.node_ids: list[str] = []
         self.nodes: dict[int, Version] = {}
@@ -180,6 +182,7 @@ class Delta:
 
     def _add_edge(self, key: EdgeKey) -> int:
         number = self.base.edges + len(self.sources)
+        self.merges = self.merges or key[2] == MERGED_INTO
         source, target = self.number(key[0]), self.number(key[1])
         self.sources.append(source)
         self.targets.append(target)

@@ -39,6 +39,11 @@ class Rows:
         return self.delta.dated
 
     @property
+    def know_merges(self) -> bool:
+        """Whether any node was merged into another."""
+        return self.delta.merges
+
+    @property
     def have_extras(self) -> bool:
         """Whether any row has extras, or had some a while ago."""
         changed = (*self.delta.nodes.copy().values(), *self.delta.edges.copy().values())

@@ -27,6 +27,7 @@ from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
 from kgserve.rows.encoding import RowsDamaged
+from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.catalog_view import CatalogView
@@ -363,10 +364,14 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
     rows.base.look_up(named | ends)
+    if rows.know_merges and (merged := merged_among(rows, named | ends)):
+        workspace.merged = merged
+        keys |= dict.fromkeys(map(workspace.followed, [*keys]))
+        ends.update(merged.values())
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
     numbers = rows.edge_numbers([*keys])
-    if len(numbers) >= MANY and all(map(_only_puts, batches)):
+    if len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
         settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
     workspace.edges = {**rows.numbered_edges(numbers)}

@@ -24,6 +24,8 @@ WRITES = {
     "putSubgraph",
     "retireNode",
     "retireEdge",
+    "mergeNode",
+    "unmergeNode",
     "revertNode",
     "createStore",
     "importStore",

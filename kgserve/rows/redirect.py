@@ -1,0 +1,47 @@
+"""Where the nodes have come to that were merged into others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kgserve.model.merging import MERGED_INTO, is_withdrawn, survivor_of
+from kgserve.rows.edge_page import of_kinds
+from kgserve.rows.snapshot import Rows
+
+
+def merged_among(rows: Rows, ids: Iterable[str]) -> dict[str, str]:
+    """Those of some nodes that were merged, each with the next step on its way, and what comes on those ways."""
+    found: dict[str, str] = {}
+    some = set(ids) if rows.know_merges else set()
+    while some:
+        steps = {node_id: into for node_id in some if (into := _merged_into(rows, node_id)) is not None}
+        found |= steps
+        some = set(steps.values()) - found.keys()
+    return found
+
+
+def survivor(rows: Rows, node_id: str) -> str:
+    """The node itself, or the one that it has come to by merges."""
+    return survivor_of(merged_among(rows, (node_id,)), node_id)
+
+
+def aliases(rows: Rows, node_id: str) -> list[str]:
+    """The nodes that were merged into one, themselves."""
+    number = rows.number(node_id)
+    into = of_kinds(rows, rows.around(np.array([number]), outgoing=False), (MERGED_INTO,)) if number >= 0 else None
+    sources = [row.source for row in rows.rows_of(into)] if into is not None else []
+    return [source for source in sources if _merged_into(rows, source) == node_id]
+
+
+def _merged_into(rows: Rows, node_id: str) -> str | None:
+    number = rows.number(node_id)
+    # One that was merged holds at no moment; this one is at hand.
+    if number < 0 or rows.node_holds(number, rows.state.time):
+        return None
+    row = rows.node_row(number)
+    if row is None or not is_withdrawn(row.extras):
+        return None
+    into = of_kinds(rows, rows.around(np.array([number]), outgoing=True), (MERGED_INTO,))
+    return max(((edge.sequence, edge.target) for edge in rows.rows_of(into)), default=(0, None))[1]
