@@ -25,6 +25,7 @@ from kgserve.access.caller import Hidden
 from kgserve.decoding import convert
 from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError
 from kgserve.idempotent import IDEMPOTENT
+from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.mcp.present import Reply, conflict, present
 from kgserve.mcp.schemas import Arguments, input_schema, schema
 from kgserve.mcp.tools import TOOLS, Tool
@@ -33,6 +34,8 @@ from kgserve.ops.graph import Graphs
 from kgserve.ops.waiting import Shares, patiently
 
 log = structlog.get_logger()
+
+_CALLABLE = TOOLS | {tool.name: tool for tool in MEMORY_SERVER_TOOLS}
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
@@ -96,7 +99,7 @@ class Calls:
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
         """The schema of a tool's arguments."""
-        tool = TOOLS.get(name)
+        tool = _CALLABLE.get(name)
         return None if tool is None else input_schema(tool.arguments)
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
@@ -104,7 +107,7 @@ class Calls:
 
         Raises MCPError for a tool that there is not.
         """
-        tool = TOOLS.get(params.name)
+        tool = _CALLABLE.get(params.name)
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")

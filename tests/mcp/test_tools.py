@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
+from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, Session, Stateless, call, refusal, talk, text_of
@@ -60,7 +61,8 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
         return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in talk(server.url, mode, listed)}
-    assert set(tools) == set(EXPECTED) == IDEMPOTENT | set(WHERE_TO_LOOK)
+    others = {tool.name for tool in MEMORY_SERVER_TOOLS}
+    assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name
