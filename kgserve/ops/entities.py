@@ -130,7 +130,9 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
     try:
         return _written(graph, batch, lambda: Added(results=added))
     except _NoStore:
-        raise _no_entity(additions[0].name if additions else "") from None
+        if not additions:
+            return _done(Added(results=[]))
+        raise _no_entity(additions[0].name) from None
 
 
 def delete_entities(graph: Graph, names: Sequence[str]) -> Future[Deleted]:
@@ -211,9 +213,13 @@ def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Fu
     try:
         return _written(graph, batch, lambda: answer)
     except _NoStore:
-        done: Future[Deleted] = Future()
-        done.set_result(answer)
-        return done
+        return _done(answer)
+
+
+def _done(answer: T) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_result(answer)
+    return done
 
 
 def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:

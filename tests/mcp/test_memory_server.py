@@ -98,6 +98,7 @@ def test_what_is_not_there(server: Running, mode: Mode, store: str) -> None:
         }
     gone = call(server.url, mode, "delete_entities", index=store, entityNames=["Ann"])
     assert text_of(gone) == "Entities deleted successfully"
+    assert text_of(call(server.url, mode, "add_observations", index=store, observations=[])) == "[]"
     added = [{"entityName": "Ann", "contents": ["x"]}]
     said = refusal(server.url, mode, "add_observations", index=store, observations=added)
     assert said == "Entity with name Ann not found; create_entities makes it"
