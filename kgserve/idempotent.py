@@ -27,6 +27,15 @@ IDEMPOTENT = frozenset(
         "list_stores",
         "describe_store",
         "query_cypher",
+        "create_entities",
+        "create_relations",
+        "add_observations",
+        "delete_entities",
+        "delete_observations",
+        "delete_relations",
+        "read_graph",
+        "search_nodes",
+        "open_nodes",
     }
 )
 """A second call leaves what the first one made."""

@@ -27,7 +27,7 @@ STREAMS = {
 """What is written by hand, with what each function makes; read, for importing it needs what is written here."""
 BY_HAND = ("create", "update_settings", "nodes", "put_node", "search_batch")
 """Use cases whose methods take more than a request's fields; `kgserve.client.streams` has them."""
-RICHER = {"TraverseAnswer": "Traversal"}
+RICHER = {"TraverseAnswer": "Traversal", "SearchAnswer": "Hits"}
 """Answers that the client knows more to do with."""
 MOMENTS = {"as_of", "until", "before"}
 """Texts that may be sequences."""
@@ -222,7 +222,8 @@ def _quoted(value: object) -> str:
 
 def _imports(text: str) -> str:
     lines = ["from collections.abc import Iterable, Mapping", "from typing import Any, Literal"]
-    lines += ["from kgserve.client.answers import Traversal", "from kgserve.client.wire import Call, Route"]
+    richer = ", ".join(sorted(RICHER.values()))
+    lines += [f"from kgserve.client.answers import {richer}", "from kgserve.client.wire import Call, Route"]
     modules: dict[str, set[str]] = {"kgserve.model.requests": set(ALIASES)}
     for case in USE_CASES:
         fields = _fields(case) if case.name not in BY_HAND else []

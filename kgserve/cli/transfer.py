@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from kgserve.formats.lines import Conversion, Part
     from kgserve.library import Library
 
-EXPORTED = ("ndjson", "parquet", "csv", "graphml")
-IMPORTED = (*EXPORTED, "memory-server", "graphiti")
-STREAMED = frozenset({"ndjson", "graphml", "memory-server"})
+EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
+IMPORTED = (*EXPORTED, "graphiti")
+LINES = frozenset({"ndjson", "memory-server"})
+"""What is sent as it is: the importer tells these lines apart."""
+STREAMED = LINES | {"graphml"}
 """What standard input can hold."""
 
 BLOCK = 256 << 10
@@ -66,9 +68,9 @@ def import_(
 ) -> int:
     """Send FILEs, or standard input for "-", into STORE.
 
-    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them; other formats are turned into
-    such. A line or row that is wrong is reported by its number in its file and left out; the exit code is then 1. With
-    --data, a folder that nobody serves is opened.
+    Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or those of the official MCP
+    memory server; other formats are turned into such. A line or row that is wrong is reported by its number in its file
+    and left out; the exit code is then 1. With --data, a folder that nobody serves is opened.
     """
     with ExitStack() as stack:
         conversion, blocks, total = _read(files, kind, mapping, stack)
@@ -192,7 +194,7 @@ def _read(
     paths = [Path(file) for file in files]
     kind = kind or import_format(paths)
     _check_present(paths, kind)
-    if kind == "ndjson" and len(paths) == 1:
+    if kind in LINES and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
         return None, lines_of(file), _size(file)
     return _converted(kind, paths, None, stack)
@@ -208,7 +210,7 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[Conversion | N
     if kind not in STREAMED:
         raise click.UsageError(f"{kind} cannot be read from standard input; name its files")
     file = sys.stdin.buffer
-    if kind == "ndjson":
+    if kind in LINES:
         return None, lines_of(file), _size(file)
     conversion = Conversion([stream_part(kind, file, "")])
     return conversion, conversion.blocks(), None
@@ -226,7 +228,7 @@ def _converted(
 
 
 def _foreign(paths: list[Path], stack: ExitStack) -> list[Part]:
-    from kgserve.formats.peers import read_graphiti
+    from kgserve.formats.graphiti import read_graphiti
     from kgserve.worker.foreign import foreign_file
 
     parts: list[Part] = []
@@ -308,12 +310,12 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
         _write_pair(kind, blocks, files)
         return list(files)
     with _destination(None if output is None else Path(output)) as file:
-        if kind == "graphml":
-            from kgserve.formats.graphml import write_graphml
-
-            write_graphml(blocks, file)
-        else:
+        if kind == "ndjson":
             file.writelines(blocks)
+        else:
+            from kgserve.formats.files import write_stream
+
+            write_stream(kind, blocks, file)
     return [] if output is None else [Path(output)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.client.answers import CypherResult, Traversal
+from kgserve.client.answers import BatchHits, CypherResult, Hits, Traversal
 from kgserve.client.asynchronous import AsyncStream
 from kgserve.client.blocking import Stream
 from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
@@ -14,9 +14,11 @@ __all__ = [
     "AsyncClient",
     "AsyncStore",
     "AsyncStream",
+    "BatchHits",
     "Client",
     "CypherResult",
     "Event",
+    "Hits",
     "Interrupted",
     "Refused",
     "Retries",

@@ -1,23 +1,37 @@
-"""Answers with more to them than their fields: turned into graphs and tables, and shown well in a notebook."""
+"""Answers with more to them than their fields: gone through, turned into graphs and tables, and shown to people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
-from kgserve.model.answers import CypherAnswer, TraverseAnswer
+from kgserve.client.display import Displayed, Table, counted
+from kgserve.model.answers import (
+    BatchHit,
+    BatchSearchAnswer,
+    CypherAnswer,
+    ReachedNode,
+    SearchAnswer,
+    SearchHit,
+    TraverseAnswer,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
     import pyarrow as pa
 
-_SHOWN_ROWS = 20
-_SHOWN_TEXT = 200
 
+class Traversal(Displayed, TraverseAnswer, kw_only=True):
+    """The nodes reached, nearest first, and all edges between them. ``count`` is the number of nodes.
 
-class Traversal(TraverseAnswer, kw_only=True):
-    """The nodes reached, nearest first, and all edges between them. ``count`` is the number of nodes."""
+    Its length is that number, and going through it gives the nodes.
+    """
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[ReachedNode]:
+        return iter(self.nodes)
 
     def to_networkx(self) -> nx.MultiDiGraph[str]:
         """The graph: nodes by id, edges with their relation type as key, every other field as data of its own name.
@@ -41,22 +55,82 @@ class Traversal(TraverseAnswer, kw_only=True):
 
         return nodes_table(self.nodes), edges_table(self.edges)
 
-    def __repr__(self) -> str:
+    def to_df(self, rows: Literal["nodes", "edges"] = "nodes") -> Any:
+        """The nodes, or the edges, as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        nodes, edges = self.to_arrow()
+        return _frame(edges if rows == "edges" else nodes)
+
+    def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
-        return f"<Traversal: {len(self.nodes)} nodes, {len(self.edges)} edges, sequence {self.sequence}{more}>"
+        return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}, sequence {self.sequence}{more}"
 
-    def _repr_html_(self) -> str:
-        nodes = [(node.depth, node.id, node.type, node.content) for node in self.nodes[:_SHOWN_ROWS]]
-        edges = [(edge.source, edge.relation_type, edge.target, edge.weight) for edge in self.edges[:_SHOWN_ROWS]]
-        return (
-            f"<p>{escape(repr(self))}</p>"
-            + _html(("depth", "id", "type", "content"), nodes, len(self.nodes))
-            + _html(("from", "relation_type", "to", "weight"), edges, len(self.edges))
-        )
+    def _tables(self) -> tuple[Table, Table]:
+        nodes = [(node.depth, node.id, node.type, node.content) for node in self.nodes]
+        edges = [(edge.source, edge.relation_type, edge.target, edge.weight) for edge in self.edges]
+        columns = ("from", "relation_type", "to", "weight")
+        return Table(("depth", "id", "type", "content"), nodes), Table(columns, edges)
 
 
-class CypherResult(CypherAnswer, kw_only=True):
-    """The rows of a statement."""
+class Hits(Displayed, SearchAnswer, kw_only=True):
+    """What a search found, best first. Its length is the number of hits, and going through it gives them."""
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[SearchHit]:
+        return iter(self.hits)
+
+    def to_arrow(self) -> pa.Table:
+        """One table with a row for each hit. Attributes are JSON text."""
+        from kgserve.client.tables import hits_table  # noqa: PLC0415 - pyarrow takes its time
+
+        return hits_table(self.hits)
+
+    def to_df(self) -> Any:
+        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        return _frame(self.to_arrow())
+
+    def _about(self) -> str:
+        return f"{counted(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
+
+    def _tables(self) -> tuple[Table]:
+        return (_of_hits(self.hits),)
+
+
+class BatchHits(Displayed, BatchSearchAnswer, kw_only=True):
+    """What several searches found together, best first. Its length is the number of hits, as for `Hits`."""
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[BatchHit]:
+        return iter(self.hits)
+
+    def to_arrow(self) -> pa.Table:
+        """One table with a row for each hit. Attributes are JSON text."""
+        from kgserve.client.tables import batch_table  # noqa: PLC0415 - pyarrow takes its time
+
+        return batch_table(self.hits)
+
+    def to_df(self) -> Any:
+        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        return _frame(self.to_arrow())
+
+    def _about(self) -> str:
+        return f"{counted(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
+
+    def _tables(self) -> tuple[Table]:
+        return (_of_hits(self.hits),)
+
+
+class CypherResult(Displayed, CypherAnswer, kw_only=True):
+    """The rows of a statement. Its length is their number, and going through it gives them, as lists."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return iter(self.rows)
 
     def to_arrow(self) -> pa.Table:
         """One table. Columns whose values have no common type of Arrow's are JSON text."""
@@ -64,26 +138,38 @@ class CypherResult(CypherAnswer, kw_only=True):
 
         return rows_table(self.columns, self.types, self.rows)
 
+    def to_df(self) -> Any:
+        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        return _frame(self.to_arrow())
+
     def records(self) -> list[dict[str, Any]]:
         """The rows as dictionaries by column; of two columns with the same name the last one counts."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def __repr__(self) -> str:
+    def _about(self) -> str:
         more = ", truncated" if self.truncated else ""
         wrote = f", sequence {self.changes.sequence}" if self.changes else ""
-        return f"<CypherResult: {self.row_count} rows of {', '.join(self.columns)}{wrote}{more}>"
+        return f"{counted(self.row_count, 'row')} of {', '.join(self.columns)}{wrote}{more}"
 
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self))}</p>" + _html(self.columns, self.rows[:_SHOWN_ROWS], len(self.rows))
-
-
-def _html(columns: Sequence[str], rows: Iterable[Sequence[Any]], count: int) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    more = f"<p>… and {count - _SHOWN_ROWS:,} more</p>" if count > _SHOWN_ROWS else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    def _tables(self) -> tuple[Table]:
+        return (Table(self.columns, self.rows),)
 
 
-def _cell(value: Any) -> str:
-    text = str(value)
-    return f"<td>{escape(text if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + '…')}</td>"
+def _of_hits(hits: list[SearchHit] | list[BatchHit]) -> Table:
+    rows = [(hit.score, hit.node.id, hit.node.type, hit.node.content) for hit in hits]
+    return Table(("score", "id", "type", "content"), rows)
+
+
+def _degraded(degraded: bool) -> str:
+    return ", degraded: by words alone" if degraded else ""
+
+
+def _frame(table: pa.Table) -> Any:
+    try:
+        return table.to_pandas()
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":
+            raise
+        raise ImportError(
+            "to_df() needs pandas, which is not installed: pip install pandas; to_arrow() does without", name="pandas"
+        ) from None

@@ -99,14 +99,15 @@ def translated(url: str) -> Generator[None]:
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise InvalidInput(f"{url!r} is no address of a server: {error}") from error
+        raise InvalidInput(f"{url!r} is no address of a server: {error}") from None
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        message = f"no server answers at {url}; start one with `kgserve serve`, or name one by its url"
-        raise Unreachable(message) from error
-    except httpx.TimeoutException as error:
-        raise TimedOut(f"{url} did not answer in time; give the client a longer timeout") from error
+        # What the transport met on its way is forty lines that say no more than this.
+        message = f"no server answers at {url} ({error}); start one with `kgserve serve`, or name one by its url"
+        raise Unreachable(message) from None
+    except httpx.TimeoutException:
+        raise TimedOut(f"{url} did not answer in time; give the client a longer timeout") from None
     except httpx.TransportError as error:
-        raise Interrupted(f"the connection to {url} broke: {error or type(error).__name__}") from error
+        raise Interrupted(f"the connection to {url} broke: {str(error) or type(error).__name__}") from None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:

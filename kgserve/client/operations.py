@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from kgserve.client.answers import Traversal
+from kgserve.client.answers import Hits, Traversal
 from kgserve.client.wire import Call, Route
 from kgserve.model.answers import (
     ChangesPage,
@@ -26,7 +26,6 @@ from kgserve.model.answers import (
     ReindexAnswer,
     RestoreAnswer,
     SchemaDescription,
-    SearchAnswer,
     TagList,
 )
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
@@ -115,7 +114,7 @@ BACKUP = Route("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer
 BACKUP_STORES = Route("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
 RESTORE_BACKUP = Route("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
 REINDEX = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
-SEARCH = Route("search", "POST", "/api/memory/{store}/search", SearchAnswer, in_body=True)
+SEARCH = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=True)
 CONTEXT = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True)
 
 
@@ -642,7 +641,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     fresh_only: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[SearchAnswer]:
+) -> Call[Hits]:
     """Find nodes by words, by meaning, and by what they are related to.
 
     Answers with the best nodes, best first. `hybrid` (the default) joins words, meaning and relations.

@@ -48,12 +48,17 @@ class Attempts:
         passing = isinstance(error, Unreachable | Limited | Unavailable)
         harmless = isinstance(error, Limited) or (isinstance(error, Unreachable) and not isinstance(error, Interrupted))
         if not (passing and (idempotent or harmless)) or self._number >= self._retries.times:
-            raise error
+            raise _shown(error)
         pause = self._retries.pause(self._number, asked_for(error))
         if time.monotonic() + pause > self._give_up:
-            raise error
+            raise _shown(error)
         self._number += 1
         return pause
+
+
+def _shown(error: KgserveError) -> KgserveError:
+    """The error as a caller is to see it: where in here a server was not reached tells nobody anything."""
+    return error.with_traceback(None) if isinstance(error, Unreachable) else error
 
 
 def asked_for(error: KgserveError | None) -> float:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.client.answers import CypherResult
+from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
-from kgserve.model.answers import BatchSearchAnswer, EntityVersion, ImportAnswer, NodePage
+from kgserve.model.answers import EntityVersion, ImportAnswer, NodePage
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
 from kgserve.model.requests import CypherRequest, SearchVariant
 from kgserve.model.stores import ConflictPolicy, Keeping, StoreAnswer, StoreSettingsAnswer
@@ -31,7 +31,7 @@ CREATE = Route("create", "PUT", _STORE, StoreAnswer, in_body=True)
 UPDATE_SETTINGS = Route("update_settings", "PATCH", _STORE, StoreSettingsAnswer, in_body=True)
 NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage)
 PUT_NODE = Route("put_node", "POST", f"{_STORE}/nodes", PutNodeAnswer, in_body=True)
-SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchSearchAnswer, in_body=True)
+SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchHits, in_body=True)
 CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True)
 IMPORT = Route("import_", "POST", f"{_STORE}/import", ImportAnswer)
 EXPORT = Route("export", "GET", f"{_STORE}/export", bytes)
@@ -149,7 +149,7 @@ def search_batch(
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> Call[BatchSearchAnswer]:
+) -> Call[BatchHits]:
     """Ask the same in 1 to 8 ways and join the answers; a text alone is a variant with the usual options."""
     variants = [{"query": each} if isinstance(each, str) else each for each in queries]
     asked = {"queries": variants, "limit": limit, "at_least": at_least, "as_of": as_of, "valid_at": valid_at}

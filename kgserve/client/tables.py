@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from kgserve.model.answers import Edge, ReachedNode
+from kgserve.model.answers import BatchHit, Edge, Node, ReachedNode, SearchHit
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SCALARS: dict[str, pa.DataType] = {
@@ -32,10 +32,7 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
     """One row per node."""
     return pa.table(
         {
-            "id": pa.array([node.id for node in nodes], pa.string()),
-            "type": pa.array([node.type for node in nodes], pa.string()),
-            "content": pa.array([node.content for node in nodes], pa.string()),
-            "attributes": pa.array([_text(node.attributes) for node in nodes], pa.string()),
+            **_entities(nodes),
             "depth": pa.array([node.depth for node in nodes], pa.int32()),
             "version": pa.array([node.version for node in nodes], pa.int64()),
             "sequence": pa.array([node.sequence for node in nodes], pa.int64()),
@@ -43,6 +40,40 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
             "updated_at": pa.array([node.updated_at for node in nodes], pa.string()).cast(_TIME),
         }
     )
+
+
+def hits_table(hits: Sequence[SearchHit]) -> pa.Table:
+    """One row per hit, best first."""
+    return pa.table(
+        {
+            **_entities([hit.node for hit in hits]),
+            "score": pa.array([hit.score for hit in hits], pa.float64()),
+            "keyword_score": pa.array([hit.keyword_score for hit in hits], pa.float64()),
+            "semantic_score": pa.array([hit.semantic_score for hit in hits], pa.float64()),
+            "hops": pa.array([hit.hops for hit in hits], pa.int32()),
+        }
+    )
+
+
+def batch_table(hits: Sequence[BatchHit]) -> pa.Table:
+    """One row per hit, best first."""
+    return pa.table(
+        {
+            **_entities([hit.node for hit in hits]),
+            "score": pa.array([hit.score for hit in hits], pa.float64()),
+            "queries_matched": pa.array([hit.queries_matched for hit in hits], pa.list_(pa.int32())),
+        }
+    )
+
+
+def _entities(nodes: Sequence[Node]) -> dict[str, pa.Array]:
+    """What tables of nodes and of hits begin with."""
+    return {
+        "id": pa.array([node.id for node in nodes], pa.string()),
+        "type": pa.array([node.type for node in nodes], pa.string()),
+        "content": pa.array([node.content for node in nodes], pa.string()),
+        "attributes": pa.array([_text(node.attributes) for node in nodes], pa.string()),
+    }
 
 
 def edges_table(edges: Sequence[Edge]) -> pa.Table:

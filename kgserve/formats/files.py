@@ -11,13 +11,13 @@ from typing import BinaryIO, Literal
 
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.formats.csv_pair import CsvTable, Sink, write_csv
-from kgserve.formats.graphml import read_graphml
+from kgserve.formats.graphml import read_graphml, write_graphml
 from kgserve.formats.lines import EDGES, NODES, Part, edges_last, read_lines
 from kgserve.formats.mapping import mapped, read_mapping
+from kgserve.formats.memory_server import write_memory_server
 from kgserve.formats.parquet_pair import ParquetTable, write_parquet
-from kgserve.formats.peers import read_memory
 
-ExportFormat = Literal["ndjson", "parquet", "csv", "graphml"]
+ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti"]
 PAIRS = frozenset({"parquet", "csv"})
 """Formats of two files."""
@@ -92,11 +92,14 @@ def stream_part(kind: str, file: BinaryIO, name: str) -> Part:
     match kind:
         case "graphml":
             records = edges_last(read_graphml(file, name))
-        case "memory-server":
-            records = edges_last(read_memory(file))
         case _:
             records = read_lines(file)
     return Part(name, "line", records)
+
+
+def write_stream(kind: str, blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
+    """Write an export in a format of one file; the number of its lines. A temporary file is made in ``scratch``."""
+    return write_graphml(blocks, file, scratch) if kind == "graphml" else write_memory_server(blocks, file)
 
 
 def write_pair(kind: str, blocks: Iterable[bytes], sink: Sink) -> int:

@@ -51,14 +51,11 @@ async def json_of(headers: Headers, receive: Receive, service: Service, into: ty
     return await _decoded(service, body, into)
 
 
-def ndjson_chunks(request: AnyRequest) -> AsyncIterator[bytes]:
-    """The body piece by piece, of any length. Raises Unsupported at once, ClientLeft when it breaks off."""
-    _check_headers(request.scope["headers"], NDJSON.__contains__)
-    return _chunks(request.receive)
-
-
 def chunks_of(request: AnyRequest, media: frozenset[str]) -> AsyncIterator[bytes]:
-    """As `ndjson_chunks`, of a body of one of these media types."""
+    """The body, of one of these media types, piece by piece, of any length.
+
+    Raises Unsupported at once, ClientLeft when it breaks off.
+    """
     _check_headers(request.scope["headers"], media.__contains__)
     return _chunks(request.receive)
 

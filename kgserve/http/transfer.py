@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 
 from kgserve.errors import Unsupported
 from kgserve.http.body import NDJSON as NDJSON_TYPES
-from kgserve.http.body import chunks_of, ndjson_chunks
+from kgserve.http.body import chunks_of
 from kgserve.http.parameters import path_text, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.answers import ImportAnswer
@@ -28,14 +28,23 @@ if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
 Sent = Exported | ConvertedExport
-ExportFormat = Literal["ndjson", "graphml", "csv", "parquet"]
+ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 ImportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
 
 _GRAPHML_TYPES = frozenset({XML, "text/xml", "application/graphml+xml"})
-_ANSWERED: dict[str, str] = {"ndjson": NDJSON, "graphml": XML, "csv": ZIP, "parquet": ZIP}
-_ENDINGS = {"ndjson": "ndjson", "graphml": "graphml", "csv": "csv.zip", "parquet": "parquet.zip"}
+_ANSWERED: dict[str, str] = {"ndjson": NDJSON, "graphml": XML, "csv": ZIP, "parquet": ZIP, "memory-server": NDJSON}
+_ENDINGS = {
+    "ndjson": "ndjson",
+    "graphml": "graphml",
+    "csv": "csv.zip",
+    "parquet": "parquet.zip",
+    "memory-server": "jsonl",
+}
 _ANY = "application/octet-stream"
+_LINES = {"ndjson", "memory-server"}
+"""Formats that an importer takes line by line, telling them apart."""
 _SENT: dict[str, frozenset[str]] = {
+    "ndjson": NDJSON_TYPES,
     "graphml": _GRAPHML_TYPES | {_ANY},
     "csv": frozenset({ZIP, _ANY}),
     "parquet": frozenset({ZIP, _ANY}),
@@ -101,15 +110,15 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     Lines are committed in batches while the body still arrives; a line that is wrong is left out and listed by its
     number. When the connection breaks off, batches committed by then stay: sending the same file again completes them.
 
-    Other formats, by media type or `format`: GraphML (`application/xml`), a zip archive of `nodes.csv` and `edges.csv`
-    or of `nodes.parquet` and `edges.parquet` (`application/zip`), and the file of the official MCP memory server
-    (`format=memory-server`). They are read when they have arrived as a whole; faults name the row or line of the file.
+    Lines of the official MCP memory server are taken as they are. Other formats, by media type or `format`: GraphML
+    (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
+    (`application/zip`). They are read when they have arrived as a whole; faults name the row or line of the file.
     """
     wanted = query(request, ImportQuery)
     kind = _sent_format(request, wanted.format)
-    if kind != "ndjson":
+    if kind not in _LINES:
         return await _import_converted(request, kind)
-    chunks = ndjson_chunks(request)
+    chunks = chunks_of(request, _SENT[kind])
     service = service_of(request)
     importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")))
     async with _abandoned_on_failure(service, importer):
@@ -157,8 +166,8 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """The lines that import takes: importing them elsewhere gives an equal store.
 
     Writes made meanwhile are not in it. An export that breaks off ends without the closing chunk, so that no client
-    takes it for whole. As GraphML, or as a zip archive of CSV or Parquet, it is written to the disk first: the answer
-    begins when it is complete.
+    takes it for whole. As GraphML, as a zip archive of CSV or Parquet, or as the file of the official MCP memory server
+    (`format=memory-server`), it is written to the disk first: the answer begins when it is complete.
     """
     service = service_of(request)
     graph = service.graphs.graph(path_text(request, "store"))

@@ -29,7 +29,8 @@ from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.schemas import Arguments, Context, Search, SearchBatch
-from kgserve.mcp.tools import TOOLS, Tool, chosen
+from kgserve.mcp.tools import Tool
+from kgserve.mcp.toolsets import TOOLS, chosen
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.waiting import Shares, patiently

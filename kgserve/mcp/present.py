@@ -82,15 +82,21 @@ T = TypeVar("T")
 
 
 class Reply(NamedTuple):
-    """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing."""
+    """An answer twice over. ``more``: what was left out, and how to get it. ``hint``: what else is worth knowing.
+
+    ``alone``: nothing is said beside it, for it has the form of somebody else's.
+    """
 
     text: str
     values: dict[str, Any]
     more: str = ""
     hint: str = ""
+    alone: bool = False
 
     def said(self, store: str, notes: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
         """The text and the values, both with the name of the store and all that is to be said beside them."""
+        if self.alone:
+            return self.text, self.values
         beside = {"more": self.more, "hint": self.hint, "notes": list(notes)}
         values = {"store": store, **self.values} if store else dict(self.values)
         values |= {name: said for name, said in beside.items() if said}

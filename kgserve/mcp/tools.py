@@ -1,8 +1,8 @@
-"""The tools: of each its name, what is said of it, what it takes, and how it runs; and the sets that are listed."""
+"""The tools: of each its name, what is said of it, what it takes, and how it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -198,7 +198,7 @@ _CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": Fal
 _ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 _DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
 
-_ALL: tuple[Tool[Any], ...] = (
+GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_context",
         "Get text about a question",
@@ -421,40 +421,3 @@ _ALL: tuple[Tool[Any], ...] = (
         lambda graph, given: reading.list_tags(graph, as_request(queries.TagsQuery, given)),
     ),
 )
-
-TOOLS: dict[str, Tool[Any]] = {tool.name: tool for tool in _ALL}
-
-TOOLSETS: dict[str, tuple[str, ...]] = {
-    "graph": (
-        "get_context",
-        "search_knowledge",
-        "get_entity",
-        "traverse_knowledge_graph",
-        "inject_knowledge_graph",
-        "list_entities",
-        "describe_store",
-        "query_cypher",
-        "delete_graph_entity",
-        "delete_graph_relation",
-    ),
-    "time": ("put_node", "put_subgraph", "retire", "entity_history"),
-    "all": tuple(TOOLS),
-}
-"""What is listed when it is asked for. Whatever is not listed can be called all the same."""
-
-DEFAULT_TOOLSET = "graph"
-
-
-def chosen(asked: str) -> Sequence[Tool[Any]]:
-    """The tools of sets and names with commas between, in the order of the table.
-
-    Raises InvalidInput for what is neither.
-    """
-    names: set[str] = set()
-    for name in filter(None, map(str.strip, asked.split(","))):
-        if name not in TOOLSETS and name not in TOOLS:
-            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
-            message = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
-            raise InvalidInput(f"tools: {message}", (FieldError("tools", message),))
-        names.update(TOOLSETS.get(name, (name,)))
-    return [tool for tool in TOOLS.values() if tool.name in (names or TOOLSETS[DEFAULT_TOOLSET])]

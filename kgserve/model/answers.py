@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kgserve.model.fields import EdgeExtrasShown, NodeExtrasShown
+from kgserve.model.fields import EdgeExtrasShown, NodeExtrasShown, Shown
 
 
 class Node(NodeExtrasShown):
@@ -196,7 +196,7 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     redirected: Redirected = msgspec.UNSET
 
 
-class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SearchHit(Shown, kw_only=True, omit_defaults=True):
     """A node that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode."""
 
     node: Node

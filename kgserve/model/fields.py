@@ -323,7 +323,18 @@ class EdgeExtrasLine(msgspec.Struct, kw_only=True):
 _Text = str | msgspec.UnsetType
 
 
-class NodeExtrasShown(msgspec.Struct, kw_only=True):
+class Shown(msgspec.Struct):
+    """What prints as the fields that it has: what is absent is left out."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return [(name, value) for name, value in values if value is not msgspec.UNSET and value is not None]
+
+
+class NodeExtrasShown(Shown, kw_only=True):
     """The extras of a node as callers get them, those that are set, times as text.
 
     Two are found when it is read. ``stale``: ``freshness_at`` is past. ``superseded_by``: the version after this one.
@@ -370,7 +381,7 @@ class NodeExtrasShown(msgspec.Struct, kw_only=True):
         )
 
 
-class EdgeExtrasShown(msgspec.Struct, kw_only=True):
+class EdgeExtrasShown(Shown, kw_only=True):
     """The extras of an edge as callers get them, those that are set, times as text."""
 
     ordinal: int | msgspec.UnsetType = msgspec.UNSET

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from kgserve.errors import TooLarge
-from kgserve.formats.files import extract, open_parts, stream_part, write_archive
-from kgserve.formats.graphml import write_graphml
+from kgserve.formats.files import PAIRS, extract, open_parts, stream_part, write_archive, write_stream
 from kgserve.formats.lines import Conversion, Part
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import ImportAnswer
@@ -39,10 +38,10 @@ class ConvertedExport:
             with stream:
                 scratch = _scratch(graph)
                 self._file = self._stack.enter_context(_nameless(scratch))
-                if kind == "graphml":
-                    write_graphml(stream, self._file, scratch)
-                else:
+                if kind in PAIRS:
                     write_archive(kind, stream, self._file)
+                else:
+                    write_stream(kind, stream, self._file, scratch)
             self.size = self._file.tell()
             self._file.seek(0)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Importing NDJSON: lines in, bounded batches out, in constant memory."""
+"""Importing NDJSON, ours and the memory server's: lines in, bounded batches out, in constant memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.formats.memory_server import is_memory_line, memory_line
 from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, NodeLine
+from kgserve.ops.entities import completed
 from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Faults, edge_put, node_put
 
@@ -47,6 +49,7 @@ class Importer:
         state = self._store.state
         self._answer = _empty_answer(state.sequence)
         self._released = False
+        self._names_entities = False
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; true when `flush` is due."""
@@ -99,9 +102,19 @@ class Importer:
             self._land()
         # The lines were measured when they came in: no need to add up the rows.
         batch = WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True, cost=3 * len(block))
+        report = self._of_entities(batch) if self._names_entities else self._store.submit(batch, wait=QUEUE_SECONDS)
         self._answer.nodes_sent += len(nodes)
         self._answer.edges_sent += len(edges)
-        self._flying.append((self._store.submit(batch, wait=QUEUE_SECONDS), numbers))
+        self._flying.append((report, numbers))
+
+    def _of_entities(self, batch: WriteBatch) -> Future[Report]:
+        """Queue a batch whose edges need not have their ends."""
+
+        def prepared() -> WriteBatch:
+            with self._store.reading() as rows:
+                return completed(rows, batch)
+
+        return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
 
     def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[int]]:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
@@ -135,12 +148,19 @@ class Importer:
             return
         for number, text in enumerate(texts, first):
             try:
-                yield number, _decoder.decode(text)
+                yield number, self._decoded(text)
             except RecursionError:
                 self._note(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if text.strip():
                     self._note(number, _in_words(error))
+
+    def _decoded(self, text: bytes) -> _Line:
+        """A line of ours, or one of the memory server's. Raises msgspec's DecodeError."""
+        if not is_memory_line(text):
+            return _decoder.decode(text)
+        self._names_entities = True
+        return memory_line(text)
 
     def _land(self) -> None:
         future, numbers = self._flying.popleft()

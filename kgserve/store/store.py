@@ -139,12 +139,12 @@ class Store:
         """
         return self._writer.submit(Write(batch, Future()), wait)
 
-    def submit_prepared(self, prepare: Callable[[], WriteBatch | Planned]) -> Future[Report]:
+    def submit_prepared(self, prepare: Callable[[], WriteBatch | Planned], wait: float = 0.0) -> Future[Report]:
         """Queue a write whose batch or plan is made in the writing thread, once all writes before it are in.
 
-        Nothing else is written meanwhile. The future raises what ``prepare`` raises, and what `submit`'s does.
+        Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
         """
-        return self._writer.submit(Write(WriteBatch(), Future(), prepare))
+        return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.

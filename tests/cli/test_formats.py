@@ -120,14 +120,28 @@ def test_a_mapping(command: Command, tmp_path: Path) -> None:
     assert "nodes[0].typo: Object contains unknown field" in wrong.err
 
 
-def test_graphiti_and_the_memory_server(command: Command, tmp_path: Path) -> None:
+def test_graphiti(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "graphiti.kuzu"
     file.write_bytes(lzma.decompress((FIXTURES / "graphiti.kuzu.xz").read_bytes()))
     done = command("import", "graphiti", file)
     assert (done.code, "edges: 5 sent, 5 created" in done.out) == (0, True), done
-    memory = command("import", "memory", FIXTURES / "memory-server.jsonl", "--format", "memory-server")
-    assert (memory.code, "nodes: 3 sent, 3 created" in memory.out) == (0, True), memory
-    assert "1 line skipped:\n  memory-server.jsonl line 6: " in memory.err
+
+
+def test_the_memory_servers_file_is_known_by_its_lines(command: Command, tmp_path: Path) -> None:
+    lines = (FIXTURES / "memory-server.jsonl").read_text().splitlines()
+    file, out = tmp_path / "memory.json", tmp_path / "out.jsonl"
+    file.write_text("\n".join(lines[3:] + lines[:3]))
+    assert command("import", "memory", file, "--format", "memory-server").code == 0
+    assert command("export", "memory", "-o", out, "--format", "memory-server").code == 0
+    assert sorted(out.read_text().splitlines()) == sorted(lines)
+    for _ in range(2):
+        done = kgserve("import", "memory", "-", "--data", command.data, stdin=out.read_text())
+        assert done.out.splitlines()[:2] == [
+            "nodes: 3 sent, 0 created, 0 updated, 3 unchanged",
+            "edges: 3 sent, 0 created, 0 updated, 3 unchanged",
+        ]
+    both = command("import", "memory-twice", file, out)
+    assert (both.code, "nodes: 6 sent, 4 created" in both.out) == (0, True), both
 
 
 def test_several_files_of_lines(command: Command, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import traceback
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -8,9 +10,9 @@ import msgspec
 import networkx as nx
 import pytest
 
-from kgserve.client import AsyncClient, Client, Refused, Store, Traversal, Unreachable
+from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.model.answers import TraverseAnswer
+from kgserve.model.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
 from kgserve.model.requests import EdgeInput, NodeInput, SearchVariant
 from tests.http.serving import Served
 
@@ -90,7 +92,8 @@ def test_a_walk_is_the_servers_answer_and_more(project: Store) -> None:
     walk = project.traverse("req-1", depth=2)
     assert isinstance(walk, TraverseAnswer)
     assert [(node.id, node.depth) for node in walk.nodes] == [("req-1", 0), ("sym-1", 1), ("sym-2", 2)]
-    assert repr(walk) == "<Traversal: 3 nodes, 2 edges, sequence 1>"
+    assert len(walk) == 3
+    assert list(walk) == walk.nodes
     assert [node.id for node in project.traverse("req-1", depth=2, min_weight=0.6).nodes] == ["req-1"]
     assert project.traverse("sym-2", direction="incoming", relation_types=["CALLS"], max_nodes=2).count == 2
 
@@ -127,6 +130,41 @@ def test_a_walk_as_tables(project: Store) -> None:
     empty_nodes, empty_edges = project.traverse("nowhere").to_arrow()
     assert (empty_nodes.schema, empty_edges.schema) == (nodes.schema, edges.schema)
     assert empty_nodes.num_rows == 0
+
+
+def test_a_terminal_shows_a_walk_and_hits_as_lines(project: Store) -> None:
+    done = project.inject([{"id": "req-1", "content": "User\nlogin \x1b[31mred " + "x" * 80}])
+    assert repr(project.traverse("req-1")).splitlines() == [
+        "<Traversal: 2 nodes, 1 edge, sequence 2>",
+        "  depth  id     type         content",
+        "  0      req-1  requirement  User login ·[31mred " + "x" * 39 + "…",
+        "  1      sym-1  code         OAuthHandler",
+        "  from   relation_type   to     weight",
+        "  req-1  IMPLEMENTED_BY  sym-1  0.5",
+    ]
+    assert repr(project.traverse("nowhere")) == "<Traversal: 0 nodes, 0 edges, sequence 2>"
+    many = project.cypher("UNWIND range(1, 30) AS n RETURN n")
+    assert (len(many), list(many)[29]) == (30, [30])
+    assert repr(many).splitlines()[-2:] == ["  20", "  … and 10 more"]
+    hits = project.search("login", mode="keyword", at_least=done.sequence)
+    [hit] = hits
+    assert (len(hits), hits.hits) == (1, [hit])
+    assert repr(hits).startswith("<Hits: 1 hit, index at sequence 2, degraded: by words alone>\n  score   id     type")
+    assert "UNSET" not in repr([hit, *project.traverse("req-1").edges])
+    assert repr(hit).startswith("SearchHit(node=Node(id='req-1', type='requirement', content='User")
+    batch = project.search_batch(["login", "user"], at_least=done.sequence)
+    assert len(batch) == len(list(batch)) == len(batch.to_arrow())
+    assert repr(batch).startswith("<BatchHits: ")
+    assert "<td>req-1</td>" in batch._repr_html_()
+    assert hits.to_arrow().select(["id", "hops"]).to_pylist() == [{"id": "req-1", "hops": None}]
+
+
+@pytest.mark.skipif(find_spec("pandas") is not None, reason="pandas is installed")
+def test_frames_say_what_they_need(project: Store) -> None:
+    walk = project.traverse("req-1")
+    for to_df in (walk.to_df, lambda: walk.to_df("edges"), project.cypher("RETURN 1").to_df):
+        with pytest.raises(ImportError, match=r"to_df\(\) needs pandas, which is not installed: pip install pandas"):
+            to_df()
 
 
 def test_a_notebook_shows_a_walk_without_running_what_is_in_it(project: Store) -> None:
@@ -179,6 +217,9 @@ def test_no_server(tmp_path: Any) -> None:
     with Client("127.0.0.1:9", retries=0) as client, pytest.raises(Unreachable, match="kgserve serve") as caught:
         client.health()
     assert isinstance(caught.value, ConnectionError)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 6, shown
+    assert "httpx" not in shown
     for wrong in ("ftp://x", "http://", "http://a b", "http://h/?q=1"):
         with pytest.raises(InvalidInput, match="address"):
             Client(wrong)
@@ -213,5 +254,6 @@ def test_the_same_awaited(served: Served, store: str) -> None:
     anyio.run(everything, served.url, store)
 
 
-def test_the_fields_of_a_walk_are_the_servers() -> None:
-    assert msgspec.structs.fields(Traversal) == msgspec.structs.fields(TraverseAnswer)
+def test_the_fields_of_answers_are_the_servers() -> None:
+    for more, answer in ((Traversal, TraverseAnswer), (Hits, SearchAnswer), (BatchHits, BatchSearchAnswer)):
+        assert msgspec.structs.fields(more) == msgspec.structs.fields(answer)

@@ -11,7 +11,7 @@ import kuzu
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.formats.peers import read_graphiti
+from kgserve.formats.graphiti import read_graphiti
 from kgserve.worker.foreign import foreign_file
 from tests.formats.converting import FIXTURES, Row, taken
 

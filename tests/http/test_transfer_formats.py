@@ -80,11 +80,13 @@ def test_moments_go_with_formats(http: httpx.Client, written: str, tmp_path: Pat
 
 def test_the_memory_servers_file(http: httpx.Client, api: str) -> None:
     body = (FIXTURES / "memory-server.jsonl").read_bytes()
-    answer = accepted(http.post(f"{api}/import", params={"format": "memory-server"}, content=body))
-    assert (answer["nodes_created"], answer["edges_created"], answer["edges_skipped_count"]) == (3, 2, 1)
-    skipped = answer["edges_skipped"][0]
-    assert skipped["line"] == 6
-    assert skipped["message"].startswith("line 6: ")
+    for media in ("application/octet-stream", "application/jsonl"):
+        query, headers = {"format": "memory-server"}, {"content-type": media}
+        answer = accepted(http.post(f"{api}/import", params=query, content=body, headers=headers))
+    assert (answer["nodes_unchanged"], answer["edges_unchanged"], answer["edges_skipped_count"]) == (3, 3, 0)
+    back = http.get(f"{api}/export", params={"format": "memory-server"})
+    assert back.headers["content-disposition"].endswith('.jsonl"')
+    assert sorted(back.content.splitlines()) == sorted(body.splitlines())
 
 
 def test_rows_that_are_wrong_are_named_by_file_and_row(http: httpx.Client, api: str) -> None:

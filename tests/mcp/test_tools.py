@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
+from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
 from tests.mcp.talking import BOTH, Mode, Session, Stateless, call, refusal, talk, text_of
@@ -67,7 +68,9 @@ async def listed(client: Client) -> Any:
 
 def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
     tools = talk(server.url, mode, listed, tools="all")
-    assert set(tools) == set(EXPECTED) == IDEMPOTENT | set(WHERE_TO_LOOK)
+    others = {tool.name for tool in MEMORY_SERVER_TOOLS}
+    assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others
+    assert set(talk(server.url, mode, listed, tools="memory-server")) == others
     for name, tool in tools.items():
         hints = tool.annotations
         assert (hints.read_only_hint, hints.destructive_hint) == EXPECTED[name], name

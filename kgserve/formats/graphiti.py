@@ -1,20 +1,16 @@
-"""What other programs keep, as nodes and edges: Graphiti in Kùzu, and the official MCP memory server in JSONL.
+"""What Graphiti keeps in Kùzu, as nodes and edges.
 
 Graphiti has entities, episodes, communities, sagas, and facts with their times. It makes a node of each fact, with an
-edge on either side; here a fact is an edge again. Embeddings are left. The memory server has entities with
-observations, and relations between them.
+edge on either side; here a fact is an edge again. Embeddings are left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, LiteralString
+from typing import Any, LiteralString
 
-import msgspec
-
-from kgserve.decoding import json_decoder
 from kgserve.errors import InvalidInput
-from kgserve.formats.lines import MAX_LINE_BYTES, BadCell, Part, Record, Wrong, edge, node, parsed, text_lines
+from kgserve.formats.lines import BadCell, Part, Record, Wrong, edge, node, parsed
 from kgserve.model.fields import MAX_SUMMARY_BYTES
 
 Tables = Mapping[str, frozenset[str]]
@@ -198,57 +194,3 @@ def _own(row: dict[str, Any]) -> dict[str, Any]:
 def moment(text: str | None) -> str | None:
     """RFC 3339 of the engine's ``2025-07-15 12:00:00[.000000]``, which is UTC."""
     return text.replace(" ", "T", 1) + "Z" if text else None
-
-
-ENTITY_TYPE = "entity"
-"""The type of an entity that has none."""
-
-
-class Entity(msgspec.Struct, tag="entity", tag_field="type"):
-    """An entity as the server writes it."""
-
-    name: str
-    entity_type: str = msgspec.field(name="entityType", default="")
-    observations: list[str] = []
-
-
-class Relation(msgspec.Struct, tag="relation", tag_field="type"):
-    """A relation as the server writes it; its ends are names of entities."""
-
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    relation_type: str = msgspec.field(name="relationType")
-
-
-_decode = json_decoder(Entity | Relation).decode
-
-
-def read_memory(file: BinaryIO) -> Iterator[Record]:
-    """Its lines, in the file's order; what else it holds is wrong."""
-    for number, line in text_lines(file):
-        text = line.strip()
-        if not text:
-            continue
-        if len(line) > MAX_LINE_BYTES:
-            yield Wrong(number, f"is longer than {MAX_LINE_BYTES:,} bytes")
-            continue
-        try:
-            found = _decode(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            yield Wrong(number, f"is no line of the memory server: {error}")
-            continue
-        yield _line(number, found)
-
-
-def _line(number: int, found: Entity | Relation) -> Record:
-    match found:
-        case Entity():
-            values = {
-                "id": found.name,
-                "type": found.entity_type or ENTITY_TYPE,
-                "content": "\n".join(found.observations),
-                "attributes": {"observations": found.observations},
-            }
-            return node(number, values)
-        case Relation():
-            return edge(number, {"from": found.source, "to": found.target, "relation_type": found.relation_type})

@@ -1,0 +1,74 @@
+"""The file of the official MCP memory server: a line of JSON for each entity with its observations, and each relation.
+
+An entity is a node whose id is its name, as `kgserve.model.entities` has it. What else a node or an edge may have, the
+file has no place for.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import msgspec
+
+from kgserve.decoding import json_decoder
+from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord, json_text
+from kgserve.model.entities import ENTITY_TYPE, Entity, Relation, content_of, is_placeholder, observations_of
+from kgserve.model.requests import EdgeLine, NodeLine
+
+
+class _EntityLine(Entity, tag="entity", tag_field="type", kw_only=True):
+    entity_type: str = msgspec.field(name="entityType", default="")
+    observations: list[str] = msgspec.field(default_factory=list)
+
+
+class _RelationLine(Relation, tag="relation", tag_field="type", kw_only=True):
+    pass
+
+
+_decode = json_decoder(_EntityLine | _RelationLine).decode
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+# Within a text of JSON a quote has a backslash in front: these are names of fields, wherever in the line they stand.
+_THEIRS = re.compile(rb'"type"\s*:\s*"(?:entity|relation)"')
+_NEEDED = re.compile(rb'"(?:name|relationType)"\s*:')
+_OURS = re.compile(rb'"kind"\s*:')
+
+
+def is_memory_line(text: bytes) -> bool:
+    """Whether a line is one of the memory server's, and none of the exchange format."""
+    return bool(_THEIRS.search(text) and _NEEDED.search(text)) and not _OURS.search(text)
+
+
+def memory_line(text: bytes) -> NodeLine | EdgeLine:
+    """What a line of the memory server's says. Raises msgspec's DecodeError."""
+    found: _EntityLine | _RelationLine = _decode(text.removeprefix(BOM_UTF8))
+    if isinstance(found, _EntityLine):
+        content = content_of(found.observations)
+        return NodeLine(id=found.name, type=found.entity_type or ENTITY_TYPE, content=content)
+    return EdgeLine(source=found.source, target=found.target, relation_type=found.relation_type)
+
+
+def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
+    """Write an export; the number of its lines. Placeholders are left out, as the ends that they stand for were."""
+    lines = Lines(blocks)
+    file.writelines(
+        _encode_lines([_entity(each) for each in nodes if not _is_missing(each)]) for nodes in lines.nodes()
+    )
+    file.writelines(_encode_lines([_relation(each) for each in edges]) for edges in lines.edges())
+    return lines.count
+
+
+def _is_missing(record: NodeRecord) -> bool:
+    return is_placeholder(record.type, record.content, json_text(record.attributes))
+
+
+def _entity(record: NodeRecord) -> _EntityLine:
+    observations = observations_of(record.content)
+    return _EntityLine(name=record.id, entity_type=record.type, observations=observations)
+
+
+def _relation(record: EdgeRecord) -> _RelationLine:
+    return _RelationLine(source=record.source, target=record.target, relation_type=record.relation_type)
