@@ -96,14 +96,15 @@ class Exchange:
         return self.response.read()
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of a stream. Raises one of BROKEN."""
+        """The data of each event of a stream that has any. Raises one of BROKEN."""
         data: list[bytes] = []
         for line in self.response:
             text = line.rstrip(b"\r\n")
             if text.startswith(b"data:"):
                 data.append(text[5:].removeprefix(b" "))
-            elif not text and data:
-                yield b"\n".join(data)
+            elif not text:
+                if any(data):  # the first event of an answer has none
+                    yield b"\n".join(data)
                 data = []
 
     def finish(self) -> None:
