@@ -11,8 +11,9 @@ import re
 from collections import OrderedDict
 from typing import NamedTuple
 
+import msgspec
 from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore
-from mcp.types import JSONRPCMessage, jsonrpc_message_adapter
+from mcp.types import JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 RETRY_MS = 1_000
 """How long a client is to wait before it comes back."""
@@ -73,7 +74,7 @@ class SessionEvents(EventStore):
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Keep an event, or with None the beginning of a stream; its id."""
-        text = b"" if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        text = b"" if message is None else _text(message)
         self._number += 1
         event = self.events[self._number] = _Event(stream_id, text)
         self._sent.hold(self, self._number, event.bytes)
@@ -94,6 +95,13 @@ class SessionEvents(EventStore):
                 message = jsonrpc_message_adapter.validate_json(event.text)
                 await send_callback(EventMessage(message, _id(later, event.stream)))
         return stream
+
+
+def _text(message: JSONRPCMessage) -> bytes:
+    """A message as JSON: answers, which are long, in a third of the time that the SDK's models take."""
+    if isinstance(message, JSONRPCResponse):
+        return msgspec.json.encode({"jsonrpc": message.jsonrpc, "id": message.id, "result": message.result})
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def _id(number: int, stream: str) -> str:
