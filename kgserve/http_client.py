@@ -92,13 +92,14 @@ class Connection:
         return b"".join(self._rest)
 
     def events(self) -> Iterator[bytes]:
-        """The data of each event of a stream. Raises OSError."""
+        """The data of each event of a stream that has any. Raises OSError."""
         data: list[bytes] = []
         for line in self._lines():
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                yield b"\n".join(data)
+            elif not line:
+                if any(data):  # the first event of an answer has none
+                    yield b"\n".join(data)
                 data = []
 
     def ends(self) -> bool:

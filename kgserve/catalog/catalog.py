@@ -359,6 +359,12 @@ class Catalog:
         with self._at_once() as reader:
             return [TagFreq(tag=tag, count=count) for tag, count in _most_tags(reader, start, limit)]
 
+    def types_like(self, start: str, limit: int) -> list[str]:
+        """The most frequent node types that start so."""
+        with self._at_once() as reader:
+            found = _most_between(reader, TYPES, start, limit) if start else _most(reader, TYPES, limit)
+            return [name for name, _ in found]
+
     def vocabulary(self, text_of: TextOf) -> Vocabulary:
         """What types and tags there are; ``text_of`` a node is its example. Raises sqlite3.Error for a damaged file."""
         with self._at_once() as reader:

@@ -24,11 +24,11 @@ from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
 from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError, NoStore
 from kgserve.idempotent import IDEMPOTENT
+from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
-from kgserve.mcp.schemas import Arguments, Context, Search, SearchBatch
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, chosen
 from kgserve.ops import search
@@ -37,7 +37,7 @@ from kgserve.ops.waiting import Shares, patiently
 
 log = structlog.get_logger()
 
-RequestOf = ServerRequestContext[Any, Any]
+Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 READ_THREADS = 16
@@ -135,7 +135,7 @@ class Calls:
         self._written = OwnWrites()
         self._repeats = Repeats()
 
-    async def list_tools(self, context: RequestOf, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
         try:
             return _listed(_wished(context).tools)
@@ -147,7 +147,7 @@ class Calls:
         tool = TOOLS.get(name)
         return None if tool is None else input_schema(tool.arguments)
 
-    async def call(self, context: RequestOf, params: types.CallToolRequestParams) -> Any:
+    async def call(self, context: Context, params: types.CallToolRequestParams) -> Any:
         """The result of a tool, in the wire's form: the SDK takes that, too, and need not make it from a model.
 
         Raises MCPError for a tool that there is not.
@@ -231,15 +231,15 @@ class Calls:
         """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
-        index = (given.index if isinstance(given, Arguments) else "") or ""
+        index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
         graph = graphs.graph(store)
-        if isinstance(given, Search | SearchBatch | Context) and not _at_a_moment(given):
+        if isinstance(given, schemas.Search | schemas.SearchBatch | schemas.Context) and not _at_a_moment(given):
             return self._sees_own(graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _sees_own(self, graph: Graph, call: Call, given: Search | SearchBatch | Context) -> Any:
+    def _sees_own(self, graph: Graph, call: Call, given: schemas.Search | schemas.SearchBatch | schemas.Context) -> Any:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
         if last := self._written.last(call.asker, graph.name):
             search.wait_for(graph, last, OWN_WRITES_SECONDS)
@@ -276,24 +276,29 @@ def _said(call: Call, answer: Any, given: msgspec.Struct, store: str) -> dict[st
     return _result(reply, store, call.notes)
 
 
-def visit_of(context: RequestOf) -> RequestContext:
+def visit_of(context: Context) -> RequestContext:
     """The request as access sees it. Raises MCPError for one that has not come through the door."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server is spoken to over HTTP")
     return context.request.scope["state"]["request_context"]
 
 
-def _asker(context: RequestOf) -> str:
+def _asker(context: Context) -> str:
     """Who shares with whom: a session is a caller of its own."""
     session = _headers(context).get("mcp-session-id", "")
     return f"{visit_of(context).asker} {session}"
 
 
-def _headers(context: RequestOf) -> Mapping[str, str]:
+def _headers(context: Context) -> Mapping[str, str]:
     return context.request.headers if context.request is not None else {}
 
 
-def _wished(context: RequestOf) -> Wishes:
+def default_store(context: Context) -> str | None:
+    """The store that the connection names."""
+    return _wished(context).store or None
+
+
+def _wished(context: Context) -> Wishes:
     return Wishes("", "", "") if context.request is None else wished(context.request.scope)
 
 
@@ -319,7 +324,7 @@ def internal_error() -> str:
     return f"internal error; the server's log holds the details under request id {request_id}"
 
 
-async def _reporting(context: RequestOf, tool: Tool[Any], answering: Awaitable[T]) -> T:
+async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:
     """Wait for an answer; say at once what is being done, and every second that it still is."""
     started = time.monotonic()
 

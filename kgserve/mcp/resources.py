@@ -1,38 +1,41 @@
-"""What agents are given beside tools: stores and their nodes as resources, the instructions, and a prompt.
+"""Stores and their entities as resources, each read in a bounded answer that says how to go on.
 
-``kgserve://stores`` is the list, ``kgserve://NAME`` a store, ``kgserve://NAME/ID`` a node, with name and id
-percent-encoded. A store that is called ``stores`` is ``kgserve://%73tores``: what is compared is the URI as sent.
+A host puts a resource into a model's context as it is. So long contents, long attributes and many edges come in parts:
+what was left out is named in ``more``, with the URI that has it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
-import structlog
 from mcp import MCPError, types
-from mcp.server.context import ServerRequestContext
 
 from kgserve.access.caller import Hidden
-from kgserve.errors import Internal, InvalidInput, KgserveError, NotFound
-from kgserve.mcp.calls import Threads, internal_error, visit_of
+from kgserve.errors import InvalidInput, NotFound
+from kgserve.mcp.calls import Context, Threads, visit_of
+from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.tools import describe
+from kgserve.mcp.uris import ENTITY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
 from kgserve.mcp.values import first_fitting
-from kgserve.model.answers import NodeAnswer
-from kgserve.model.queries import NodeRequest
+from kgserve.model.answers import Edge, Node, NodeAnswer
+from kgserve.model.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
+from kgserve.model.stores import StoreSummary
+from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
 from kgserve.ops.graph import Graph, Graphs, as_struct
 
-log = structlog.get_logger()
+T = TypeVar("T")
 
-Context = ServerRequestContext[Any, Any]
-
-SCHEME = "kgserve://"
-STORES = f"{SCHEME}stores"
 JSON = "application/json"
 PAGE = 100
-EDGE_BYTES = 500_000
+TEXT = 20_000
+"""Characters of a content, or of attributes as JSON, that are read at once."""
+EDGES = 20_000
+"""Bytes of edges in one direction that are read at once, as JSON."""
+_MOST_EDGES = 200
 RESOURCE_NOT_FOUND = -32002
 
 _TEMPLATES = types.ListResourceTemplatesResult(
@@ -40,19 +43,65 @@ _TEMPLATES = types.ListResourceTemplatesResult(
         types.ResourceTemplate(
             name="store",
             title="A store",
-            uri_template="kgserve://{store}",
+            uri_template=STORE_TEMPLATE,
             description="What a store holds: types with counts and examples, relation types with counts",
             mime_type=JSON,
         ),
         types.ResourceTemplate(
             name="entity",
             title="An entity",
-            uri_template="kgserve://{store}/{id}",
-            description="One entity with its relations; the id is percent-encoded",
+            uri_template=ENTITY_TEMPLATE,
+            description="One entity with its relations; the id is percent-encoded. What is long comes in parts: `more` "
+            "names the URIs of what was left out",
             mime_type=JSON,
         ),
     ]
 )
+
+
+class More(msgspec.Struct):
+    """Something that was left out, and the URI to read it at."""
+
+    what: str
+    uri: str
+
+
+class EntityResource(msgspec.Struct, kw_only=True):
+    """An entity with the first of its edges."""
+
+    node: Node
+    content_length: int
+    outgoing: list[Edge]
+    incoming: list[Edge]
+    edges_truncated: bool
+    more: list[More]
+
+
+class TextPart(msgspec.Struct, kw_only=True):
+    """A part of an entity's content, or of its attributes as JSON."""
+
+    id: str
+    offset: int
+    text: str
+    length: int
+    more: list[More]
+
+
+class EdgesPart(msgspec.Struct, kw_only=True):
+    """Some of the edges of an entity in one direction, in their order."""
+
+    id: str
+    offset: int
+    edges: list[Edge]
+    more: list[More]
+
+
+class StoresPage(msgspec.Struct, kw_only=True):
+    """Some of the stores by name; ``count`` is that of all."""
+
+    stores: list[StoreSummary]
+    count: int
+    more: list[More]
 
 
 class Resources:
@@ -78,45 +127,120 @@ class Resources:
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """One resource as JSON. Raises MCPError."""
-        visit = visit_of(context)
-        try:
-            graphs = self._graphs.seen_by(visit.caller)
-            text = await self._threads.read(lambda: msgspec.json.encode(_found(graphs, params.uri)).decode())
-        except (NotFound, InvalidInput) as error:
-            if isinstance(error, Hidden):
-                visit.denied("404", act="resources/read", store=error.store)
-            code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
-            raise MCPError(code, str(error), {"uri": params.uri}) from None
-        except Internal:
-            log.exception("internal_error", uri=params.uri)
-            raise MCPError(types.INTERNAL_ERROR, internal_error()) from None
-        except KgserveError as error:
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
-        except Exception:
-            log.exception("internal_error", uri=params.uri)
-            raise MCPError(types.INTERNAL_ERROR, internal_error()) from None
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=params.uri, mime_type=JSON, text=text)]
+        found = await self._asked(
+            context, params.uri, lambda graphs: msgspec.json.encode(_found(graphs, params.uri)).decode()
         )
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, mime_type=JSON, text=found)]
+        )
+
+    async def place(self, context: Context, uri: str) -> Place:
+        """What a URI names, for who subscribes to it: its store has to be there. Raises MCPError."""
+        return await self._asked(context, uri, lambda graphs: _there(graphs, place_of(uri)[0]))
+
+    async def _asked(self, context: Context, uri: str, question: Callable[[Graphs], T]) -> T:
+        visit = visit_of(context)
+        with as_protocol_errors(uri=uri):
+            try:
+                graphs = self._graphs.seen_by(visit.caller)
+                return await self._threads.read(lambda: question(graphs))
+            except (NotFound, InvalidInput) as error:
+                if isinstance(error, Hidden):
+                    visit.denied("404", act=context.method, store=error.store)
+                code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
+                raise MCPError(code, str(error), {"uri": uri}) from None
 
 
 def _found(graphs: Graphs, uri: str) -> msgspec.Struct:
-    if uri == STORES:
-        return stores.list_stores(graphs)
-    if not uri.startswith(SCHEME):
-        raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {SCHEME}")
-    name, slash, node = uri.removeprefix(SCHEME).partition("/")
-    graph = graphs.graph(unquote(name))
-    return _node(graph, unquote(node)) if slash else describe(graph)
+    place, part = place_of(uri)
+    match place, part:
+        case Place(None), (None | Part("after")):
+            return _stores(graphs, part.value if part else "")
+        case Place(str() as store, None), None:
+            return describe(graphs.graph(store))
+        case Place(str() as store, str()), None:
+            return _entity(graphs.graph(store), place)
+        case Place(str() as store, str()), Part("content_offset" | "attributes_offset"):
+            return _text_part(graphs.graph(store), place, part)
+        case Place(str() as store, str()), Part("outgoing_offset" | "incoming_offset"):
+            return _edges_part(graphs.graph(store), place, part)
+        case _:
+            raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
 
 
-def _node(graph: Graph, node: str) -> NodeAnswer:
-    found = as_struct(reading.get_node(graph, NodeRequest(node_id=node)), NodeAnswer)
-    outgoing, incoming = (first_fitting(edges, EDGE_BYTES) for edges in (found.outgoing, found.incoming))
-    cut = len(outgoing) < len(found.outgoing) or len(incoming) < len(found.incoming)
-    return msgspec.structs.replace(
-        found, outgoing=outgoing, incoming=incoming, edges_truncated=found.edges_truncated or cut
+def _there(graphs: Graphs, place: Place) -> Place:
+    if place.store is not None and not graphs.pool.layout(place.store).exists:
+        raise NotFound(f"there is no store {place.store!r}")
+    return place
+
+
+def _stores(graphs: Graphs, after: str) -> StoresPage:
+    listed = stores.list_stores(graphs)
+    later = [each for each in listed.stores if each.name > after]
+    page = later[:PAGE]
+    more = [_more("the next stores", Place(), "after", page[-1].name)] if len(later) > PAGE else []
+    return StoresPage(stores=page, count=listed.count, more=more)
+
+
+def _entity(graph: Graph, place: Place) -> EntityResource:
+    whole = _node(graph, place)
+    outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
+    content = whole.content[:TEXT]
+    attributes = msgspec.json.encode(whole.attributes)
+    fits = len(attributes) <= TEXT
+    more = [
+        *_rest(place, "content", len(content), len(whole.content)),
+        *([] if fits else [_more("the attributes, as text of JSON", place, "attributes_offset", 0)]),
+        *outgoing.more,
+        *incoming.more,
+    ]
+    return EntityResource(
+        node=msgspec.structs.replace(whole, content=content, attributes=whole.attributes if fits else {}),
+        content_length=len(whole.content),
+        outgoing=outgoing.edges,
+        incoming=incoming.edges,
+        edges_truncated=bool(outgoing.more or incoming.more),
+        more=more,
     )
+
+
+def _text_part(graph: Graph, place: Place, part: Part) -> TextPart:
+    node, what = _node(graph, place), part.name.removesuffix("_offset")
+    whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
+    text = whole[part.offset : part.offset + TEXT]
+    more = _rest(place, what, part.offset + len(text), len(whole))
+    return TextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
+
+
+def _edges_part(graph: Graph, place: Place, part: Part) -> EdgesPart:
+    return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
+
+
+def _node(graph: Graph, place: Place) -> Node:
+    return as_struct(reading.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
+
+
+def _edges(graph: Graph, place: Place, offset: int, *, outgoing: bool) -> EdgesPart:
+    if offset > MAX_EDGES_OFFSET:
+        raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
+    request = EdgesRequest(node_id=place.node or "", limit=_MOST_EDGES, offset=offset)
+    page = as_struct((reading.outgoing if outgoing else reading.incoming)(graph, request), EdgeList)
+    edges = first_fitting(page.edges, EDGES) or page.edges[:1]
+    end = offset + len(edges)
+    way = "outgoing" if outgoing else "incoming"
+    is_last = page.next_offset is None and len(edges) == len(page.edges)
+    more = [] if is_last else [_more(f"the next {way} relations", place, f"{way}_offset", end)]
+    return EdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
+
+
+def _rest(place: Place, what: str, end: int, length: int) -> list[More]:
+    if end >= length:
+        return []
+    return [_more(f"{what} from character {end:,} of {length:,}", place, f"{what}_offset", end)]
+
+
+def _more(what: str, place: Place, part: str, value: str | int) -> More:
+    return More(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
 
 
 _LIST = types.Resource(
@@ -124,93 +248,5 @@ _LIST = types.Resource(
 )
 
 
-def uri_of(store: str) -> str:
-    """The URI of a store."""
-    return f"{SCHEME}%73tores" if store == "stores" else f"{SCHEME}{quote(store, safe='')}"
-
-
 def _store(name: str) -> types.Resource:
-    description = f"What the store {name} holds"
-    return types.Resource(name=name, uri=uri_of(name), description=description, mime_type=JSON)
-
-
-INSTRUCTIONS = """\
-kgserve keeps knowledge graphs: stores of entities (id, type, content, attributes) and typed, weighted relations.
-Recall first: get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an \
-id that was found.
-Before writing to a store read describe_store, and reuse its types, relation types and ways of making ids.
-Record with inject_knowledge_graph: stable ids, one fact per entity, relations as VERBS_IN_CAPITALS. Sending the same \
-again is harmless. The sequence it answers, given as at_least to a search, makes that search find what was written.
-What was true and is no longer: retire_entity or retire_relation, not delete. To change what others write, too: \
-get_entity, then put_node with its version as based_on_version. Every state is kept: entity_history tells them, as_of \
-reads what the store knew at a time, valid_at what was true in the world at a time.
-`index` is the name of the store; with a default store it may be left out."""
-
-RECORD_AND_RECALL = "record_and_recall"
-
-_PROMPTS = types.ListPromptsResult(
-    prompts=[
-        types.Prompt(
-            name=RECORD_AND_RECALL,
-            title="Record and recall",
-            description="How to keep what is worth remembering in a knowledge graph, and how to find it again",
-            arguments=[
-                types.PromptArgument(name="store", description="Name of the store to use", required=False),
-                types.PromptArgument(name="topic", description="What the work is about", required=False),
-            ],
-        )
-    ]
-)
-
-_TEXT = """\
-Use the kgserve tools as your memory{about}. {which}
-
-Recall, before you answer or change anything:
-1. get_context with the question in plain words. If little comes back, search_batch with two or three other wordings.
-2. From the ids that fit, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity gives one \
-entity whole.
-3. Cite ids when you rely on what you found. Say so when nothing was found; do not invent.
-
-Record, when something will matter later (decisions and their reasons, requirements, who owns what, where code lives):
-1. describe_store first: reuse the types, relation types and id patterns that are there.
-2. inject_knowledge_graph with everything that belongs together in one call. An entity has a stable id such as \
-req-login or adr-007, a type such as requirement or decision, and as content one or two sentences that make sense \
-alone. Relations say how: IMPLEMENTED_BY, DEPENDS_ON, DECIDED_IN.
-3. Look at edges_skipped in the answer: those ends did not exist.
-4. To correct, inject the same id again; a field that is left out keeps its value. What was never true, \
-delete_graph_relation or delete_graph_entity removes.
-5. What was true and is no longer, retire: retire_entity or retire_relation with valid_to. Set valid_from and valid_to \
-when you know since and until when something is true.
-6. To rewrite an entity that others write, too, get_entity first, then put_node the whole of it with that version as \
-based_on_version. A conflict_manual error says what to read and how to settle it.
-7. To find it right away, pass the answer's sequence as at_least.
-
-Look back, when it matters what was so, or why it changed:
-- valid_at (a time): what was true in the world then. Without it what is true now is found, with "any" all.
-- as_of (a time, or a sequence): what the store knew then. Both go together, on searches, reads, lists and walks.
-- entity_history: the states of one entity and what each changed; revert_entity goes back to one.
-
-Do not record secrets, or what the repository itself already says better."""
-
-
-async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
-    """The one prompt."""
-    return _PROMPTS
-
-
-async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-    """Its text. Raises MCPError for another name."""
-    if params.name != RECORD_AND_RECALL:
-        raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name[:80]!r}; there is {RECORD_AND_RECALL}")
-    given = params.arguments or {}
-    store, topic = given.get("store", "").strip(), given.get("topic", "").strip()
-    which = (
-        f"The store is {store!r}: pass it as index."
-        if store
-        else "list_stores names the stores; index may be left out when there is a default store."
-    )
-    text = _TEXT.format(about=f" for this: {topic}" if topic else "", which=which)
-    return types.GetPromptResult(
-        description="How to record and recall with kgserve",
-        messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))],
-    )
+    return types.Resource(name=name, uri=Place(name).uri, description=f"What the store {name} holds", mime_type=JSON)

@@ -18,9 +18,13 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
 from kgserve.access.caller import Caller
-from kgserve.mcp.calls import Calls, Threads, check_wishes, wished
+from kgserve.mcp.calls import Calls, Context, Threads, check_wishes, wished
+from kgserve.mcp.completion import Completions
+from kgserve.mcp.notices import Notices
 from kgserve.mcp.notifications import Notifications
-from kgserve.mcp.resources import INSTRUCTIONS, Resources, get_prompt, list_prompts
+from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
+from kgserve.mcp.replay import RETRY_MS, SentEvents
+from kgserve.mcp.resources import Resources
 from kgserve.ops.graph import Graphs
 from kgserve.settings import MEBIBYTE
 
@@ -48,7 +52,20 @@ class Announcing(Server[Any]):
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The SDK's, of which one key cannot take all, and where one more ends the one that has been idle longest."""
+    """The SDK's, of which one key cannot take all, and where one more ends the one that has been idle longest.
+
+    Each can go on with a stream that broke.
+    """
+
+    def __init__(self, server: Server[Any], *, max_request_body_size: int) -> None:
+        super().__init__(
+            server,
+            retry_interval=RETRY_MS,
+            max_sessions=MAX_SESSIONS,
+            session_idle_timeout=IDLE_SECONDS,
+            max_request_body_size=max_request_body_size,
+        )
+        self._sent = SentEvents()
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         """As the SDK's: None, which is answered with 503, when there are too many and each is in use."""
@@ -57,7 +74,11 @@ class Sessions(StreamableHTTPSessionManager):
             return None
         if len(self._server_instances) >= MAX_SESSIONS and not self._end_longest_idle(self._server_instances):
             return None
-        return super()._admit_session(requestor)
+        transport = super()._admit_session(requestor)
+        if transport is not None:
+            # The SDK's one store for all sessions would tell them apart by nothing.
+            transport._event_store = self._sent.of_session()  # noqa: SLF001
+        return transport
 
     def _end_longest_idle(self, keys: Iterable[str]) -> bool:
         """End one of these sessions; False when none is idle. From now on it is 404, and its client begins another."""
@@ -77,11 +98,9 @@ class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
     def __init__(self, graphs: Graphs) -> None:
-        self.notifications = Notifications(graphs.pool.feeds)
+        self.notifications = Notifications(graphs.pool)
         self.manager = Sessions(
             make_server(graphs, self.notifications),
-            max_sessions=MAX_SESSIONS,
-            session_idle_timeout=IDLE_SECONDS,
             max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
@@ -107,7 +126,21 @@ class Served:
 def make_server(graphs: Graphs, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
     threads = Threads()
-    calls, resources = Calls(graphs, threads), Resources(graphs, threads)
+    calls, resources, notices = Calls(graphs, threads), Resources(graphs, threads), Notices(graphs, threads)
+
+    async def call(context: Context, params: types.CallToolRequestParams) -> Any:
+        result = await calls.call(context, params)
+        await notices.after(context, params)
+        return result
+
+    async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        await notifications.subscribe(context, params.uri, await resources.place(context, params.uri))
+        return types.EmptyResult()
+
+    async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        notifications.unsubscribe(context, params.uri)
+        return types.EmptyResult()
+
     server = Announcing(
         "kgserve",
         version=__version__,
@@ -116,15 +149,20 @@ def make_server(graphs: Graphs, notifications: Notifications) -> Server[Any]:
         cache_hints={"tools/list": _FIXED, "prompts/list": _FIXED, "resources/templates/list": _FIXED},
         get_tool_input_schema=calls.input_schema,
         on_list_tools=calls.list_tools,
-        on_call_tool=calls.call,
+        on_call_tool=call,
         on_list_resources=resources.list,
         on_list_resource_templates=resources.templates,
         on_read_resource=resources.read,
+        on_subscribe_resource=subscribe,
+        on_unsubscribe_resource=unsubscribe,
         on_subscriptions_listen=notifications.listen,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
+        on_completion=Completions(graphs, threads).complete,
     )
     # The SDK's tracing costs time in every request and ends nowhere here.
     server.middleware.clear()
     server.add_notification_handler("notifications/initialized", types.NotificationParams, notifications.session_began)
+    # Not with the others: the SDK warns of it, as the newest protocol has another way to ask for the same.
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, notices.set_level)
     return server

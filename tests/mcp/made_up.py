@@ -136,10 +136,19 @@ URIS = (
         "file://localhost/etc/passwd",
         "http://127.0.0.1/",
         "kgserve://fuzzed/" + "x" * 5_000,
+        "kgserve://fuzzed/a?content_offset=1",
+        "kgserve://fuzzed/a?incoming_offset=x",
+        "kgserve://stores?after=%00",
         "",
         ":",
         "%",
     ),
+)
+REFERENCES = (
+    {"type": "ref/resource", "uri": "kgserve://{store}/{id}"},
+    {"type": "ref/resource", "uri": "kgserve://{store}"},
+    {"type": "ref/prompt", "name": "tidy_up"},
+    {"type": "ref/prompt", "name": "no such"},
 )
 names = st.sampled_from(("record_and_recall", "list_stores", "kgserve", *URIS)) | texts
 params = st.one_of(
@@ -147,6 +156,16 @@ params = st.one_of(
         {}, optional={"name": names, "arguments": values, "uri": names, "cursor": texts, "_meta": values}
     ),
     st.fixed_dictionaries({"uri": names}),
+    st.fixed_dictionaries(
+        {
+            "ref": st.sampled_from(REFERENCES) | values,
+            "argument": st.fixed_dictionaries(
+                {"name": st.sampled_from(("store", "id", "type", "tag", "other")) | texts, "value": texts | values}
+            ),
+        },
+        optional={"context": st.fixed_dictionaries({"arguments": st.fixed_dictionaries({"store": names})})},
+    ),
+    st.fixed_dictionaries({"level": st.sampled_from(("debug", "loud")) | values}),
     st.fixed_dictionaries({"name": names}, optional={"arguments": st.dictionaries(texts, texts, max_size=3)}),
     values,
     deep,

@@ -118,7 +118,12 @@ class Stateless:
             "io.modelcontextprotocol/clientCapabilities": {},
             "io.modelcontextprotocol/clientInfo": CLIENT,
         }
-        body = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": {**params, "_meta": meta}}
+        body = {
+            "jsonrpc": "2.0",
+            "id": next(_ids),
+            "method": method,
+            "params": {**params, "_meta": meta | params.get("_meta", {})},
+        }
         routing = {"accept": BOTH, "mcp-protocol-version": version, "mcp-method": method}
         if "name" in params:
             routing["mcp-name"] = params["name"]
@@ -170,7 +175,9 @@ def message(answer: httpx.Response) -> dict[str, Any]:
     """The one JSON-RPC message of an answer, which is JSON or an event stream."""
     if answer.headers["content-type"].startswith("application/json"):
         return answer.json()
-    [data] = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    [data] = filter(
+        None, (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: "))
+    )
     return msgspec.json.decode(data, type=dict[str, Any])
 
 

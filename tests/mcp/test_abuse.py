@@ -15,7 +15,7 @@ from tests.cli.running import Running
 from tests.http.serving import Served
 from tests.http.serving import serving as in_process
 from tests.internals import assert_no_internals
-from tests.mcp.talking import STATELESS, Mode, Session, Stateless, call, hang_up, message, refusal, talk
+from tests.mcp.talking import STATELESS, Mode, Session, Stateless, call, hang_up, lines, message, refusal, talk
 
 SESSIONS = 256
 
@@ -57,7 +57,7 @@ def test_65_bad_arguments(
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose pool holds something that no code expects: nothing in the place of a store."""
-    with in_process(tmp_path_factory.mktemp("damaged") / "data") as served:
+    with in_process(tmp_path_factory.mktemp("damaged") / "data") as served, lines(served.url):
         pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
         pool._entries["odd-place"] = cast("Any", None)
         yield served

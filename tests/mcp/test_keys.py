@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,59 @@ def test_news_are_of_the_stores_that_one_sees(keyed: Served, admin: httpx.Client
                 assert not any("list_changed" in line for line in lines), "something was said of another store"
 
 
+def test_completion_shows_the_stores_that_one_sees(keyed: Served, admin: httpx.Client, era: Era) -> None:
+    """ABUSE 23."""
+    own, far = f"named-{era.__name__}-1", f"named-{era.__name__}-2"
+    for store in (own, far):
+        accepted(admin.post(f"/api/memory/{store}/inject", json=BATCH))
+    with client(keyed.url, given(keyed.data, "read", [own])) as http:
+        talking = begun(era, http)
+
+        def completed(uri: str, name: str, start: str, store: str) -> list[str]:
+            ref, argument = {"type": "ref/resource", "uri": uri}, {"name": name, "value": start}
+            params = {"ref": ref, "argument": argument, "context": {"arguments": {"store": store}}}
+            return message(talking.post("completion/complete", params))["result"]["completion"]["values"]
+
+        assert completed("kgserve://{store}", "store", "named-", "") == [own]
+        assert completed("kgserve://{store}/{id}", "id", "n", own) == ["n"]
+        assert completed("kgserve://{store}/{id}", "id", "n", far) == []
+
+
+def test_changes_are_told_to_who_sees_the_store_with_a_valid_key(keyed: Served, admin: httpx.Client, era: Era) -> None:
+    own, far = f"told-{era.__name__}-1", f"told-{era.__name__}-2"
+    uris = {store: f"kgserve://{store}/n" for store in (own, far)}
+
+    def write(store: str, content: str) -> None:
+        change = {"nodes": [{"id": "n", "type": "t", "content": content}], "edges": []}
+        accepted(admin.post(f"/api/memory/{store}/inject", json=change))
+
+    for store in uris:
+        write(store, "first")
+    with client(keyed.url, given(keyed.data, "read", [own], name=own)) as http:
+        talking = begun(era, http)
+        if isinstance(talking, Session):
+            subscribed = [message(talking.post("resources/subscribe", {"uri": uri})) for uri in uris.values()]
+            assert ["error" in answer for answer in subscribed] == [False, True]
+        wanted = {"notifications": {"resourceSubscriptions": list(uris.values())}}
+        with listening(talking, http, wanted) as lines:
+            write(far, "second")
+            write(own, "second")
+            assert uris[own] in next(line for line in lines if "updated" in line)
+            heard: list[str] = []
+            thread = threading.Thread(target=collect, args=(lines, heard), daemon=True)
+            thread.start()
+            revoke_key(keyed.data, own, now())
+            write(own, "third")
+            time.sleep(1)
+            assert not [line for line in heard if "updated" in line]
+
+
+def collect(lines: Iterator[str], into: list[str]) -> None:
+    """Take in lines until their stream ends."""
+    with suppress(httpx.HTTPError, httpx.StreamError, OSError):
+        into.extend(lines)
+
+
 def can_listen(http: httpx.Client) -> bool:
     """Whether there is a place for one more."""
     request = Stateless(http).request("subscriptions/listen", LISTEN)
@@ -231,13 +286,15 @@ def can_listen(http: httpx.Client) -> bool:
 
 
 @contextmanager
-def listening(talking: Stateless | Session, http: httpx.Client) -> Generator[Iterator[str]]:
+def listening(
+    talking: Stateless | Session, http: httpx.Client, wanted: dict[str, Any] = LISTEN
+) -> Generator[Iterator[str]]:
     """The lines of the stream on which a client hears of stores, from when it is heard on."""
     if isinstance(talking, Session):
         with http.stream("GET", "/mcp", headers={**talking.headers, "accept": "text/event-stream"}) as stream:
             yield stream.iter_lines()
         return
-    request = talking.request("subscriptions/listen", LISTEN)
+    request = talking.request("subscriptions/listen", wanted)
     with closing(http.send(request, stream=True)) as stream:
         lines = stream.iter_lines()
         assert any("acknowledged" in line for line in lines)

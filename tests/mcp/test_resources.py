@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from mcp import Client, MCPError
@@ -119,18 +120,100 @@ def test_a_new_store_is_announced_to_listeners(server: Running, store: str) -> N
     asyncio.run(run())
 
 
-def test_the_prompt_teaches(server: Running, mode: Mode) -> None:
+async def whole(client: Client, uri: str, part: str, at: str) -> str:
+    """A text that comes in parts, by the URIs that each part names for the next."""
+    text, following = "", uri
+    while following:
+        found = await read(client, following)
+        assert len(str(found)) < 200_000
+        text += found["node"]["content"] if "node" in found else found[part]
+        following = next((more["uri"] for more in found["more"] if at in more["uri"]), "")
+    return text
+
+
+def test_a_large_entity_comes_in_parts(server: Running, mode: Mode, store: str) -> None:
+    content = "".join(f"line {number} of ünïcode “{number}”\n" for number in range(30_000))[: 1 << 19]
+    attributes = {f"key{number}": "value" * 20 for number in range(1_500)}
+    node = {"id": "a/b", "type": "t", "content": content, "attributes": attributes}
+    url = f"{server.url}/api/memory/{store}"
+    httpx.post(f"{url}/inject", json={"nodes": [node], "edges": []}).raise_for_status()
+    uri = f"kgserve://{store}/a%2Fb"
+
+    async def look(client: Client) -> None:
+        found = await read(client, uri)
+        assert found["content_length"] == len(content)
+        assert found["node"]["attributes"] == {}
+        assert await whole(client, uri, "text", "content_offset") == content
+        given = await whole(client, f"{uri}?attributes_offset=0", "text", "attributes_offset")
+        assert msgspec.json.decode(given) == attributes
+
+    talk(server.url, mode, look)
+
+
+def test_many_edges_come_in_parts(server: Running, mode: Mode, store: str) -> None:
+    names = [f"n{number}" for number in range(450)]
+    nodes = [{"id": name, "type": "t"} for name in ("hub", *names)]
+    edges = [{"from": "hub", "to": name, "relation_type": "HAS"} for name in names]
+    edges += [{"from": name, "to": "hub", "relation_type": "OF", "attributes": {"note": "x" * 400}} for name in names]
+    url = f"{server.url}/api/memory/{store}"
+    httpx.post(f"{url}/inject", json={"nodes": nodes, "edges": edges}).raise_for_status()
+    uri = f"kgserve://{store}/hub"
+
+    async def look(client: Client) -> None:
+        for way, end in (("outgoing", "to"), ("incoming", "from")):
+            found, seen = await read(client, uri), list[str]()
+            assert found["edges_truncated"]
+            while True:
+                assert len(msgspec.json.encode(found)) < 50_000
+                seen += [edge[end] for edge in found.get(way, found.get("edges"))]
+                following = [more["uri"] for more in found["more"] if f"{way}_offset" in more["uri"]]
+                if not following:
+                    break
+                found = await read(client, following[0])
+            assert sorted(seen) == sorted(names)
+        assert not (await read(client, f"kgserve://{store}/n0"))["more"]
+
+    talk(server.url, mode, look)
+
+
+@pytest.mark.parametrize(
+    "part", ["x", "after=a", "content_offset", "content_offset=-1", "outgoing_offset=9999999", "content_offset=1&x=2"]
+)
+def test_a_part_that_there_is_not(server: Running, mode: Mode, store: str, part: str) -> None:
+    call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
+
+    async def look(client: Client) -> None:
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(f"kgserve://{store}/a?{part}")
+        assert refused.value.error.code == (-32602 if mode == "auto" else -32002)
+
+    talk(server.url, mode, look)
+
+
+TEACHES = {
+    "record_and_recall": ("get_context", "describe_store", "retire_relation", "put_node", "valid_at"),
+    "begin_session": ("get_context", "describe_store", "traverse_knowledge_graph", "Write nothing yet"),
+    "tidy_up": ("describe_store", "list_entities", "based_on_version", "wait until I agree"),
+}
+
+
+def test_the_prompts_teach(server: Running, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
         for word in ("describe_store", "retire_entity", "based_on_version", "as_of", "valid_at"):
             assert word in client.instructions
-        [prompt] = (await client.list_prompts()).prompts
-        assert prompt.name == "record_and_recall"
-        [said] = (await client.get_prompt("record_and_recall", {"store": "project", "topic": "login"})).messages
-        assert isinstance(said.content, TextContent)
-        for word in ("project", "login", "get_context", "describe_store", "retire_relation", "put_node", "valid_at"):
-            assert word in said.content.text
-        with pytest.raises(MCPError):
+        prompts = (await client.list_prompts()).prompts
+        assert [prompt.name for prompt in prompts] == list(TEACHES)
+        for prompt in prompts:
+            given = {argument.name: f"the {argument.name}" for argument in prompt.arguments or ()}
+            [said] = (await client.get_prompt(prompt.name, given)).messages
+            assert isinstance(said.content, TextContent)
+            for word in (*TEACHES[prompt.name], *given.values()):
+                assert word in said.content.text
+            [said] = (await client.get_prompt(prompt.name)).messages
+            assert isinstance(said.content, TextContent)
+            assert "None" not in said.content.text
+        with pytest.raises(MCPError, match="tidy_up"):
             await client.get_prompt("other")
 
     talk(server.url, mode, look)

@@ -1,0 +1,181 @@
+"""What agents are told: the instructions of the server, and prompts that a user picks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mcp import MCPError, types
+from mcp.server.context import ServerRequestContext
+
+Context = ServerRequestContext[Any, Any]
+
+INSTRUCTIONS = """\
+kgserve keeps knowledge graphs: stores of entities (id, type, content, attributes) and typed, weighted relations.
+Recall first: get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an \
+id that was found.
+Before writing to a store read describe_store, and reuse its types, relation types and ways of making ids.
+Record with inject_knowledge_graph: stable ids, one fact per entity, relations as VERBS_IN_CAPITALS. Sending the same \
+again is harmless. The sequence it answers, given as at_least to a search, makes that search find what was written.
+What was true and is no longer: retire_entity or retire_relation, not delete. To change what others write, too: \
+get_entity, then put_node with its version as based_on_version. Every state is kept: entity_history tells them, as_of \
+reads what the store knew at a time, valid_at what was true in the world at a time.
+`index` is the name of the store; with a default store it may be left out."""
+
+_RECORD_AND_RECALL = """\
+Use the kgserve tools as your memory{about}. {which}
+
+Recall, before you answer or change anything:
+1. get_context with the question in plain words. If little comes back, search_batch with two or three other wordings.
+2. From the ids that fit, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity gives one \
+entity whole.
+3. Cite ids when you rely on what you found. Say so when nothing was found; do not invent.
+
+Record, when something will matter later (decisions and their reasons, requirements, who owns what, where code lives):
+1. describe_store first: reuse the types, relation types and id patterns that are there.
+2. inject_knowledge_graph with everything that belongs together in one call. An entity has a stable id such as \
+req-login or adr-007, a type such as requirement or decision, and as content one or two sentences that make sense \
+alone. Relations say how: IMPLEMENTED_BY, DEPENDS_ON, DECIDED_IN.
+3. Look at edges_skipped in the answer: those ends did not exist.
+4. To correct, inject the same id again; a field that is left out keeps its value. What was never true, \
+delete_graph_relation or delete_graph_entity removes.
+5. What was true and is no longer, retire: retire_entity or retire_relation with valid_to. Set valid_from and valid_to \
+when you know since and until when something is true.
+6. To rewrite an entity that others write, too, get_entity first, then put_node the whole of it with that version as \
+based_on_version. A conflict_manual error says what to read and how to settle it.
+7. To find it right away, pass the answer's sequence as at_least.
+
+Look back, when it matters what was so, or why it changed:
+- valid_at (a time): what was true in the world then. Without it what is true now is found, with "any" all.
+- as_of (a time, or a sequence): what the store knew then. Both go together, on searches, reads, lists and walks.
+- entity_history: the states of one entity and what each changed; revert_entity goes back to one.
+
+Do not record secrets, or what the repository itself already says better."""
+
+_BEGIN_SESSION = """\
+We begin a session of work{about}. Before anything else find out what is known. {which}
+
+1. describe_store: what the store holds, and in which words. If it is not there, or empty, say so and go on without it.
+2. get_context with what the work is about, in plain words; without a topic, ask for decisions, open questions and \
+what was to be done next.
+3. traverse_knowledge_graph (depth 1) from the two or three ids that matter most: what they depend on, what replaced \
+them, who owns them.
+4. Look at what a finding says about itself: what is stale, was retired, or is in conflict with another version does \
+not count as known. entity_history tells what changed and when.
+
+Then tell me in at most ten lines what is known, what is open and what seems out of date, with ids, and ask what comes \
+first. Write nothing yet. During the work record what will matter later with inject_knowledge_graph, in the words that \
+describe_store showed."""
+
+_TIDY_UP = """\
+Tidy up the knowledge graph{about}. {which}
+
+Look first, and change nothing while you do:
+1. describe_store: types and relation types that mean the same in other words, and those that only one entity has.
+2. list_entities page by page{narrowed}; get_entity for what is suspicious.
+3. For each that looks like another, search_knowledge with its content: two ids for one thing, or two that contradict \
+each other.
+4. What was true once and is no longer, what is stale, and what has no relation to anything.
+
+Then show me a list, each line with the ids, what is wrong and what you would do, and wait until I agree.
+
+When I have agreed:
+- What is no longer true is retired with the time of its end, not deleted: the past stays readable.
+- Two ids for one thing: write what both say to the one that has more relations (get_entity first, then put_node with \
+its version as based_on_version), give it the relations of the other with inject_knowledge_graph, then retire the other.
+- Words that mean the same: inject the entities again with the word that most have; relations likewise, then delete \
+the old ones.
+- Delete only what was never true, one at a time, and only what the list named.
+- At the end say what was changed, with ids and the last sequence."""
+
+
+class _Prompt(NamedTuple):
+    """A prompt: what it is called, its text, and its arguments with what is said of each."""
+
+    name: str
+    title: str
+    description: str
+    text: str
+    arguments: dict[str, str]
+
+
+_STORE = {"store": "Name of the store to use"}
+_TOPIC = {"topic": "What the work is about"}
+
+_ALL = (
+    _Prompt(
+        "record_and_recall",
+        "Record and recall",
+        "How to keep what is worth remembering in a knowledge graph, and how to find it again",
+        _RECORD_AND_RECALL,
+        _STORE | _TOPIC,
+    ),
+    _Prompt(
+        "begin_session",
+        "Begin a session",
+        "Find out what is known before the work begins, and say what is open",
+        _BEGIN_SESSION,
+        _STORE | _TOPIC,
+    ),
+    _Prompt(
+        "tidy_up",
+        "Tidy up",
+        "Look for doubles, contradictions and what is out of date, propose what to do, and do it once agreed",
+        _TIDY_UP,
+        _STORE | {"type": "Only entities of this type", "tag": "Only entities with this tag"},
+    ),
+)
+
+PROMPTS = {prompt.name: prompt for prompt in _ALL}
+
+_LISTED = types.ListPromptsResult(
+    prompts=[
+        types.Prompt(
+            name=prompt.name,
+            title=prompt.title,
+            description=prompt.description,
+            arguments=[
+                types.PromptArgument(name=name, description=description, required=False)
+                for name, description in prompt.arguments.items()
+            ],
+        )
+        for prompt in _ALL
+    ]
+)
+
+
+async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+    """All of them."""
+    return _LISTED
+
+
+async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    """Its text. Raises MCPError for another name."""
+    prompt = prompt_named(params.name)
+    given = {name: value.strip() for name, value in (params.arguments or {}).items()}
+    text = prompt.text.format(about=_about(given), which=_which(given), narrowed=_narrowed(given))
+    return types.GetPromptResult(
+        description=prompt.description,
+        messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))],
+    )
+
+
+def prompt_named(name: str) -> _Prompt:
+    """A prompt. Raises MCPError, which names all, for another name."""
+    if name not in PROMPTS:
+        raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name[:80]!r}; there are {', '.join(PROMPTS)}")
+    return PROMPTS[name]
+
+
+def _about(given: dict[str, str]) -> str:
+    return f" for this: {given['topic']}" if given.get("topic") else ""
+
+
+def _which(given: dict[str, str]) -> str:
+    if given.get("store"):
+        return f"The store is {given['store']!r}: pass it as index."
+    return "list_stores names the stores; index may be left out when there is a default store."
+
+
+def _narrowed(given: dict[str, str]) -> str:
+    chosen = [f"{name} {given[name]!r}" for name in ("type", "tag") if given.get(name)]
+    return f", only those of {' and '.join(chosen)}" if chosen else ""
