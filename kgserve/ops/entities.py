@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kgserve.access.caller import Hidden
-from kgserve.errors import NotFound, TooLarge
+from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.entities import (
     ENTITY_TYPE,
@@ -46,6 +46,7 @@ from kgserve.ops.reading import list_nodes
 from kgserve.ops.search import search
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost
+from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 
@@ -119,17 +120,19 @@ def add_observations(graph: Graph, additions: Sequence[NewObservations]) -> Futu
     def batch(rows: Rows) -> WriteBatch:
         contents = _contents(rows, [each.name for each in additions])
         for each in additions:
-            if each.name not in contents:
+            if (name := survivor(rows, each.name)) not in contents:
                 raise _no_entity(each.name)
-            known = set(observations_of(contents[each.name]))
+            known = set(observations_of(contents[name]))
             new = [text for text in each.contents if text not in known]
-            contents[each.name] = with_observations(contents[each.name], new)
+            contents[name] = with_observations(contents[name], new)
             added.append(AddedObservations(name=each.name, added=new))
         return _rewritten(contents)
 
     try:
         return _written(graph, batch, lambda: Added(results=added))
-    except _NoStore:
+    except Hidden:
+        raise
+    except NoStore:
         if not additions:
             return _done(Added(results=[]))
         raise _no_entity(additions[0].name) from None
@@ -152,8 +155,8 @@ def delete_observations(graph: Graph, deletions: Sequence[OldObservations]) -> F
     def batch(rows: Rows) -> WriteBatch:
         contents = _contents(rows, [each.name for each in deletions])
         for each in deletions:
-            if each.name in contents:
-                contents[each.name] = without_observations(contents[each.name], {*each.observations})
+            if (name := survivor(rows, each.name)) in contents:
+                contents[name] = without_observations(contents[name], {*each.observations})
         return _rewritten(contents)
 
     return _deleted(graph, batch, "Observations")
@@ -184,27 +187,16 @@ def completed(rows: Rows, batch: WriteBatch) -> WriteBatch:
     return replace(batch, nodes=nodes + placeholders)
 
 
-class _NoStore(NotFound):
-    """The store is not there, as everybody may know."""
-
-
 def _written(
     graph: Graph, batch: Callable[[Rows], WriteBatch], answer: Callable[[], T], *, create: bool = False
 ) -> Future[T]:
-    """One commit of what ``batch`` makes of the rows once all writes before it are in. Raises _NoStore."""
+    """One commit of what ``batch`` makes of the rows once all writes before it are in. Raises NoStore."""
 
     def prepared(store: Store) -> WriteBatch:
         with store.reading() as rows:
             return batch(rows)
 
-    try:
-        return graph.write(
-            lambda store: store.submit_prepared(lambda: prepared(store)), lambda _: answer(), create=create
-        )
-    except Hidden:
-        raise
-    except NotFound as error:
-        raise _NoStore(str(error)) from error
+    return graph.write(lambda store: store.submit_prepared(lambda: prepared(store)), lambda _: answer(), create=create)
 
 
 def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Future[Deleted]:
@@ -212,7 +204,9 @@ def _deleted(graph: Graph, batch: Callable[[Rows], WriteBatch], what: str) -> Fu
     answer = Deleted(message=f"{what} deleted successfully")
     try:
         return _written(graph, batch, lambda: answer)
-    except _NoStore:
+    except Hidden:
+        raise
+    except NoStore:
         return _done(answer)
 
 
@@ -227,7 +221,9 @@ def _entities(rows: Rows, names: Collection[str]) -> dict[str, NodeRow]:
 
 
 def _contents(rows: Rows, names: Collection[str]) -> dict[str, str]:
-    return {name: row.content for name, row in _entities(rows, names).items()}
+    """By what a name has come to: one that was merged into another is that one."""
+    ids = {survivor(rows, name) for name in names}
+    return {name: row.content for name, row in _entities(rows, ids).items()}
 
 
 def _is_placeholder(row: NodeRow) -> bool:
@@ -338,7 +334,8 @@ def _named(rows: Rows, spelled: Sequence[str]) -> Iterator[str]:
 
 def _opened(rows: Rows, names: Iterable[str]) -> KnowledgeGraph:
     gathered = _Gathered(rows)
-    left = [name for name in dict.fromkeys(names) if not gathered.take(name, _edges(rows, name))]
+    there = dict.fromkeys(survivor(rows, name) for name in names)
+    left = [name for name in there if not gathered.take(name, _edges(rows, name))]
     more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
     told = ", ".join(map(_quoted, left[:MOST_NAMED]))
     return gathered.graph(f"left out for their size: {told}{more}; open_nodes gives fewer at a time" if left else "")
@@ -350,7 +347,7 @@ def _found(look: Callable[[], KnowledgeGraph]) -> KnowledgeGraph:
         return look()
     except Hidden:
         raise
-    except NotFound:
+    except NoStore:
         return KnowledgeGraph()
 
 

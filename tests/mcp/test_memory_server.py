@@ -115,6 +115,19 @@ def test_what_is_true_no_longer_is_not_shown(server: Running, mode: Mode, store:
     assert found == {"entities": [bob], "relations": []}
 
 
+def test_what_was_merged_is_what_it_has_come_to(server: Running, mode: Mode, store: str) -> None:
+    other = {"name": "Anne", "entityType": "person", "observations": ["rides a bike"]}
+    call(server.url, mode, "create_entities", index=store, entities=[ANN, other])
+    with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
+        merged = rest.post("/nodes/Anne/merge", json={"into": "Ann"})
+        assert merged.status_code == 200, merged.text
+    before = call(server.url, mode, "open_nodes", index=store, names=["Ann"]).structured_content["entities"][0]
+    added = [{"entityName": "Anne", "contents": ["plays chess"]}]
+    call(server.url, mode, "add_observations", index=store, observations=added)
+    found = call(server.url, mode, "open_nodes", index=store, names=["Anne", "Ann"]).structured_content["entities"]
+    assert found == [{**before, "observations": [*before["observations"], "plays chess"]}]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "place"),
     [
