@@ -64,6 +64,7 @@ STOP_PATIENCE = 30.0
 """Seconds that a server may take to end; it takes 20 at most by itself."""
 
 _UNAVAILABLE = 503
+_KILLED_MOST = 2
 _SHOWN_LINES = 8
 _ANSWER_TIMEOUT = 4.0
 _FIRST_DELAY, _LAST_DELAY = 0.02, 0.25
@@ -311,6 +312,7 @@ class _Launch:
         self._deadline = deadline
         self._child: subprocess.Popen[bytes] | None = None
         self._any_port = _port_is_taken()
+        self._killed = 0
 
     def run(self) -> Server:
         delay = _FIRST_DELAY
@@ -335,6 +337,9 @@ class _Launch:
         """The server that was started has ended: another one was quicker, its port is gone, or it cannot start."""
         self._child = None
         if holder(self._data_dir) is not None:
+            return
+        if code < 0 and self._killed < _KILLED_MOST:  # by a signal, which says nothing of the next one
+            self._killed += 1
             return
         if self._any_port or not _port_is_taken():
             raise LaunchFailed(f"`kgserve serve` ended with exit code {code}; {_log_end(self._data_dir)}")

@@ -20,6 +20,7 @@ from kgserve.bridge.patience import Patience, Pulse, Unresponsive
 from kgserve.http_client import Answer, Connection
 from kgserve.reach import (
     CALL_TIMEOUT,
+    PATIENCE,
     LaunchFailed,
     Server,
     answers,
@@ -183,13 +184,19 @@ class Servers:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self) -> Server:
-        """A server to send a request to. Raises LaunchFailed."""
-        with self._lock:
+    def current(self, patience: float = PATIENCE) -> Server:
+        """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
+        deadline = time.monotonic() + patience
+        if not self._lock.acquire(timeout=patience):
+            raise LaunchFailed(f"no server was there within {patience:.0f} s; one is still being started")
+        try:
             if self._known is None:
-                self._known = self._awaited(self._url) if self._url else self._ensured()
+                left = max(deadline - time.monotonic(), 0.0)
+                self._known = self._awaited(self._url) if self._url else self._ensured(left)
                 self._doubtful = False
             return self._known
+        finally:
+            self._lock.release()
 
     def present(self) -> Server | None:
         """The server if it is there. Listening alone is no reason to start one: somebody may have stopped it."""
@@ -206,13 +213,13 @@ class Servers:
             if self._known == server:
                 self._known, self._doubtful = None, True
 
-    def _ensured(self) -> Server:
+    def _ensured(self, patience: float) -> Server:
         found = None if self._doubtful else find(self._data_dir)
         if found is not None and (told := replace_older(self._data_dir, found)):
             if self._say is not None:
                 self._say(told)
             found = find(self._data_dir)
-        return (found or ensure(self._data_dir)).with_key(self._key)
+        return (found or ensure(self._data_dir, patience)).with_key(self._key)
 
     def _awaited(self, url: str) -> Server:
         server = self._named(url)

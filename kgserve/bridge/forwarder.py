@@ -45,7 +45,7 @@ from kgserve.bridge.message import (
 from kgserve.bridge.patience import Patience, Unresponsive, limit_of
 from kgserve.http_client import NoAnswer
 from kgserve.idempotent import WHERE_TO_LOOK
-from kgserve.reach import CALL_TIMEOUT, LaunchFailed, Server
+from kgserve.reach import CALL_TIMEOUT, PATIENCE, LaunchFailed, Server
 
 ATTEMPTS = 4
 """Times that a request is sent before its failure is reported. Each call has an id, so that the server knows it
@@ -168,7 +168,7 @@ class Forwarder:
     def _try_to_answer(self, request: PendingRequest) -> None:
         patience = self._patience(request.message)
         attempts = 0
-        server = self._servers.current()
+        server = self._servers.current(_launching(patience))
         while not request.cancelled and not self._closing.is_set():
             try:
                 self._exchange(request, server, patience)
@@ -185,7 +185,7 @@ class Forwarder:
             if request.message.method == LISTEN:
                 server = self._awaited(request) or server
             elif attempts < ATTEMPTS and not request.cancelled:
-                server = self._servers.current()
+                server = self._servers.current(_launching(patience))
             else:
                 failed = f"the server at {server.url} failed {attempts} times ({reason})"
                 self._report(request, f"{failed}{request.unsettled}")
@@ -330,6 +330,11 @@ class Forwarder:
         if not request.cancelled:
             say(reason)
             self._output.write(failure(request.message.id, NO_SERVER, reason))
+
+
+def _launching(patience: Patience | None) -> float:
+    """Seconds that a server may take to be there for a request."""
+    return PATIENCE if patience is None else min(PATIENCE, patience.left)
 
 
 class PendingRequest:

@@ -53,19 +53,23 @@ class Patience:
         """Something has come that shows progress."""
         self._moved = time.monotonic()
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the limit."""
+        return max(self._moved + self._limit - time.monotonic(), 0.0)
+
     def wait(self, server: Server) -> float:
         """Seconds that may be waited now. To be called before each wait. Raises Unresponsive."""
-        now = time.monotonic()
-        left = self._moved + self._limit - now
-        if left <= 0:
+        left = self.left
+        if not left:
             raise Unresponsive(
                 f"the server at {server.url} is alive, but has not answered within {self._limit:g} s; "
                 "KGSERVE_CALL_TIMEOUT sets how long a call may take"
             )
-        if now - self._asked >= SILENCE:
+        if time.monotonic() - self._asked >= SILENCE:
             self._pulse.check(server)
         self._asked = time.monotonic()
-        return min(SILENCE, left)
+        return min(SILENCE, self.left or left)
 
 
 def limit_of(tool: str | None, usual: float) -> float:

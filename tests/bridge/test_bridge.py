@@ -276,10 +276,15 @@ def test_it_ends_when_nobody_reads_its_answers(server: Running) -> None:
 def test_what_a_server_answers_first_is_known_without_one(server: Running, tmp_path: Path) -> None:
     assert known(server.data) == FILE.read_text(encoding="utf-8"), "`make docs` writes it anew"
     for era in ERAS:
-        with editing("--data", server.data, era=era) as one, editing("--data", tmp_path / era, era=era) as other:
+        with (
+            ending(tmp_path / era),
+            editing("--data", server.data, era=era) as one,
+            editing("--data", tmp_path / era, era=era) as other,
+        ):
             assert one.open() == other.open()
             for method in METHODS[3:]:
                 assert one.ask(method) == other.ask(method)
+            other.call("list_stores")  # which the server that was started meanwhile answers, and is there to be ended
 
 
 @both_eras

@@ -17,4 +17,4 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value)
     with ending(tmp_path / "data"):
         report = bridge_chaos.run(tmp_path, calls=120, seed=4)
-    assert not report.wrong, report.lines
+    assert not report.wrong, (report.lines, report.notes)
