@@ -17,6 +17,7 @@ IDEMPOTENT = frozenset(
         "entity_history",
         "revert_entity",
         "retire",
+        "merge_entities",
         "retire_entity",
         "retire_relation",
         "search_knowledge",

@@ -37,9 +37,11 @@ from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
     ContextAnswer,
+    CountAnswer,
     CypherAnswer,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    DeleteNodesAnswer,
     Edge,
     InjectAnswer,
     ListedNode,
@@ -47,6 +49,7 @@ from kgserve.model.answers import (
     Node,
     NodeAnswer,
     NodeHistory,
+    NodesAnswer,
     NodeState,
     SchemaDescription,
     SearchAnswer,
@@ -56,6 +59,7 @@ from kgserve.model.answers import (
     TagList,
     TraverseAnswer,
 )
+from kgserve.model.merging import MergeAnswer, NotRestored, UnmergeAnswer
 from kgserve.model.stores import DropAnswer, StoreList
 from kgserve.model.versioned import EdgeList, EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer, RetireAnswer
 
@@ -122,12 +126,19 @@ def _inject(found: InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
     lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.']
     counts = _counts(found)
     if not found.edges_skipped_count:
-        return Reply(lines[0], counts)
+        return Reply(lines[0], counts, hint=_followed(found.redirected))
     lines.append(f"Skipped {counted(found.edges_skipped_count, 'edge')}:")
     lines += [f"  {_arrow(edge)}: {edge.reason}" for edge in found.edges_skipped[:_SKIPPED_SHOWN]]
     skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), _ROOM // 2)
     hint = "add the nodes that are missing and send the skipped edges again"
+    hint = "; ".join(filter(None, (hint, _followed(found.redirected))))
     return Reply(_text(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+
+
+def _followed(redirected: dict[str, str] | msgspec.UnsetType) -> str:
+    """What is said of edges that went to other nodes than those that they named, which had been merged."""
+    each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_SKIPPED_SHOWN]]
+    return f"ends that were merged are followed: {', '.join(each)}" if each else ""
 
 
 def _counts(found: InjectAnswer) -> dict[str, Any]:
@@ -158,6 +169,50 @@ def _delete_entity(found: DeleteNodeAnswer, _given: schemas.DeleteEntity, _store
         return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found))
     text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
     return Reply(text, msgspec.to_builtins(found))
+
+
+@present.register
+def _delete_entities(found: DeleteNodesAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
+    done = "Would delete" if found.dry_run else "Deleted"
+    ids = first_fitting(found.ids, _ROOM // 2)
+    missing = first_fitting(found.missing, _ROOM // 4)
+    text = f"{done} {counted(found.count, 'entity', 'entities')} with {counted(found.edges_deleted, 'edge')}"
+    lines = [f"{text}{': ' + ', '.join(map(quoted, ids)) if ids else ''}."]
+    lines += [f"Not there, or not fitting: {', '.join(map(quoted, missing))}."] if missing else []
+    values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
+    values |= {"missing": missing} if missing else {}
+    more = "more entities fit than go at once: send it again" if found.more else ""
+    return Reply(_text(lines), values | {"edges_deleted": found.edges_deleted, "sequence": found.sequence}, more)
+
+
+@present.register
+def _merged(found: MergeAnswer, _given: schemas.MergeEntities, _store: str) -> Reply:
+    named = f"{quoted(found.id)} into {quoted(found.into)}"
+    values: dict[str, Any] = {"id": found.id, "into": found.into, "changed": found.changed, **_written(found.node)}
+    if not found.changed:
+        return Reply(f"Merged {named} already; nothing changed.", values)
+    counts = {"edges_moved": found.edges_moved, "edges_dropped": found.edges_dropped + found.loops_dropped}
+    values |= {name: number for name, number in counts.items() if number}
+    values |= {name: each for name in ("taken_over", "not_taken") if (each := getattr(found, name))}
+    text = f"Merged {named}: {counted(found.edges_moved, 'edge')} moved"
+    text += f", taken over: {', '.join(found.taken_over)}" if found.taken_over else ""
+    kept = f"the two differ in {', '.join(found.not_taken)}, where {quoted(found.into)} kept its own"
+    hint = kept if found.not_taken else ""
+    return Reply(f"{text}. Sequence {found.sequence}.", values | {"sequence": found.sequence}, hint=hint)
+
+
+@present.register
+def _unmerged(found: UnmergeAnswer, _given: schemas.MergeEntities, _store: str) -> Reply:
+    if not found.changed:
+        return Reply(f"{quoted(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
+    text = (
+        f"{quoted(found.id)} is out of {quoted(found.out_of or '')} again, with {counted(found.edges_restored, 'edge')}"
+    )
+    values = {"id": found.id, "out_of": found.out_of, "changed": True, **_written(found.node)}
+    values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
+    lost = [f"{_arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_SKIPPED_SHOWN]]
+    hint = f"not put back: {'; '.join(lost)}" if lost else ""
+    return Reply(f"{text}. Sequence {found.sequence}.", values, hint=hint)
 
 
 @present.register
@@ -278,8 +333,9 @@ def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Re
         beyond = ", and more are within reach" if found.truncated else ""
         more = f"{left[0]:,} nodes and {left[1]:,} edges are not shown{beyond}: {_NEARER}"
     lines = [head, "Nodes:", *shown[: len(nodes)], *(["Edges:", *links[: len(edges)]] if edges else [])]
-    values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more)}
-    return Reply("\n".join(lines), values, more)
+    hint, redirected = _redirect(found.redirected_from)
+    values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
+    return Reply("\n".join(lines), values, more, hint)
 
 
 @present.register
@@ -310,7 +366,15 @@ def _get_entity(found: NodeAnswer, given: schemas.GetEntity, _store: str) -> Rep
     if node.tags is not whole.tags:
         more.append("the tags are too long for one answer")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
-    return Reply(_entity_text(node, edges, _moment_asked(given)), values, "; ".join(more))
+    hint, redirected = _redirect(found.redirected_from)
+    return Reply(_entity_text(node, edges, _moment_asked(given)), values | redirected, "; ".join(more), hint)
+
+
+def _redirect(source: str | msgspec.UnsetType) -> tuple[str, dict[str, Any]]:
+    """What is said of an answer about another node than the one that was asked for."""
+    if not source:
+        return "", {}
+    return f"{quoted(source)} was merged into this entity", {"redirected_from": source}
 
 
 def _one(node: Node, *, detail: bool) -> dict[str, Any]:
@@ -343,6 +407,26 @@ def _list_entities(found: ListedPage, given: schemas.ListEntities, store: str) -
     more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
     return Reply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
+
+
+@present.register
+def _some_entities(found: NodesAnswer, given: schemas.ListEntities, store: str) -> Reply:
+    nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=TEASER if given.compact else LONG)
+    more = (
+        f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
+    )
+    missing = first_fitting(found.missing, _ROOM // 4)
+    hint = f"there is no {', '.join(map(quoted, missing))}" if missing else ""
+    head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
+    values = {"nodes": nodes} | ({"missing": missing} if missing else {})
+    return Reply("\n".join([head, *lines]), values, more, hint)
+
+
+@present.register
+def _counted(found: CountAnswer, given: schemas.ListEntities, store: str) -> Reply:
+    least = "" if found.exact else "at least "
+    text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
+    return Reply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
 
 
 @present.register
@@ -604,7 +688,7 @@ def _moment_asked(given: schemas.Traverse | schemas.GetEntity | schemas.ListEnti
     return as_of + (", true or not" if given.valid_at == "any" else f", true at {given.valid_at}")
 
 
-def _arrow(edge: Edge | Skipped | schemas.DeleteRelation) -> str:
+def _arrow(edge: Edge | Skipped | NotRestored | schemas.DeleteRelation) -> str:
     return f"{quoted(edge.source)} -[{edge.relation_type}]-> {quoted(edge.target)}"
 
 
@@ -614,7 +698,7 @@ def _node_line(node: Node, mark: str) -> str:
     return f"  {mark} {quoted(node.id)} ({node.type}){_facts(whole)}{_content(node, TEASER)}"
 
 
-def _listed_line(node: ListedNode) -> str:
+def _listed_line(node: Node | ListedNode) -> str:
     return f"  - {quoted(node.id)} ({node.type}){_facts(node)}{_content(node, LONG)}"
 
 

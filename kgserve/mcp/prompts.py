@@ -15,17 +15,18 @@ Recall first: get_context with the question, or search_knowledge; then traverse_
 id that was found.
 Before writing to a store read describe_store, and reuse its types, relation types and ways of making ids.
 Record with inject_knowledge_graph: stable ids, one fact per entity, relations as VERBS_IN_CAPITALS. Sending the same \
-again is harmless. The sequence it answers, given as at_least to a search, makes that search find what was written.
-What was true and is no longer: retire_entity or retire_relation, not delete. To change what others write, too: \
-get_entity, then put_node with its version as based_on_version. Every state is kept: entity_history tells them, as_of \
-reads what the store knew at a time, valid_at what was true in the world at a time.
+again is harmless.
+What was true and is no longer gets valid_to: inject it with the same id, or call retire; do not delete it. Every \
+state is kept: as_of reads what the store knew at a time, valid_at what was true in the world at a time. Tools that \
+are not listed can be called, too: retire, put_node, entity_history, merge_entities, list_stores.
 `index` is the name of the store; with a default store it may be left out."""
 
 _RECORD_AND_RECALL = """\
 Use the kgserve tools as your memory{about}. {which}
 
 Recall, before you answer or change anything:
-1. get_context with the question in plain words. If little comes back, search_batch with two or three other wordings.
+1. get_context with the question in plain words. If little comes back, search_knowledge with two or three other \
+wordings as queries.
 2. From the ids that fit, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity gives one \
 entity whole.
 3. Cite ids when you rely on what you found. Say so when nothing was found; do not invent.
@@ -38,16 +39,16 @@ alone. Relations say how: IMPLEMENTED_BY, DEPENDS_ON, DECIDED_IN.
 3. Look at edges_skipped in the answer: those ends did not exist.
 4. To correct, inject the same id again; a field that is left out keeps its value. What was never true, \
 delete_graph_relation or delete_graph_entity removes.
-5. What was true and is no longer, retire: retire_entity or retire_relation with valid_to. Set valid_from and valid_to \
+5. What was true and is no longer, call retire with valid_to. Set valid_from and valid_to \
 when you know since and until when something is true.
 6. To rewrite an entity that others write, too, get_entity first, then put_node the whole of it with that version as \
 based_on_version. A conflict_manual error says what to read and how to settle it.
-7. To find it right away, pass the answer's sequence as at_least.
+7. One thing under two ids: merge_entities.
 
 Look back, when it matters what was so, or why it changed:
 - valid_at (a time): what was true in the world then. Without it what is true now is found, with "any" all.
 - as_of (a time, or a sequence): what the store knew then. Both go together, on searches, reads, lists and walks.
-- entity_history: the states of one entity and what each changed; revert_entity goes back to one.
+- entity_history: the states of one entity and what each changed; with revert_to it goes back to one.
 
 Do not record secrets, or what the repository itself already says better."""
 
@@ -80,8 +81,7 @@ Then show me a list, each line with the ids, what is wrong and what you would do
 
 When I have agreed:
 - What is no longer true is retired with the time of its end, not deleted: the past stays readable.
-- Two ids for one thing: write what both say to the one that has more relations (get_entity first, then put_node with \
-its version as based_on_version), give it the relations of the other with inject_knowledge_graph, then retire the other.
+- Two ids for one thing: merge_entities, into the one that has more relations; then inject what its content should say.
 - Words that mean the same: inject the entities again with the word that most have; relations likewise, then delete \
 the old ones.
 - Delete only what was never true, one at a time, and only what the list named.

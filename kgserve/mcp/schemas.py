@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.json_schema import UNLISTED
 from kgserve.model.answers import MAX_TAGS_LISTED, TagFreq
+from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
 from kgserve.model.requests import (
@@ -63,6 +64,7 @@ _Offset = Annotated[int, Meta(ge=0, le=10_000)]
 _RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only these")] | UnsetType
 _Types = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
 _Tags = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
+_Wanted = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
 _AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, _Unlisted]
 _AsOf = Annotated[AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
 _ValidAt = (
@@ -72,7 +74,13 @@ _Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
 _Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
 _End = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
 
-_COMMON: dict[str, Any] = {"types": _Types, "at_least": _AtLeast, "as_of": _AsOf, "valid_at": _ValidAt}
+_COMMON: dict[str, Any] = {
+    "attributes": _Wanted,
+    "types": _Types,
+    "at_least": _AtLeast,
+    "as_of": _AsOf,
+    "valid_at": _ValidAt,
+}
 """The fields of requests that tools describe in words of their own, the same in each."""
 
 
@@ -164,9 +172,14 @@ class Inject(Arguments, kw_only=True):
 
 
 class DeleteEntity(Arguments, kw_only=True):
-    """The node to delete."""
+    """The node to delete, or which nodes."""
 
-    id: _Id
+    id: _Id | UnsetType = UNSET
+    ids: Annotated[list[_Id], Meta(max_length=MAX_PAGE, description="Or these")] | UnsetType = UNSET
+    types: _Types = UNSET
+    tags: _Tags = UNSET
+    attributes: _Wanted = UNSET
+    dry_run: Annotated[bool, Meta(description="Only say what would go")] = False
 
 
 class DeleteRelation(Arguments, kw_only=True):
@@ -245,10 +258,13 @@ class GetEntity(Detailed, kw_only=True):
 
 
 class ListEntities(Detailed, kw_only=True):
-    """Which entities to list, and from where."""
+    """Which entities to list, and from where; or to count; or some by their ids."""
 
     types: _Types = UNSET
     tags: _Tags = UNSET
+    attributes: _Wanted = UNSET
+    ids: Annotated[list[_Id], Meta(max_length=MAX_PAGE, description="Just these, in this order")] | UnsetType = UNSET
+    count: Annotated[bool, Meta(description="Just how many")] = False
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most entities")] = 50
     offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="Entities to pass over")] = 0
     cursor: Annotated[str, Meta(description="The next_cursor of the page before, for the next one")] | UnsetType = UNSET
@@ -375,6 +391,15 @@ class RetireRelation(DeleteRelation, kw_only=True):
 
     valid_to: _End = UNSET
     created_by: _Author = UNSET
+
+
+class MergeEntities(Arguments, kw_only=True):
+    """The entity that goes, and the one that stays; or one that shall be taken out again."""
+
+    id: Annotated[_Label, Meta(description="Of the one that goes")]
+    into: Annotated[_Label, Meta(description="Id of the one that stays")] | UnsetType = UNSET
+    undo: Annotated[bool, Meta(description="Take the merge of `id` back")] = False
+    created_by: Annotated[_Author, _Unlisted] = UNSET
 
 
 class Retire(Arguments, kw_only=True):

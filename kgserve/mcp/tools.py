@@ -17,7 +17,8 @@ from kgserve.mcp.schemas import Description, Example, TypeDescription, as_reques
 from kgserve.mcp.values import shortened
 from kgserve.model import answers, queries, requests, versioned
 from kgserve.model import stores as store_answers
-from kgserve.ops import cypher, history, reading, search, stores, versions, writing
+from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.ops import cypher, history, merging, reading, search, selecting, stores, unmerging, versions, writing
 from kgserve.ops.graph import Graph, as_struct
 
 G = TypeVar("G", bound=msgspec.Struct)
@@ -86,7 +87,15 @@ def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
     return replace(found, **edges, edges_truncated=truncated)
 
 
-def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedPage:
+def _list_entities(
+    graph: Graph, given: schemas.ListEntities
+) -> answers.ListedPage | answers.NodesAnswer | answers.CountAnswer:
+    if given.ids:
+        return selecting.get_nodes(graph, as_request(requests.NodesRequest, given))
+    if given.count:
+        if given.as_of:
+            raise InvalidInput("count: goes without as_of; list the entities of then")
+        return selecting.count(graph, as_request(requests.CountRequest, given))
     found = _page(graph, given, given.limit)
     # A page that is too large is asked for again as a shorter one, whose cursor goes on where it ends.
     while (fitting := present.fitting(found.nodes, detail=given.detail)) < len(found.nodes):
@@ -97,6 +106,7 @@ def _list_entities(graph: Graph, given: schemas.ListEntities) -> answers.ListedP
 def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> answers.ListedPage:
     wanted = as_request(queries.NodesQuery, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
+    wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
     page = reading.list_nodes(graph, wanted)
     if isinstance(page, answers.ListedPage):
         return page
@@ -126,8 +136,29 @@ def _search(graph: Graph, given: schemas.Search) -> answers.SearchAnswer | answe
 
 
 def _variant(given: schemas.Search) -> dict[str, Any]:
-    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "id_prefix")}
+    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix")}
     return {"limit": _OF_A_VARIANT} | {name: value for name, value in values.items() if value}
+
+
+def _delete_entity(
+    graph: Graph, given: schemas.DeleteEntity
+) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
+    filters = (given.ids, given.types, given.tags, given.attributes)
+    if given.id and not any(filters) and not given.dry_run:
+        return writing.delete_node(graph, as_request(queries.NodeId, given))
+    asked = as_request(requests.DeleteNodesRequest, given)
+    if given.id:
+        asked.ids = [given.id, *(given.ids or ())]
+    return selecting.delete_nodes(graph, asked)
+
+
+def _merge(graph: Graph, given: schemas.MergeEntities) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
+    if given.undo:
+        return unmerging.unmerge(graph, as_request(UnmergeNode, given))
+    if not given.into:
+        message = "is required, unless undo is true: the id of the entity that stays"
+        raise InvalidInput(f"into: {message}", (FieldError("into", message),))
+    return merging.merge(graph, as_request(MergeNode, given))
 
 
 def _retire(graph: Graph, given: schemas.Retire) -> Future[versioned.RetireAnswer]:
@@ -252,7 +283,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_entities",
         "List entities",
-        "Entities of any of `types` and with all of `tags`, by id, page by page.",
+        "Entities of any of `types`, with all of `tags` and `attributes`, by id, page by page; with `count` how many; "
+        "or those of `ids`.",
         schemas.ListEntities,
         "listing entities",
         _list_entities,
@@ -283,10 +315,11 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_entity",
         "Delete an entity",
-        "Remove what was never true, with all its relations. What was true and ended: set its valid_to.",
+        "Remove what was never true, with its relations: one by `id`, or all that fit `ids`, `types`, `tags` and "
+        "`attributes`; `dry_run` first. What was true and ended: set its valid_to.",
         schemas.DeleteEntity,
-        "deleting the entity",
-        lambda graph, given: writing.delete_node(graph, as_request(queries.NodeId, given)),
+        "deleting",
+        _delete_entity,
         "deletes",
     ),
     Tool(
@@ -318,6 +351,16 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
         "writing the subgraph",
         lambda graph, given: versions.put_subgraph(graph, schemas.subgraph(given)),
         "overwrites",
+    ),
+    Tool(
+        "merge_entities",
+        "Merge two entities",
+        "Two ids for one thing: relations, tags and what `into` lacks move there, and `id` leads there from then on. "
+        "`undo` takes it back.",
+        schemas.MergeEntities,
+        "merging",
+        _merge,
+        "writes",
     ),
     Tool(
         "retire",

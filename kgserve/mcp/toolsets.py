@@ -25,7 +25,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         "delete_graph_entity",
         "delete_graph_relation",
     ),
-    "time": ("put_node", "put_subgraph", "retire", "entity_history"),
+    "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
     "memory-server": tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
     "all": tuple(tool.name for tool in GRAPH_TOOLS),
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 Json = Mapping[str, Any]
@@ -18,6 +19,13 @@ ODD_TEXTS = (
     *("0", "1", "latest", "1e400", "0001-01-01T00:00:00+23:59", "any", "*", "?", "a AND (", '"', "[", "^x:", "~~~"),
 )
 ODD_NUMBERS = (0, -1, 1, 7, 2**31, 2**53, 2**63 - 1, 2**63, 2**70, 10**400, -(2**63) - 1, 0.5, 1e308, -0.0)
+
+
+def schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of a tool's arguments with all limits, which clients are not shown."""
+    [root], definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    return {**definitions[root["$ref"].rpartition("/")[2]], "$defs": definitions}
+
 
 texts = st.sampled_from([*IDS, *ODD_TEXTS]) | st.text(max_size=20)
 scalars = st.none() | st.booleans() | st.sampled_from(ODD_NUMBERS) | texts

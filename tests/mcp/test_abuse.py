@@ -36,7 +36,7 @@ def test_64_an_unknown_tool(server: Running, mode: Mode) -> None:
     ("tool", "arguments", "path"),
     [
         ("traverse_knowledge_graph", {"start_id": "a", "depth": 11}, "depth"),
-        ("traverse_knowledge_graph", {"start_id": 7}, "start_id"),
+        ("traverse_knowledge_graph", {"start_id": [7]}, "start_id"),
         ("traverse_knowledge_graph", {}, "start_id"),
         ("traverse_knowledge_graph", {"start_id": "a", "deep": 1}, "deep"),
         ("inject_knowledge_graph", {"nodes": [{"id": "a", "type": "t"}, {"id": ""}]}, "nodes[1].id"),

@@ -26,7 +26,7 @@ from kgserve.mcp.schemas import (
     SearchBatch,
     Traverse,
 )
-from kgserve.mcp.tools import TOOLS
+from kgserve.mcp.toolsets import TOOLS
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, refusal, text_of
 

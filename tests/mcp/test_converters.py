@@ -10,7 +10,7 @@ import pytest
 from mcp import types
 
 from kgserve.mcp.json_schema import input_schema
-from kgserve.mcp.tools import TOOLS
+from kgserve.mcp.toolsets import TOOLS
 
 
 def listed(tool: str) -> types.Tool:

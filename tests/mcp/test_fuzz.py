@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.mcp.json_schema import schema
-from kgserve.mcp.tools import TOOLS
+from kgserve.mcp.toolsets import TOOLS
 from tests.cli.running import Running, serving
 from tests.fuzzing import examples
 from tests.internals import assert_no_internals
-from tests.mcp.made_up import METHODS, arguments, messages, params
+from tests.mcp.made_up import METHODS, arguments, messages, params, schema
 from tests.mcp.talking import BOTH, HANDSHAKE, STATELESS, Session
 
 ERAS = ("stateless", "handshake")

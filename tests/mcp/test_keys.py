@@ -39,6 +39,7 @@ WRITES = {
     "inject_knowledge_graph": {"nodes": [{"id": "n", "type": "t", "content": "words"}]},
     "put_node": {"kind": "t", "lineage_id": "p"},
     "put_subgraph": {"nodes": [{"kind": "t", "lineage_id": "p"}]},
+    "merge_entities": {"id": "n", "into": "p"},
     "retire": {"id": "n"},
     "retire_entity": {"id": "n"},
     "retire_relation": {"from": "n", "to": "p", "relation_type": "R"},
@@ -105,7 +106,8 @@ def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin:
         listed = talking.post("tools/list", {}, kgserve_tools="all")
         names = {tool["name"] for tool in (message(listed) if era is Session else listed.json())["result"]["tools"]}
         assert names == set(ALL)
-        for tool in ALL:
+        # Of one key only so many denials are put on record at once: the one that is looked for comes first.
+        for tool in ALL if role == "admin" else sorted(ALL, key=lambda each: each not in ADMINISTERS):
             result = talking.call(tool, arguments(tool, store))
             if tool in allowed:
                 assert "role" not in ("" if not result["isError"] else refused(result)), tool

@@ -191,16 +191,16 @@ def test_a_part_that_there_is_not(server: Running, mode: Mode, store: str, part:
 
 
 TEACHES = {
-    "record_and_recall": ("get_context", "describe_store", "retire_relation", "put_node", "valid_at"),
+    "record_and_recall": ("get_context", "describe_store", "retire", "put_node", "valid_at"),
     "begin_session": ("get_context", "describe_store", "traverse_knowledge_graph", "Write nothing yet"),
-    "tidy_up": ("describe_store", "list_entities", "based_on_version", "wait until I agree"),
+    "tidy_up": ("describe_store", "list_entities", "merge_entities", "wait until I agree"),
 }
 
 
 def test_the_prompts_teach(server: Running, mode: Mode) -> None:
     async def look(client: Client) -> None:
         assert client.instructions
-        for word in ("describe_store", "retire_entity", "based_on_version", "as_of", "valid_at"):
+        for word in ("describe_store", "retire", "put_node", "as_of", "valid_at"):
             assert word in client.instructions
         prompts = (await client.list_prompts()).prompts
         assert [prompt.name for prompt in prompts] == list(TEACHES)

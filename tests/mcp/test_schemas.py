@@ -12,7 +12,7 @@ from kgserve.errors import InvalidInput
 from kgserve.mcp.arguments import read_arguments
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.schemas import Arguments, as_request, with_fields_of
-from kgserve.mcp.tools import TOOLS
+from kgserve.mcp.toolsets import TOOLS
 
 
 class Request(msgspec.Struct, kw_only=True):

@@ -34,6 +34,7 @@ EXPECTED = {
     "list_relations": READS,
     "put_node": (False, True),
     "put_subgraph": (False, True),
+    "merge_entities": (False, False),
     "retire": (False, False),
     "retire_entity": (False, False),
     "retire_relation": (False, False),
@@ -90,13 +91,13 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
     assert "created_by" not in str(tools["inject_knowledge_graph"].input_schema)
     assert not {"at_least", "id_prefix"} & set(tools["search_knowledge"].input_schema["properties"])
     assert set(tools["inject_knowledge_graph"].input_schema["properties"]) == {"index", "nodes", "edges"}
-    assert set(tools["delete_graph_entity"].input_schema["properties"]) == {"index", "id"}
+    assert {"index", "id", "dry_run"} <= set(tools["delete_graph_entity"].input_schema["properties"])
 
 
 def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: httpx.Client, mode: Mode) -> None:
     assert set(talk(server.url, mode, listed)) == GRAPH
     assert set(talk(server.url, mode, listed, tools="time,list_stores")) == {
-        *("put_node", "put_subgraph", "retire", "entity_history", "list_stores")
+        *("put_node", "put_subgraph", "merge_entities", "retire", "entity_history", "list_stores")
     }
     by_header = Stateless(bare).post("tools/list", {}, kgserve_tools="list_tags").json()
     assert [tool["name"] for tool in by_header["result"]["tools"]] == ["list_tags"]
@@ -360,3 +361,53 @@ def test_progress_is_reported_to_those_who_ask(server: Running, mode: Mode, stor
     assert talk(server.url, mode, inject).structured_content["nodes_created"] == 500
     assert heard[0] == (0.0, "writing the batch")
     assert sorted(heard) == heard
+
+
+def test_entities_by_attributes_and_ids(server: Running, mode: Mode, store: str) -> None:
+    nodes = [
+        {"id": f"task-{n}", "type": "task", "content": f"task {n}", "attributes": {"status": status}}
+        for n, status in enumerate(("open", "done", "open"))
+    ]
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes)
+    opened = {"index": store, "attributes": {"status": "open"}}
+    listed = call(server.url, mode, "list_entities", **opened).structured_content
+    assert [node["id"] for node in listed["nodes"]] == ["task-0", "task-2"]
+    assert call(server.url, mode, "list_entities", **opened, count=True).structured_content["count"] == 2
+    found = call(server.url, mode, "search_knowledge", **opened, query="task", mode="keyword").structured_content
+    assert {hit["node"]["id"] for hit in found["hits"]} <= {"task-0", "task-2"}
+    some = call(server.url, mode, "list_entities", index=store, ids=["task-2", "nobody", "task-0"])
+    assert [node["id"] for node in some.structured_content["nodes"]] == ["task-2", "task-0"]
+    assert some.structured_content["missing"] == ["nobody"]
+    assert 'there is no "nobody"' in text_of(some)
+    would = call(server.url, mode, "delete_graph_entity", **opened, dry_run=True)
+    assert (would.structured_content["ids"], would.structured_content["dry_run"]) == (["task-0", "task-2"], True)
+    assert text_of(would).startswith('Would delete 2 entities with 0 edges: "task-0", "task-2".')
+    done = call(server.url, mode, "delete_graph_entity", **opened).structured_content
+    assert (done["count"], done["dry_run"]) == (2, False)
+    left = call(server.url, mode, "list_entities", index=store).structured_content
+    assert [node["id"] for node in left["nodes"]] == ["task-1"]
+    assert refusal(server.url, mode, "delete_graph_entity", index=store)
+
+
+def test_merging_and_taking_it_back(server: Running, mode: Mode, store: str) -> None:
+    nodes = [{"id": "bob", "type": "person", "attributes": {"desk": 4}}, {"id": "robert", "type": "person"}]
+    nodes += [{"id": "acme", "type": "company"}]
+    edges = [{"from": "bob", "to": "acme", "relation_type": "WORKS_AT"}]
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes, edges=edges)
+    merged = call(server.url, mode, "merge_entities", index=store, id="bob", into="robert")
+    assert merged.structured_content["edges_moved"] == 1
+    assert merged.structured_content["taken_over"] == ["attributes.desk"]
+    assert text_of(merged).startswith('Merged "bob" into "robert": 1 edge moved, taken over: attributes.desk.')
+    read = call(server.url, mode, "get_entity", index=store, id="bob")
+    assert (read.structured_content["node"]["id"], read.structured_content["redirected_from"]) == ("robert", "bob")
+    assert '"bob" was merged into this entity' in text_of(read)
+    again = call(server.url, mode, "merge_entities", index=store, id="bob", into="robert")
+    assert again.structured_content["changed"] is False
+    more = [{"from": "bob", "to": "acme", "relation_type": "OWNS"}]
+    followed = call(server.url, mode, "inject_knowledge_graph", index=store, edges=more).structured_content
+    assert '"bob" is "robert"' in followed["hint"]
+    back = call(server.url, mode, "merge_entities", index=store, id="bob", undo=True)
+    assert back.structured_content["out_of"] == "robert"
+    bob = call(server.url, mode, "get_entity", index=store, id="bob").structured_content
+    assert {"from": "bob", "to": "acme", "relation_type": "WORKS_AT"} in bob["outgoing"]
+    assert "into" in refusal(server.url, mode, "merge_entities", index=store, id="bob")

@@ -69,6 +69,7 @@ def steps(store: str) -> list[Step]:
         Step("put_subgraph", in_store | SUBGRAPH, {("nodes", 0, "created"): True, ("edges", 0, "edge_id"): LINK}),
         Step("entity_history", in_store | {"id": "crane", "limit": 1}, {("states", 0, "diff", 0, "path"): "content"}),
         Step("revert_entity", in_store | {"id": "crane", "version": 1}, {("nodes_updated",): 1}),
+        Step("merge_entities", in_store | {"id": "adr-1", "undo": True}, {("changed",): False}),
         Step("retire", in_store | {"id": "adr-1", "valid_to": END}, {("changed",): True}),
         Step("retire_relation", in_store | relation | {"valid_to": END}, {("changed",): True}),
         Step("retire_entity", in_store | {"id": "shed", "valid_to": END}, {("version",): 2}),
