@@ -201,21 +201,24 @@ class Tools(Face):
     async def _look_at_node(self, way: str, key: str, sought: Sought) -> Looked:
         match way:
             case "entity":
-                found = await self._call("get_entity", {"id": key}, missing={"node": None})
+                found = await self._read("get_entity", {"id": key}, missing={"node": None})
                 return _nodes([key], [found["node"]] if found["node"] else [])
             case "list":
                 wanted = {"types": [TYPE], "compact": False}
-                return _nodes(NODES, (await self._call("list_entities", wanted))["nodes"])
+                return _nodes(NODES, (await self._read("list_entities", wanted))["nodes"])
             case "search":
                 wanted = _wanted(sought)
-                return _nodes([key], [hit["node"] for hit in (await self._call("search_knowledge", wanted))["hits"]])
+                return _nodes([key], [hit["node"] for hit in (await self._read("search_knowledge", wanted))["hits"]])
             case _:
-                return _nodes([key], (await self._call("traverse_knowledge_graph", {"start_id": key}))["nodes"])
+                return _nodes([key], (await self._read("traverse_knowledge_graph", {"start_id": key}))["nodes"])
 
     async def _look_at_edge(self, way: str) -> Looked:
         if way == "relations":
-            return _edges(EDGES, (await self._call("list_relations", {"id": ANCHOR}))["edges"])
-        return _edges(EDGES, (await self._call("traverse_knowledge_graph", {"start_id": ANCHOR}))["edges"])
+            return _edges(EDGES, (await self._read("list_relations", {"id": ANCHOR}))["edges"])
+        return _edges(EDGES, (await self._read("traverse_knowledge_graph", {"start_id": ANCHOR}))["edges"])
+
+    async def _read(self, tool: str, arguments: Json, missing: Json | None = None) -> Json:
+        return await self._call(tool, {**arguments, "detail": True}, missing)
 
     async def _call(self, tool: str, arguments: Json, missing: Json | None = None) -> Json:
         result = await self._client.call_tool(tool, {"index": self.store, **arguments})
@@ -258,14 +261,14 @@ def _question(key: str) -> Json:
 
 
 def _injected(key: str, found: Json) -> Told:
-    return Told(found["edges_created" if key in EDGES else "nodes_created"] == 1, found["sequence"])
+    return Told(found.get("edges_created" if key in EDGES else "nodes_created") == 1, found["sequence"])
 
 
 def _put(found: Json) -> Told:
     node = found["node"]
     # Who went beside others is told so by an error.
     beside = not found.get("ok", False)
-    return Told((node["version"], beside), node["sequence"])
+    return Told((node["version"], beside), node.get("sequence") or found["sequence"])
 
 
 def _deleted(found: Json) -> Told:

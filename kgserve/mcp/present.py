@@ -255,7 +255,8 @@ def conflict(error: ConflictManual) -> Reply:
         f"they say with yours, and put_node the whole with id={quoted(node.id)} and based_on_version={node.version}. "
         "Until then all of these versions are kept"
     )
-    return Reply(f"conflict_manual: {error}.", {"ok": False, **_written(node), "created": False}, hint=hint)
+    values = {"ok": False, **_written(node), "created": False, "sequence": node.sequence}
+    return Reply(f"conflict_manual: {error}.", values, hint=hint)
 
 
 @present.register

@@ -122,13 +122,13 @@ def _shared(request: type[msgspec.Struct], arguments: type[msgspec.Struct]) -> l
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Arguments of a tool that works on one store."""
 
-    index: Annotated[str, Meta(description="Store; left out: the default one")] | UnsetType = UNSET
+    index: Annotated[str, Meta(description="Store name")] | UnsetType = UNSET
 
 
 class Detailed(Arguments, kw_only=True):
     """Arguments of a tool that reads, whose answer may be told whole."""
 
-    detail: Annotated[bool, Meta(description="More of each item: times, versions")] = False
+    detail: Annotated[bool, Meta(description="Times, versions, too")] = False
 
 
 _When = Annotated[str, Meta(max_length=64)] | None
@@ -242,7 +242,7 @@ class Context(Detailed, kw_only=True):
     """A question, and how much text may answer it."""
 
     query: _Query
-    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1500
+    budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1200
 
 
 class GetEntity(Detailed, kw_only=True):

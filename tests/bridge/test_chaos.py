@@ -8,10 +8,11 @@ import pytest
 
 from bench import bridge_chaos
 from tests.bridge.editor import ending
+from tests.fuzzing import is_thorough
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.skipif(not is_thorough(), reason="each of killing, stopping and losing has a quick test of its own here")
 def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in bridge_chaos.SETTINGS.items():
         monkeypatch.setenv(name, value)

@@ -36,6 +36,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "node": ("a",),
     "get_nodes": (["a"],),
     "history": ("a",),
+    "merge": ("a", "b"),
+    "unmerge": ("a",),
     "revert": ("a", 1),
     "restore": ("1", "other"),
     "entity_history": ("a",),

@@ -167,10 +167,10 @@ def test_the_shell_and_the_bridge(secured: Running) -> None:
     assert found is not None
     assert answers(found)
     assert not answers(found._replace(certificate=None))
-    connections = Connections()
+    connections = Connections({})
     with Exchange(connections, found) as exchange:
-        exchange.send("GET", {}, timeout=PATIENCE)
-        assert exchange.response.status in {400, 405, 406}
+        exchange.send("GET", {})
+        assert exchange.answer.status in {400, 405, 406}
         exchange.body()
     connections.get(found).close()
 

@@ -12,7 +12,7 @@ import pytest
 from kgserve import client as clients
 from kgserve import library as libraries
 from kgserve.client import Client
-from kgserve.errors import KgserveError
+from kgserve.errors import KgserveError, NotFound
 from kgserve.library import Library
 from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.versioned import EdgeSpec, NodeSpec, PutNodeRequest
@@ -237,7 +237,9 @@ def outcome(step: Callable[[Any], Any], store: Face) -> tuple[Any, ...]:
     try:
         answer = step(store)
     except KgserveError as error:
-        return type(error), str(error), getattr(error, "errors", None)
+        # The server says no more of what is not there than that it is not; the library names its kind.
+        kind = NotFound if isinstance(error, NotFound) else type(error)
+        return kind, str(error), getattr(error, "errors", None)
     return type(answer), lasting(msgspec.to_builtins(answer))
 
 
