@@ -35,7 +35,7 @@ def serve(**values: Any) -> int:
 @settings_options("data_dir")
 @click.option("--force", is_flag=True, help="Kill it, without letting it finish; what it has acknowledged is kept.")
 def stop(*, data_dir: str | None, force: bool) -> None:
-    """Stop the server of a data folder, and wait until it has ended.
+    """Stop the server of a data folder, and wait until the folder is free.
 
     The exit code is 0 if one was stopped, 3 if there was none, 1 if it does not end.
     """

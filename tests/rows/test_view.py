@@ -7,6 +7,7 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kgserve.model.change import ChangeSet
@@ -15,7 +16,7 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import fold
-from kgserve.rows.snapshot import Rows
+from kgserve.rows.snapshot import FEW, Rows
 from kgserve.rows.view import UNSYNCED, FoldLimits, RowsView, changes_of
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
@@ -241,3 +242,30 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
     assert view.base_sequence == 2
     with view.reading() as rows:
         check(rows, model.nodes, model.edges)
+
+
+def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
+    view, model = RowsView(tmp_path), Model(5)
+    names = [f"n{number:03}" for number in range(3 * FEW)]
+    for ids in (names[: 2 * FEW], names[FEW : 3 * FEW : 2], names[2 * FEW :]):
+        model.at += 1
+        rows = [model.node(node_id) for node_id in ids]
+        new = [row for row in rows if row.id not in model.nodes]
+        old = [row for row in rows if row.id in model.nodes]
+        model.nodes |= {row.id: row for row in rows}
+        change = ChangeSet(
+            sequence=model.at,
+            time=model.at,
+            nodes_created=new,
+            nodes_updated=old,
+            digest=bytes(16),
+            nodes=len(model.nodes),
+            edges=0,
+        )
+        view.apply([change])
+        if model.at == 1:
+            view.fold()
+    with view.reading() as held:
+        numbers = np.array([held.number(name) for name in names])
+        for now in (0, 1 << 60):
+            assert held.node_texts(numbers, now) == [held.node_texts(np.array([each]), now)[0] for each in numbers]
