@@ -13,7 +13,7 @@ import pytest
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EdgeExtras, NodeExtras
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
-from kgserve.rows.base import Base
+from kgserve.rows.base import Base, ranges
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.fold import fold
 from kgserve.rows.snapshot import FEW, Rows
@@ -246,8 +246,9 @@ def test_a_base_that_the_disk_may_not_have_is_looked_through_or_synced(tmp_path:
 
 def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
     view, model = RowsView(tmp_path), Model(5)
-    names = [f"n{number:03}" for number in range(3 * FEW)]
-    for ids in (names[: 2 * FEW], names[FEW : 3 * FEW : 2], names[2 * FEW :]):
+    # Those that come after the base stand before the others, and of the base's the last one changes, too.
+    names = [f"{'n' if number < 2 * FEW else 'm'}{number:03}" for number in range(3 * FEW)]
+    for ids in (names[: 2 * FEW], names[FEW + 1 : 2 * FEW : 2], names[2 * FEW :]):
         model.at += 1
         rows = [model.node(node_id) for node_id in ids]
         new = [row for row in rows if row.id not in model.nodes]
@@ -269,3 +270,21 @@ def test_texts_of_many_nodes_are_those_of_each(tmp_path: Path) -> None:
         numbers = np.array([held.number(name) for name in names])
         for now in (0, 1 << 60):
             assert held.node_texts(numbers, now) == [held.node_texts(np.array([each]), now)[0] for each in numbers]
+        for moment in TIMES[1:]:
+            true = [held.node_holds(int(each), moment) for each in numbers]
+            assert held.nodes_hold(numbers, moment).tolist() == true
+            assert held.holding_nodes(set(numbers.tolist()), moment) == set(numbers[true].tolist())
+        for several in (names, names[:3], names[: 2 * FEW + 1]):
+            some = [held.number(name) for name in model.source.sample(several, len(several))]
+            ordered = [held.number(name) for name in sorted(several)]
+            assert held.some_in_order(some) == held.in_order(np.array(some)).tolist() == ordered
+
+
+def test_ranges_one_after_the_other() -> None:
+    source = random.Random(3)
+    starts = np.array(sorted(source.sample(range(1_000), 50)), dtype=np.int64)
+    ends = starts + np.array([source.choice((0, 1, 7)) for _ in starts])
+    expected = [number for start, end in zip(starts, ends, strict=True) for number in range(int(start), int(end))]
+    assert ranges(starts, ends).tolist() == expected
+    assert ranges(starts[:1], starts[:1] + 3).tolist() == [int(starts[0]) + more for more in range(3)]
+    assert ranges(starts[:0], ends[:0]).tolist() == []
