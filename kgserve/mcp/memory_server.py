@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.mcp.present import Reply, present
-from kgserve.mcp.schemas import Arguments
+from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.mcp.tools import Tool
 from kgserve.model.entities import (
     Added,
@@ -31,55 +31,61 @@ from kgserve.ops import entities
 _encode = msgspec.json.Encoder().encode
 
 
-class CreateEntities(Arguments, kw_only=True):
+class Given(Arguments, kw_only=True):
+    """Arguments as the official server's; `index` is taken as by all tools, and not shown, for it has none there."""
+
+    index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
+
+
+class CreateEntities(Given, kw_only=True):
     """What to make."""
 
     entities: list[Entity]
 
 
-class CreateRelations(Arguments, kw_only=True):
+class CreateRelations(Given, kw_only=True):
     """What to make."""
 
     relations: list[Relation]
 
 
-class AddObservations(Arguments, kw_only=True):
+class AddObservations(Given, kw_only=True):
     """What to add, and to which entity."""
 
     observations: list[NewObservations]
 
 
-class DeleteEntities(Arguments, kw_only=True):
+class DeleteEntities(Given, kw_only=True):
     """What to delete."""
 
     names: list[str] = field(name="entityNames")
 
 
-class DeleteObservations(Arguments, kw_only=True):
+class DeleteObservations(Given, kw_only=True):
     """What to take away, and from which entity."""
 
     deletions: list[OldObservations]
 
 
-class DeleteRelations(Arguments, kw_only=True):
+class DeleteRelations(Given, kw_only=True):
     """What to delete."""
 
     relations: list[Relation]
 
 
-class ReadGraph(Arguments, kw_only=True):
+class ReadGraph(Given, kw_only=True):
     """Where to begin."""
 
     after: Annotated[str, Meta(description="Name to go on behind")] = ""
 
 
-class SearchNodes(Arguments, kw_only=True):
+class SearchNodes(Given, kw_only=True):
     """What to look for."""
 
     query: Annotated[str, Meta(max_length=10_000)]
 
 
-class OpenNodes(Arguments, kw_only=True):
+class OpenNodes(Given, kw_only=True):
     """What to read."""
 
     names: list[str]

@@ -53,7 +53,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 MAX_CONTEXT_TOKENS = 25_000
 
 
-_Unlisted = Meta(extra_json_schema={UNLISTED: True})
+UNLISTED_FIELD = Meta(extra_json_schema={UNLISTED: True})
 
 _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
@@ -65,7 +65,7 @@ _RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only the
 _Types = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
 _Tags = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 _Wanted = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
-_AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, _Unlisted]
+_AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
 _AsOf = Annotated[AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
 _ValidAt = (
     Annotated[str, Meta(max_length=64, description="True then in the world: RFC 3339 time, now, any")] | UnsetType
@@ -143,8 +143,8 @@ class InjectNode(NodeInput):
     attributes: dict[str, Any] | None = None
     summary: str | None = None
     tags: list[str] | None = None
-    freshness_at: Annotated[str | None, _Unlisted] = None
-    created_by: Annotated[str | None, _Unlisted] = None
+    freshness_at: Annotated[str | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
     valid_from: _When = None
     valid_to: _When = None
 
@@ -157,8 +157,8 @@ class InjectEdge(EdgeInput):
     relation_type: Annotated[_Label, Meta(description="Such as DEPENDS_ON")]
     weight: Annotated[float | None, Meta(description="1 unless given")] = None
     attributes: dict[str, Any] | None = None
-    ordinal: Annotated[int | None, _Unlisted] = None
-    created_by: Annotated[str | None, _Unlisted] = None
+    ordinal: Annotated[int | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
     valid_from: _When = None
     valid_to: _When = None
 
@@ -223,7 +223,7 @@ class Search(Detailed, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100, description="Most hits")] = 8
     offset: Annotated[_Offset, Meta(description="Hits to pass over")] = 0
     types: _Types = UNSET
-    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), _Unlisted] = ""
+    id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
     tags: _Tags = UNSET
@@ -306,9 +306,9 @@ class PutNode(Arguments, kw_only=True):
     valid_to: _Moment = UNSET
     # Not unset: 0 is not as good as left out here.
     based_on_version: _Based = None
-    lineage_id: Annotated[_Name | UnsetType, _Unlisted] = UNSET
-    kind: Annotated[_Name | UnsetType, _Unlisted] = UNSET
-    metadata: Annotated[dict[str, Any] | UnsetType, _Unlisted] = UNSET
+    lineage_id: Annotated[_Name | UnsetType, UNLISTED_FIELD] = UNSET
+    kind: Annotated[_Name | UnsetType, UNLISTED_FIELD] = UNSET
+    metadata: Annotated[dict[str, Any] | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 class SubgraphNode(NodeSpec, kw_only=True):
@@ -318,9 +318,9 @@ class SubgraphNode(NodeSpec, kw_only=True):
     id: _Name | None = None
     type: _Name | None = None
     attributes: dict[str, Any] | None = None
-    lineage_id: Annotated[_Name | None, _Unlisted] = None
-    kind: Annotated[_Name | None, _Unlisted] = None
-    metadata: Annotated[dict[str, Any] | None, _Unlisted] = None
+    lineage_id: Annotated[_Name | None, UNLISTED_FIELD] = None
+    kind: Annotated[_Name | None, UNLISTED_FIELD] = None
+    metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
 class SubgraphEdge(EdgeSpec, kw_only=True):
@@ -332,13 +332,13 @@ class SubgraphEdge(EdgeSpec, kw_only=True):
     target: Annotated[_Name, Meta(description="Likewise")] | None = field(name="to", default=None)
     relation_type: _Name | None = None
     attributes: dict[str, Any] | None = None
-    from_ref: Annotated[_Name | None, _Unlisted] = None
-    from_lineage: Annotated[_Name | None, _Unlisted] = None
-    to_ref: Annotated[_Name | None, _Unlisted] = None
-    to_lineage: Annotated[_Name | None, _Unlisted] = None
-    to_graph: Annotated[_Name | None, _Unlisted] = None
-    kind: Annotated[_Name | None, _Unlisted] = None
-    metadata: Annotated[dict[str, Any] | None, _Unlisted] = None
+    from_ref: Annotated[_Name | None, UNLISTED_FIELD] = None
+    from_lineage: Annotated[_Name | None, UNLISTED_FIELD] = None
+    to_ref: Annotated[_Name | None, UNLISTED_FIELD] = None
+    to_lineage: Annotated[_Name | None, UNLISTED_FIELD] = None
+    to_graph: Annotated[_Name | None, UNLISTED_FIELD] = None
+    kind: Annotated[_Name | None, UNLISTED_FIELD] = None
+    metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
 class PutSubgraph(Arguments, kw_only=True):
@@ -399,7 +399,7 @@ class MergeEntities(Arguments, kw_only=True):
     id: Annotated[_Label, Meta(description="Of the one that goes")]
     into: Annotated[_Label, Meta(description="Id of the one that stays")] | UnsetType = UNSET
     undo: Annotated[bool, Meta(description="Take the merge of `id` back")] = False
-    created_by: Annotated[_Author, _Unlisted] = UNSET
+    created_by: Annotated[_Author, UNLISTED_FIELD] = UNSET
 
 
 class Retire(Arguments, kw_only=True):
@@ -475,7 +475,7 @@ class QueryCypher(Detailed, kw_only=True):
 
     query: _Query
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
-    timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, _Unlisted] = UNSET
+    timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, UNLISTED_FIELD] = UNSET
     max_rows: Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS)] = 100
 
 
