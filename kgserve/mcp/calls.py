@@ -107,7 +107,7 @@ class Call(NamedTuple):
 
 
 class OwnWrites:
-    """What callers wrote last, by caller and store, so that their next search finds it. Of the event loop's thread."""
+    """What callers wrote last, by caller and store, for the next search. Written on the event loop alone."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -231,6 +231,10 @@ class Calls:
         """The answer of a tool, or what will become it, with the arguments and the store that it was asked with."""
         tool = call.tool
         given = read_arguments(call.arguments, tool.arguments, call.notes)
+        if tool.writes_with and getattr(given, tool.writes_with) and not call.writes:
+            # Whether a call writes, and so what its key must allow, was decided by the name as it was sent.
+            message = "makes this a write, so it must be sent under this very name"
+            raise InvalidInput(f"{tool.writes_with}: {message}", (FieldError(tool.writes_with, message),))
         index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)

@@ -115,6 +115,9 @@ def test_every_tool_asks_for_its_role(role: Any, era: Era, keyed: Served, admin:
                 assert f"the role {'admin' if tool in ADMINISTERS else 'write'}" in refused(result), tool
         reverted = talking.call("entity_history", {"index": store, "id": "p", "revert_to": 1})
         assert ("the role write" in reverted["content"][0]["text"]) == (role == "read")
+        for name in ("revertTo", "Revert_To"):
+            hidden = talking.call("entity_history", {"index": store, "id": "n", name: 1})
+            assert "under this very name" in refused(hidden)
     if role == "read":
         assert admin.get(f"/api/memory/{store}/export").content == before
     drops = [line for line in audited(keyed.data) if line["act"] == "tool drop_store" and line.get("store") == store]
