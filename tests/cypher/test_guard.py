@@ -180,7 +180,7 @@ def test_what_is_too_large_is_refused_at_once(text: str) -> None:
     start = time.thread_time()
     with pytest.raises(InvalidInput) as caught:
         read(text)
-    assert time.thread_time() - start < 0.25
+    assert time.thread_time() - start < 10  # 0.01 on an idle machine; built out it is minutes, or all memory
     assert caught.value.errors[0].path == "query"
 
 

@@ -126,4 +126,4 @@ def test_time_is_linear(text: str) -> None:
     start = time.thread_time()
     with suppress(InvalidInput):
         tokens(text)
-    assert time.thread_time() - start < 1.0
+    assert time.thread_time() - start < 10  # 0.03 on an idle machine; squared it is minutes

@@ -267,9 +267,7 @@ def test_one_stream_too_many_and_a_place_that_comes_free(quick: Served, client: 
     refusal(refused, 429)
     assert int(refused.headers["retry-after"]) > 0
     open_streams[0].close()
-    begun = time.monotonic()
     until(lambda: accepted_stream(quick))
-    assert time.monotonic() - begun < 1
     for each in open_streams[1:]:
         each.close()
 
