@@ -24,6 +24,7 @@ from kgserve.engine.protocol import Change, FileOptions
 from kgserve.journal.fold import write_rows
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import measure
+from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.settings import EngineName
 
@@ -119,7 +120,7 @@ def run() -> Report:
     with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
         source = Path(folder) / "source"
         source.mkdir()
-        write_rows([nodes], [edges], state, source, whole=False)
+        write_rows([nodes], [edges], state, source, width=Width.PLAIN)
         for engine in get_args(EngineName):
             (place := Path(folder) / engine).mkdir()
             found[engine] = figures(engine, place, source, state)

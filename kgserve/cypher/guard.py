@@ -55,6 +55,11 @@ class Statement(msgspec.Struct, frozen=True):
         return _words(self.text) if len(self.text) <= MAX_REMEMBERED_TEXT else _words.__wrapped__(self.text)
 
     @property
+    def properties(self) -> frozenset[str]:
+        """The names that stand behind a dot, or in front of a colon as in a map, in lower case."""
+        return _properties(self.text) if len(self.text) <= MAX_REMEMBERED_TEXT else _properties.__wrapped__(self.text)
+
+    @property
     def shape(self) -> str:
         """Its clauses and operators, without a name, value or text of the caller's: what a log may hold."""
         return " ".join(word for each in scan(self.text) if (word := each.text.upper()) in KEYWORDS)
@@ -126,6 +131,15 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
 def _words(text: str) -> frozenset[str]:
     kinds = ("word", "quoted", "string")
     return frozenset(each.text.strip("`'\"").lower() for each in scan(text) if each.kind in kinds)
+
+
+@lru_cache(MAX_REMEMBERED)
+def _properties(text: str) -> frozenset[str]:
+    found = list(scan(text))
+    texts = ["", *(each.text for each in found), ""]
+    places = (at for at, each in enumerate(found) if each.kind in {"word", "quoted"})
+    named = (at for at in places if texts[at] == "." or texts[at + 2] == ":")
+    return frozenset(found[at].text.strip("`").lower() for at in named)
 
 
 def _check_size(text: str) -> None:

@@ -21,7 +21,8 @@ _LONGEST = 100
 _NODES, _EDGES = (tuple(field.name for field in row.whole) for row in (NODE, EDGE))
 # Their ends are what the pattern says, and no property of theirs.
 _OF_RELATIONS = tuple(name for name in _EDGES if name not in {"source", "target"})
-_PROPERTIES = {*_NODES, *_OF_RELATIONS}
+# Who asks for the name of a node means its id, as long as the store has no names.
+_PROPERTIES = {*_NODES, *_OF_RELATIONS} - {"name"}
 _MEANT = {
     **dict.fromkeys(("name", "title", "lineage_id"), "id"),
     **dict.fromkeys(("kind", "label", "entity_type", "entityType"), "type"),

@@ -34,6 +34,7 @@ from kgserve.engine.protocol import (
 from kgserve.engine.turns import Turns, asker
 from kgserve.metrics.observation import SlowLog, add_part
 from kgserve.model.change import NetChange, StoreState
+from kgserve.model.fields import Width
 from kgserve.settings import MEBIBYTE, EngineName, Settings
 
 LEAST_BESIDE_MB = 256
@@ -83,10 +84,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
 class Session:
     """A channel to the engine's process, for one thread at a time."""
 
-    def __init__(self, channel: Channel, options: EngineOptions, *, whole: bool) -> None:
-        """``whole``: the file has columns for extras."""
+    def __init__(self, channel: Channel, options: EngineOptions, width: Width) -> None:
+        """``width``: the columns that the file has."""
         self.channel = channel
-        self.whole = whole
+        self.width = width
         self.seconds = 0.0
         self._options = options
 
@@ -186,15 +187,15 @@ class Engine:
         self.path = path
         self.state = opened.state.state
         """The state of its last commit."""
-        self.whole = opened.whole
-        """Whether it has columns for extras."""
+        self.width = Width(opened.width)
+        """The columns that it has."""
         self.is_current = opened.current
         """Whether its tables are those of this version; if not, it is to be built anew."""
         # Memory that the engine gives back only when this file is replaced, about.
         self.kept_bytes = 0
         self._options = options
         self._process = process
-        writer, *readers = (Session(channel, options, whole=opened.whole) for channel in process.channels)
+        writer, *readers = (Session(channel, options, self.width) for channel in process.channels)
         self.writer = writer
         self._readers = Turns(readers)
         self._leases = 0
@@ -312,20 +313,22 @@ class Retired(Exception):
     """The engine was replaced between looking it up and using it: look it up again."""
 
 
-def build(path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, *, whole: bool = False) -> Engine:
+def build(
+    path: Path, rows: Path | Change, state: StoreState, options: EngineOptions, width: Width = Width.PLAIN
+) -> Engine:
     """Make a new engine file of rows that come to a state, check its counts, open it. Nobody may know the file yet.
 
-    The rows are in a folder, or few. The file has columns for extras if any row has, or with ``whole`` in any case.
+    The rows are in a folder, or few. The file has the columns that its rows need, and those of a ``width`` in any case.
     Raises EngineFailed and StorageFull, and Unavailable once the store is closing.
     """
     if isinstance(rows, Change):
-        return Engine(path, options, Make(str(path), rows, State.of(state), options.file, whole))
+        return Engine(path, options, Make(str(path), rows, State.of(state), options.file, width))
     # What was needed for building goes with the process.
     process = nursery(options.engine).process(0, options.store)
     try:
         # However large the rows are: what they take is known, and they are our own.
         file = msgspec.structs.replace(options.file, memory_bytes=0)
-        process.channels[0].ask(Build(str(path), str(rows), State.of(state), file, whole), broken_off=options.closing)
+        process.channels[0].ask(Build(str(path), str(rows), State.of(state), file, width), broken_off=options.closing)
     finally:
         process.close()
     return Engine(path, options)

@@ -16,6 +16,7 @@ from kgserve.decoding import msgpack_decoder
 from kgserve.errors import FieldError
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import from_text, to_text
+from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 FORK = b"fork"
@@ -61,10 +62,10 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file that is open: the state it holds, if it has columns for extras, if its schema is the present one."""
+    """A file that is open: the state it holds, its columns, if its schema is the present one."""
 
     state: State
-    whole: bool
+    width: Width
     current: bool
 
 
@@ -108,13 +109,13 @@ class Change(msgspec.Struct, frozen=True, tag=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):
-    """Make a new file from a folder of rows and close it; with ``whole`` it has columns for extras in any case."""
+    """Make a new file from a folder of rows and close it; it has the columns of a ``width`` in any case."""
 
     path: str
     rows: str
     state: State
     options: FileOptions
-    whole: bool
+    width: Width
 
 
 class Make(msgspec.Struct, frozen=True, tag=True):
@@ -124,7 +125,7 @@ class Make(msgspec.Struct, frozen=True, tag=True):
     rows: Change
     state: State
     options: FileOptions
-    whole: bool
+    width: Width
 
 
 class Query(msgspec.Struct, frozen=True, tag=True):

@@ -224,7 +224,7 @@ def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
 def _extras(table: NodeTable | EdgeTable, fields: Fields, cells: dict[str, str]) -> dict[str, str | None]:
     """The texts and times among the extras."""
     filled = (
-        (field, _filled(getattr(table, field.name, ""), cells)) for field in fields.extras if field.type in _TEXTS
+        (field, _filled(getattr(table, field.name, ""), cells)) for field in fields.optional if field.type in _TEXTS
     )
     return {field.name: _moment(field.name, text) if field.type is TIME else text or None for field, text in filled}
 

@@ -23,14 +23,15 @@ from kgserve.journal.snapshot import (
     BATCH_ROWS,
     EDGES,
     NODES,
-    are_whole,
     read_rows,
     schema_of,
     verify,
+    width_of_rows,
 )
 from kgserve.model.change import ChangeSet, NetChange, StoreState
 from kgserve.model.digest import rows_digest
-from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values
+from kgserve.model.fields import EDGE, NODE, Width
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple, edge_values, node_values, width_of
 
 MEMORY_BYTES = 128 << 20
 """What the change sets that are folded in memory may have in rows; there they take two to three times as much."""
@@ -86,58 +87,58 @@ def fold(
 
 
 def write_rows(
-    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, *, whole: bool
+    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: Width
 ) -> Folded:
-    """Write the same two files of all rows of a store, some at a time; ``whole`` says that some have extras."""
+    """Write the same two files of all rows of a store, some at a time; ``width`` is that of the widest."""
     found = ([*map(astuple, rows)] for rows in nodes)
-    written = _write(target / NODES, found, iter(()), whole=whole)
+    written = _write(target / NODES, found, iter(()), width=width)
     found = ([*map(astuple, rows)] for rows in edges)
-    return _folded(expected, written, _write(target / EDGES, found, iter(()), whole=whole))
+    return _folded(expected, written, _write(target / EDGES, found, iter(()), width=width))
 
 
 def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> Folded:
     expected = net.state or (verify(base).state if base is not None else StoreState())
-    whole = (base is not None and are_whole(base)) or net.has_extras
+    width = max(net.width, width_of_rows(base))
     nodes = _merge(base, NODES, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
     fresh_nodes = (astuple(row) for row in (*net.nodes_created.values(), *net.nodes_updated.values()))
-    written = _write(target / NODES, nodes, fresh_nodes, whole=whole)
+    written = _write(target / NODES, nodes, fresh_nodes, width=width)
     kept = _merge(base, EDGES, net.edges_created.keys() | net.edges_updated.keys() | net.edges_deleted, 3)
     fresh = (astuple(row) for row in (*net.edges_created.values(), *net.edges_updated.values()))
-    return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, whole=whole))
+    return _folded(expected, written, _write_edges(kept, fresh, target, drop_loose=drop_loose, width=width))
 
 
 def _fold_on_disk(base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool) -> Folded:
     expected = StoreState()
-    whole = base is not None and are_whole(base)
+    width = width_of_rows(base)
     with ExitStack() as stack:
         nodes = stack.enter_context(_Spill(target / "nodes.spill", NodeRow))
         edges = stack.enter_context(_Spill(target / "edges.spill", EdgeRow))
         if base is not None:
-            for name, spill, width in ((NODES, nodes, 1), (EDGES, edges, 3)):
+            for name, spill, key_fields in ((NODES, nodes, 1), (EDGES, edges, 3)):
                 for rows in read_rows(base / name):
-                    spill.put_tuples(rows, width)
+                    spill.put_tuples(rows, key_fields)
         for change in changes:
-            whole = _spill(change, nodes, edges) or whole
+            width = max(width, _spill(change, nodes, edges))
             expected = change.state
-        written = _write(target / NODES, (), map(astuple, nodes.rows()), whole=whole)
+        written = _write(target / NODES, (), map(astuple, nodes.rows()), width=width)
         left = map(astuple, edges.rows())
-        return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, whole=whole))
+        return _folded(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
 
 
-def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> bool:
-    """Take a change set in, in the order in which its parts hold; whether a row of it has extras."""
+def _spill(change: ChangeSet, nodes: _Spill[NodeRow], edges: _Spill[EdgeRow]) -> Width:
+    """Take a change set in, in the order in which its parts hold; the width of its widest row."""
     for key in change.edges_deleted:
         edges.remove(key)
     for node_id in change.nodes_deleted:
         nodes.remove(node_id)
-    whole = False
+    width = Width.PLAIN
     for node in (*change.nodes_created, *change.nodes_updated):
         nodes.put(node)
-        whole = whole or node.extras is not None
+        width = max(width, width_of(node.extras))
     for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
         edges.put(edge)
-        whole = whole or edge.extras is not None
-    return whole
+        width = max(width, width_of(edge.extras))
+    return width
 
 
 def _drained(first: deque[ChangeSet], rest: Iterator[ChangeSet]) -> Generator[ChangeSet]:
@@ -160,14 +161,14 @@ def _folded(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]
 
 
 def _write_edges(
-    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, whole: bool
+    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: Width
 ) -> tuple[int, int]:
     """The edges; if loose ones are dropped, only those whose both ends are among the nodes already written."""
     if drop_loose:
         ids = {row[0] for rows in read_rows(target / NODES) for row in rows}
         kept = ([row for row in rows if row[0] in ids and row[1] in ids] for rows in kept)
         fresh = (row for row in fresh if row[0] in ids and row[1] in ids)
-    return _write(target / EDGES, kept, fresh, whole=whole)
+    return _write(target / EDGES, kept, fresh, width=width)
 
 
 def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int) -> Iterator[list[RowTuple]]:
@@ -182,11 +183,11 @@ def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int)
             yield [row for row in rows if row[:width] not in replaced]
 
 
-def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, whole: bool) -> tuple[int, int]:
-    """Rows to a file, with columns for extras if it is to be ``whole``; their digest and count."""
+def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: Width) -> tuple[int, int]:
+    """Rows to a file with the columns of a width; their digest and count."""
     digest = count = 0
-    schema = schema_of(path.name, whole=whole)
-    values = _values_of(path.name, whole=whole)
+    schema = schema_of(path.name, width)
+    values = _values_of(path.name, width)
     # The stubs know no list.
     with pq.ParquetWriter(path, schema, use_dictionary=_REPEATED) as writer:  # pyright: ignore[reportArgumentType]
         for rows in _batches(kept, fresh):
@@ -198,11 +199,11 @@ def _write(path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple]
     return digest % (1 << 128), count
 
 
-def _values_of(name: str, *, whole: bool) -> Callable[[RowTuple], RowTuple]:
+def _values_of(name: str, width: Width) -> Callable[[RowTuple], RowTuple]:
     """What makes the values of the columns of one of the two files from a row."""
-    if whole:
-        return node_values if name == NODES else edge_values
-    return itemgetter(slice(NODE_FIELDS if name == NODES else EDGE_FIELDS))
+    fields, values = (NODE, node_values) if name == NODES else (EDGE, edge_values)
+    wanted = itemgetter(slice(len(fields.columns(width))))
+    return wanted if width is Width.PLAIN else lambda row: wanted(values(row))
 
 
 def _batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:

@@ -21,6 +21,7 @@ from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model import fields
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, rows_digest, to_text
+from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeRow, NodeRow, RowTuple, edge_tuples, node_tuples
 
 PREFIX = "snapshot."
@@ -38,15 +39,14 @@ BATCH_BYTES = 16 << 20
 _FIELDS = {NODES: fields.NODE, EDGES: fields.EDGE}
 
 
-def schema_of(name: str, *, whole: bool) -> pa.Schema:
+def schema_of(name: str, width: Width) -> pa.Schema:
     """The columns of one of the two files; those for extras are there only in stores that have some."""
-    columns = _FIELDS[name].whole if whole else _FIELDS[name].plain
-    return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in columns])
+    return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
-def are_whole(folder: Path) -> bool:
-    """Whether the rows in a folder have columns for extras."""
-    return len(pq.read_schema(folder / NODES)) > len(fields.NODE.plain)
+def width_of_rows(folder: Path | None) -> Width:
+    """For which fields the rows in a folder have columns; of no folder, for plain ones."""
+    return Width.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES)))
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
 def table(file: Path) -> pa.Table:
     """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
     found = pq.read_table(file)
-    for field in list(schema_of(file.name, whole=True))[found.num_columns :]:
+    for field in list(schema_of(file.name, Width.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
     return found.rename_columns(fields.names(_FIELDS[file.name].whole))
 

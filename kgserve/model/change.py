@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.fields import Width
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
 
 _Key = TypeVar("_Key", str, EdgeKey)
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
@@ -93,11 +94,11 @@ class NetChange:
         return nodes + len(self.edges_created) + len(self.edges_updated) + len(self.edges_deleted)
 
     @property
-    def has_extras(self) -> bool:
-        """Whether a row has extras."""
+    def width(self) -> Width:
+        """That of the widest row."""
         nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
         edges = (*self.edges_created.values(), *self.edges_updated.values())
-        return any(row.extras is not None for row in nodes) or any(row.extras is not None for row in edges)
+        return max((width_of(row.extras) for row in (*nodes, *edges)), default=Width.PLAIN)
 
     @property
     def has_validity(self) -> bool:

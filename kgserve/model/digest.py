@@ -7,10 +7,12 @@ reading all rows in any order gives the same number. It finds damage and defects
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import xxhash
 
+from kgserve.model.fields import EdgeExtras, NodeExtras, Width
 from kgserve.model.rows import EdgeRow, NodeRow
 
 _MODULUS = 1 << 128
@@ -20,13 +22,24 @@ _hash = xxhash.xxh3_128_intdigest
 
 def row_hash(row: NodeRow | EdgeRow) -> int:
     """128-bit hash of one row; the fields of nodes and edges differ in kind, so that they never meet."""
-    encoded = _encode(row)
-    return _hash(encoded if row.extras is not None else _without_last(encoded))
+    if row.extras is None:
+        return _hash(_without_last(_encode(row)))
+    return _hash(_encode(row if row.extras.width is Width.MEMORY else _narrow(msgspec.structs.astuple(row))))
 
 
-def rows_digest(rows: Iterable[tuple[object, ...]]) -> int:
+def rows_digest(rows: Iterable[tuple[Any, ...]]) -> int:
     """Digest of rows given as tuples in the order of the Structs' fields; extras that are None may be left out."""
-    return sum(_hash(_encode(row[:-1] if row[-1] is None else row)) for row in rows) % _MODULUS
+    return sum(map(_hash, map(_encode, map(_narrow, rows)))) % _MODULUS
+
+
+def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row without the fields that it has no use for: it counts as it did before there were any."""
+    extras = row[-1]
+    if extras is None:
+        return row[:-1]
+    if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is Width.MEMORY:
+        return row
+    return (*row[:-1], extras.narrow)
 
 
 def _without_last(encoded: bytes) -> bytes:

@@ -3,12 +3,17 @@
 `NODE` and `EDGE` say what there is, in the order in which it is stored, sent and written to files; statements, tables
 and columns are made from them when their modules are imported. The Structs are the extras, fields that most rows have
 no use for, in each form that they take: stored, to be written, sent by a caller, answered. A test says that they agree.
+
+The last of the extras are those of memories and of what has a name. They are younger than the others: a row that has
+none of them is stored, hashed and kept in columns as it was before there were any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, LiteralString, NamedTuple
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from operator import attrgetter
+from typing import Annotated, Any, LiteralString, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,11 +23,14 @@ MAX_ID_BYTES = 512
 MAX_CONTENT_BYTES = 1 << 20
 MAX_ATTRIBUTES_BYTES = 256 << 10
 MAX_SUMMARY_BYTES = 4096
+MAX_CONTEXT_BYTES = 64 << 10
 MAX_TAGS = 100
 MAX_ORDINAL = 1 << 53
 
 Moment = int | None | msgspec.UnsetType
 """A time to store, None to have none, UNSET to keep what is stored."""
+Number = float | None | msgspec.UnsetType
+_Text = str | msgspec.UnsetType
 
 
 class Type(NamedTuple):
@@ -40,29 +48,54 @@ REAL = Type("DOUBLE", "float64")
 TIME = Type("TIMESTAMP", "timestamp[us]")
 
 
+class Width(IntEnum):
+    """How many of its fields a row has, or a file has columns for; each has those of the ones before."""
+
+    PLAIN = 0
+    EXTRAS = 1
+    MEMORY = 2
+
+
 class Field(NamedTuple):
     """A field: its name in rows and in the engine, what it holds, and ``wire``, its name wherever a caller sees it.
 
-    What ``is_own`` is kept by the store itself: no caller sends it, and no line of an export has it.
+    What ``is_own`` is kept by the store itself: no caller sends it, and no line of an export has it. What ``is_kept``
+    no caller sends either, but the lines of an export have it.
     """
 
     name: LiteralString
     type: Type
     wire: LiteralString
     is_own: bool = False
+    is_kept: bool = False
     max_bytes: int = MAX_ID_BYTES
 
 
 class Fields(NamedTuple):
-    """The fields of a row: those that every row has, and the extras."""
+    """The fields of a row: those that every row has, the extras that any may have, and those of memories and names."""
 
     plain: tuple[Field, ...]
     extras: tuple[Field, ...]
+    memory: tuple[Field, ...]
+
+    @property
+    def optional(self) -> tuple[Field, ...]:
+        """All extras."""
+        return self.extras + self.memory
 
     @property
     def whole(self) -> tuple[Field, ...]:
         """All of them."""
-        return self.plain + self.extras
+        return self.plain + self.optional
+
+    def columns(self, width: Width) -> tuple[Field, ...]:
+        """Those of a width."""
+        parts = (self.plain, self.extras, self.memory)
+        return tuple(field for part in parts[: width + 1] for field in part)
+
+    def width(self, columns: int) -> Width:
+        """The width that has so many columns."""
+        return next(width for width in Width if len(self.columns(width)) == columns)
 
     @property
     def exchanged(self) -> tuple[Field, ...]:
@@ -81,9 +114,10 @@ def _field(
     wire: LiteralString = "",
     *,
     is_own: bool = False,
+    is_kept: bool = False,
     max_bytes: int = MAX_ID_BYTES,
 ) -> Field:
-    return Field(name, type_, wire or name, is_own, max_bytes)
+    return Field(name, type_, wire or name, is_own, is_kept, max_bytes)
 
 
 NODE = Fields(
@@ -106,6 +140,19 @@ NODE = Fields(
         _field("valid_to", TIME),
         _field("conflicts", WHOLES, is_own=True),
     ),
+    memory=(
+        _field("name", TEXT),
+        _field("confidence", REAL),
+        _field("confidence_at", TIME),
+        _field("importance", REAL),
+        _field("source", TEXT),
+        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+        _field("layer", WHOLE),
+        _field("ended", TEXT, is_kept=True),
+        _field("former_from", TIME, is_kept=True),
+        _field("former_to", TIME, is_kept=True),
+        _field("belongs_to", TEXT, is_kept=True),
+    ),
 )
 EDGE = Fields(
     plain=(
@@ -123,6 +170,10 @@ EDGE = Fields(
         _field("valid_from", TIME),
         _field("valid_to", TIME),
     ),
+    memory=(
+        _field("confidence", REAL),
+        _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
+    ),
 )
 ENDS = 2
 """So many fields of an edge, the first, name the nodes that it joins."""
@@ -135,6 +186,11 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``created_by`` is whoever wrote this state, "" when nobody said. It is true in the world from ``valid_from`` to
     before ``valid_to``. ``conflicts`` are the versions of other heads that no state has superseded.
+
+    What follows is of memories, which are the nodes with a ``confidence``, but for the ``name``: anything may have one.
+    The confidence, 0..1, fades from ``confidence_at`` on, or from the node's creation. ``importance`` is 0..1, 1 pins;
+    ``layer`` is 0..3. ``ended`` says why a memory is withdrawn ("forgotten", "merged", "pruned", "superseded"), with
+    the bounds of its validity before that; ``belongs_to`` is the memory that it was absorbed by, or a version of.
     """
 
     summary: str = ""
@@ -144,19 +200,31 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     valid_from: int | None = None
     valid_to: int | None = None
     conflicts: tuple[int, ...] = ()
+    name: str = ""
+    confidence: float | None = None
+    confidence_at: int | None = None
+    importance: float | None = None
+    source: str = ""
+    context: str = ""
+    layer: int | None = None
+    ended: str = ""
+    former_from: int | None = None
+    former_to: int | None = None
+    belongs_to: str = ""
 
     @classmethod
     def of_columns(cls, values: Sequence[Any]) -> NodeExtras | None:
-        """The extras in columns of values; None where nobody is their author."""
-        summary, tags, freshness_at, author, valid_from, valid_to, conflicts = values
+        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        summary, tags, freshness_at, author, valid_from, valid_to, conflicts, *memory = values
         if author is None:
             return None
-        return cls(summary or "", tuple(tags or ()), freshness_at, author, valid_from, valid_to, tuple(conflicts or ()))
+        some = (summary or "", tuple(tags or ()), freshness_at, author, valid_from, valid_to, tuple(conflicts or ()))
+        return cls(*some, *_unset_as(_NO_MEMORY, memory)) if memory else cls(*some)
 
     @property
     def columns(self) -> tuple[Any, ...]:
         """The inverse of `of_columns`: nothing for empty texts and lists, but for the author."""
-        return (
+        some = (
             self.summary or None,
             self.tags or None,
             self.freshness_at,
@@ -165,6 +233,17 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.valid_to,
             self.conflicts or None,
         )
+        return (*some, *((None if value == "" else value) for value in _memory_of_node(self)))
+
+    @property
+    def width(self) -> Width:
+        """Whether anything in it is of a memory, or a name."""
+        return Width.EXTRAS if _memory_of_node(self) == _NO_MEMORY else Width.MEMORY
+
+    @property
+    def narrow(self) -> tuple[Any, ...]:
+        """The values without those of memories and names."""
+        return msgspec.structs.astuple(self)[: len(NODE.extras)]
 
 
 class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -174,20 +253,43 @@ class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_by: str = ""
     valid_from: int | None = None
     valid_to: int | None = None
+    confidence: float | None = None
+    context: str = ""
 
     @classmethod
     def of_columns(cls, values: Sequence[Any]) -> EdgeExtras | None:
-        """The extras in columns of values; None where nobody is their author."""
-        return None if values[1] is None else cls(*values)
+        """The extras in columns of values, the last of which may be missing; None where nobody is their author."""
+        if values[1] is None:
+            return None
+        ordinal, author, valid_from, valid_to, *memory = values
+        return cls(ordinal, author, valid_from, valid_to, *_unset_as(_NO_MEMORY_OF_EDGE, memory))
 
     @property
     def columns(self) -> tuple[Any, ...]:
         """The inverse of `of_columns`."""
-        return msgspec.structs.astuple(self)
+        return (*msgspec.structs.astuple(self)[:-1], self.context or None)
+
+    @property
+    def width(self) -> Width:
+        """As `NodeExtras.width`."""
+        return Width.EXTRAS if self.confidence is None and not self.context else Width.MEMORY
+
+    @property
+    def narrow(self) -> tuple[Any, ...]:
+        """As `NodeExtras.narrow`."""
+        return msgspec.structs.astuple(self)[: len(EDGE.extras)]
 
 
+def _unset_as(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[Any]:
+    """Values of columns, with what stands for nothing where there is none; those that are missing are left out."""
+    return (none if value is None else value for none, value in zip(nothing, values, strict=False))
+
+
+_MEMORY = names(NODE.memory)
+_memory_of_node = attrgetter(*_MEMORY)
 NO_EXTRAS = NodeExtras()
 NO_EDGE_EXTRAS = EdgeExtras()
+_NO_MEMORY, _NO_MEMORY_OF_EDGE = _memory_of_node(NO_EXTRAS), (None, "")
 
 
 class NodeExtrasPut(msgspec.Struct, frozen=True):
@@ -202,6 +304,17 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
     created_by: str = ""
     valid_from: Moment = msgspec.UNSET
     valid_to: Moment = msgspec.UNSET
+    name: _Text = msgspec.UNSET
+    confidence: Number = msgspec.UNSET
+    confidence_at: Moment = msgspec.UNSET
+    importance: Number = msgspec.UNSET
+    source: _Text = msgspec.UNSET
+    context: _Text = msgspec.UNSET
+    layer: Moment = msgspec.UNSET
+    ended: _Text = msgspec.UNSET
+    former_from: Moment = msgspec.UNSET
+    former_to: Moment = msgspec.UNSET
+    belongs_to: _Text = msgspec.UNSET
 
     @property
     def says_any(self) -> bool:
@@ -217,7 +330,13 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
             self.created_by,
             old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
             old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
+            (),
+            *self._memory(_memory_of_node(old)),
         )
+
+    def _memory(self, old: tuple[Any, ...]) -> Iterator[Any]:
+        given = _memory_of_node(self)
+        return (was if value is msgspec.UNSET else value for value, was in zip(given, old, strict=True))
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -231,6 +350,8 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
     created_by: str = ""
     valid_from: Moment = msgspec.UNSET
     valid_to: Moment = msgspec.UNSET
+    confidence: Number = msgspec.UNSET
+    context: _Text = msgspec.UNSET
 
     def onto(self, old: EdgeExtras) -> EdgeExtras:
         """What is stored once this is written."""
@@ -239,6 +360,8 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
             self.created_by,
             old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
             old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
+            old.confidence if self.confidence is msgspec.UNSET else self.confidence,
+            old.context if self.context is msgspec.UNSET else self.context,
         )
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
@@ -253,7 +376,7 @@ _KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
 def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> list[Any]:
     """The values of ``put``, and those of ``old`` where it has what stands for keeping them."""
     values = zip(_astuple(put), _astuple(old), kept, strict=True)
-    return [was if given == keeping else given for given, was, keeping in values]
+    return [was if given is keeping or given == keeping else given for given, was, keeping in values]
 
 
 _Moment = Annotated[str, msgspec.Meta(max_length=64)]
@@ -286,6 +409,24 @@ class NodeExtrasInput(msgspec.Struct, kw_only=True):
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
+    name: (
+        Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="What it is called, beside its id")] | None
+    ) = None
+    confidence: (
+        Annotated[float, msgspec.Meta(ge=0, le=1, description="Makes the node a memory; fades from confidence_at on")]
+        | None
+    ) = None
+    confidence_at: (
+        Annotated[_Moment, msgspec.Meta(description="When the confidence was that (RFC 3339); empty: at creation")]
+        | None
+    ) = None
+    importance: Annotated[float, msgspec.Meta(ge=0, le=1, description="Of a memory; 1 pins it")] | None = None
+    source: (
+        Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Where a memory is from; empty: cleared")]
+        | None
+    ) = None
+    context: Annotated[str, msgspec.Meta(description="What a memory was met in, at most 64 KiB")] | None = None
+    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
 
 
 class EdgeExtrasInput(msgspec.Struct, kw_only=True):
@@ -298,6 +439,8 @@ class EdgeExtrasInput(msgspec.Struct, kw_only=True):
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
+    confidence: Annotated[float, msgspec.Meta(ge=0, le=1, description="How sure it is, 0 to 1")] | None = None
+    context: Annotated[str, msgspec.Meta(description="What it was met in, at most 64 KiB")] | None = None
 
 
 class NodeExtrasLine(msgspec.Struct, kw_only=True):
@@ -309,6 +452,17 @@ class NodeExtrasLine(msgspec.Struct, kw_only=True):
     created_by: str | None = None
     valid_from: str | None = None
     valid_to: str | None = None
+    name: str | None = None
+    confidence: float | None = None
+    confidence_at: str | None = None
+    importance: float | None = None
+    source: str | None = None
+    context: str | None = None
+    layer: int | None = None
+    ended: str | None = None
+    former_from: str | None = None
+    former_to: str | None = None
+    belongs_to: str | None = None
 
 
 class EdgeExtrasLine(msgspec.Struct, kw_only=True):
@@ -318,9 +472,8 @@ class EdgeExtrasLine(msgspec.Struct, kw_only=True):
     created_by: str | None = None
     valid_from: str | None = None
     valid_to: str | None = None
-
-
-_Text = str | msgspec.UnsetType
+    confidence: float | None = None
+    context: str | None = None
 
 
 class Shown(msgspec.Struct):
@@ -349,6 +502,17 @@ class NodeExtrasShown(Shown, kw_only=True):
     valid_to: _Text = msgspec.UNSET
     conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
     superseded_by: int | msgspec.UnsetType = msgspec.UNSET
+    name: _Text = msgspec.UNSET
+    confidence: float | msgspec.UnsetType = msgspec.UNSET
+    confidence_at: _Text = msgspec.UNSET
+    importance: float | msgspec.UnsetType = msgspec.UNSET
+    source: _Text = msgspec.UNSET
+    context: _Text = msgspec.UNSET
+    layer: int | msgspec.UnsetType = msgspec.UNSET
+    ended: _Text = msgspec.UNSET
+    former_from: _Text = msgspec.UNSET
+    former_to: _Text = msgspec.UNSET
+    belongs_to: _Text = msgspec.UNSET
 
     def show(self, extras: NodeExtras) -> None:
         """Set what there is; a row's way to its JSON, and so without a loop."""
@@ -366,10 +530,19 @@ class NodeExtrasShown(Shown, kw_only=True):
             self.valid_to = format_time(extras.valid_to)
         if extras.conflicts:
             self.conflicts = list(extras.conflicts)
+        if (memory := _memory_of_node(extras)) != _NO_MEMORY:
+            self._show_memory(memory)
+
+    def _show_memory(self, values: tuple[Any, ...]) -> None:
+        for field, value in zip(NODE.memory, values, strict=True):
+            if value is not None and value != "":
+                setattr(self, field.name, format_time(value) if field.type is TIME else value)
 
     @property
     def extras(self) -> NodeExtras:
         """The inverse of `show`."""
+        values = _memory_of_node(self)
+        memory = () if values == _NOTHING_SHOWN else _unset_as(_NO_MEMORY, [*map(_stored, NODE.memory, values)])
         return NodeExtras(
             self.summary or "",
             tuple(self.tags or ()),
@@ -378,6 +551,7 @@ class NodeExtrasShown(Shown, kw_only=True):
             _time_of(self.valid_from),
             _time_of(self.valid_to),
             tuple(self.conflicts or ()),
+            *memory,
         )
 
 
@@ -388,6 +562,8 @@ class EdgeExtrasShown(Shown, kw_only=True):
     created_by: _Text = msgspec.UNSET
     valid_from: _Text = msgspec.UNSET
     valid_to: _Text = msgspec.UNSET
+    confidence: float | msgspec.UnsetType = msgspec.UNSET
+    context: _Text = msgspec.UNSET
 
     def show(self, extras: EdgeExtras) -> None:
         """Set what there is."""
@@ -399,12 +575,34 @@ class EdgeExtrasShown(Shown, kw_only=True):
             self.valid_from = format_time(extras.valid_from)
         if extras.valid_to is not None:
             self.valid_to = format_time(extras.valid_to)
+        if extras.confidence is not None:
+            self.confidence = extras.confidence
+        if extras.context:
+            self.context = extras.context
 
     @property
     def extras(self) -> EdgeExtras:
         """The inverse of `show`."""
-        ordinal = None if self.ordinal is msgspec.UNSET else self.ordinal
-        return EdgeExtras(ordinal, self.created_by or "", _time_of(self.valid_from), _time_of(self.valid_to))
+        return EdgeExtras(
+            _value_of(self.ordinal),
+            self.created_by or "",
+            _time_of(self.valid_from),
+            _time_of(self.valid_to),
+            _value_of(self.confidence),
+            self.context or "",
+        )
+
+
+_NOTHING_SHOWN = (msgspec.UNSET,) * len(_MEMORY)
+_Value = TypeVar("_Value", int, float, str)
+
+
+def _value_of(shown: _Value | msgspec.UnsetType) -> _Value | None:
+    return None if shown is msgspec.UNSET else shown
+
+
+def _stored(field: Field, shown: Any) -> Any:
+    return _time_of(shown) if field.type is TIME else _value_of(shown)
 
 
 def _time_of(text: _Text) -> int | None:

@@ -249,6 +249,10 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
     created_at: str | None = None
     updated_at: str | None = None
+    ended: Literal["", "superseded", "merged", "forgotten", "pruned"] | None = None
+    former_from: str | None = None
+    former_to: str | None = None
+    belongs_to: str | None = None
 
 
 class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, names
+from kgserve.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
 
 EMPTY_OBJECT = "{}"
 
@@ -42,6 +42,11 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Whether it was true at a moment of the world, in microseconds."""
         return holds(self.extras, moment)
 
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is a memory: it has a confidence."""
+        return self.extras is not None and self.extras.confidence is not None
+
 
 class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One state of a relation. ``attributes`` starts with created_at and updated_at, as `edge_attributes` writes it.
@@ -66,6 +71,11 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def key(self) -> EdgeKey:
         """What identifies the relation."""
         return (self.source, self.target, self.relation_type)
+
+
+def width_of(extras: NodeExtras | EdgeExtras | None) -> Width:
+    """How many of its fields a row with these extras has."""
+    return Width.PLAIN if extras is None else extras.width
 
 
 def holds(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
@@ -142,7 +152,7 @@ def _quoted(text: str) -> str:
 
 
 NODE_FIELDS, EDGE_FIELDS = len(NODE.plain), len(EDGE.plain)
-NODE_EXTRAS, EDGE_EXTRAS = names(NODE.extras), names(EDGE.extras)
+NODE_EXTRAS, EDGE_EXTRAS = names(NODE.optional), names(EDGE.optional)
 
 RowTuple = tuple[Any, ...]
 """The fields of a row in order; its extras may be left out when there are none."""
@@ -176,7 +186,7 @@ def _tuples(
     columns: Sequence[Sequence[Any]], fields: Fields, extras_of: Callable[[Sequence[Any]], Any]
 ) -> Iterable[RowTuple]:
     plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
-    if len(extras) != len(fields.extras) or _all_none(extras[names(fields.extras).index(AUTHOR)]):
+    if not extras or _all_none(extras[names(fields.extras).index(AUTHOR)]):
         return zip(*plain, strict=True)
     return _joined(plain, map(extras_of, zip(*extras, strict=True)))
 

@@ -34,6 +34,7 @@ from kgserve.model.fields import (
     Fields,
     Moment,
     NodeExtrasPut,
+    Number,
 )
 from kgserve.model.plan import Report
 from kgserve.model.requests import CypherRequest, EdgeInput, NodeInput
@@ -41,13 +42,13 @@ from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS, EdgeKey, EdgeRow, NodeR
 from kgserve.model.times import is_within
 from kgserve.ops.cypher_read import (
     DEFAULT_ROWS,
-    EXTRAS,
     MAX_ANSWER_BYTES,
     Interruption,
     answer_of,
     once_more,
     reading,
     seconds_of,
+    width_named,
 )
 from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Fault, edge_put, node_put
@@ -59,7 +60,8 @@ from kgserve.store.store import Store
 from kgserve.store.writer import Planned
 
 MAX_CHANGED = 200_000
-_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts")
+_KEPT = tuple(field.name for field in NODE.memory if field.is_kept)
+_KEPT_OF_NODES = ("version", "sequence", "created_at", "updated_at", "conflicts", *_KEPT)
 _KEPT_OF_EDGES = ("version", "sequence")
 
 
@@ -127,7 +129,7 @@ def _node_extras(row: Changed, name: str) -> NodeExtrasPut | None:
     _check_author(row, name)
     checked = NodeInput(id="-", **_texts(row, NODE, name))
     put = node_put(0, checked, _faults(name)).extras or NodeExtrasPut()
-    return msgspec.structs.replace(put, **_moments(row, NODE, name))
+    return msgspec.structs.replace(put, **_moments(row, NODE, name), **_numbers(row, NODE, name))
 
 
 def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
@@ -141,18 +143,34 @@ def _edge_extras(row: Changed, name: str) -> EdgeExtrasPut | None:
         raise fault(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
     checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
     put = edge_put(0, checked, _faults(name)).extras or EdgeExtrasPut()
-    return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name))
+    return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
 
 
 def _texts(row: Changed, fields: Fields, name: str) -> dict[str, Any]:
     """The texts and tags among the extras that the statement gave."""
-    texts = {field.name: _given(row, field.name, "") for field in fields.extras if field.type is TEXT}
-    lists = (field.name for field in fields.extras if field.type is TEXTS)
+    sent = [field for field in fields.optional if not field.is_kept]
+    texts = {field.name: _given(row, field.name, "") for field in sent if field.type is TEXT}
+    lists = (field.name for field in sent if field.type is TEXTS)
     return texts | {field: _tags(_given(row, field, "[]"), name) for field in lists}
 
 
 def _moments(row: Changed, fields: Fields, name: str) -> dict[str, Moment]:
-    return {field.name: _moment(row, field.name, name) for field in fields.extras if field.type is TIME}
+    times = (field.name for field in fields.optional if field.type is TIME and not field.is_kept)
+    return {field: _moment(row, field, name) for field in times}
+
+
+_MOST = {"confidence": 1.0, "importance": 1.0, "layer": 3}
+"""The numbers of memories, each from 0 to so much."""
+
+
+def _numbers(row: Changed, fields: Fields, name: str) -> dict[str, Number]:
+    found: dict[str, Number] = {}
+    for field in (field.name for field in fields.memory if field.name in _MOST):
+        if not _same(row, field):
+            value = found[field] = row.now[field]
+            if value is not None and not 0 <= value <= _MOST[field]:
+                raise fault(f"{name}: {field} is outside 0 to {_MOST[field]}")
+    return found
 
 
 def _check_author(row: Changed, name: str) -> None:
@@ -560,12 +578,12 @@ class _Writing:
 
     def _asked(self, end: Ending) -> tuple[Difference, CypherAnswer]:
         """By asking the question that comes before its end."""
-        question, whole = end.question, bool(self._statement.words & EXTRAS)
+        question, width = end.question, width_named(self._statement)
 
         def asked() -> tuple[Difference, CypherAnswer]:
             with (
                 self._store.reading() as rows,
-                self._store.engine.reading(self._seconds, whole=whole) as session,
+                self._store.engine.reading(self._seconds, width=width) as session,
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):

@@ -21,15 +21,17 @@ from kgserve.engine.process import Lost
 from kgserve.errors import InvalidInput, TimedOut, TooLarge
 from kgserve.journal.files import storage_error
 from kgserve.model.answers import CypherAnswer
+from kgserve.model.fields import EDGE, NODE, Width, names
 from kgserve.model.requests import CypherRequest
-from kgserve.model.rows import EDGE_EXTRAS, NODE_EXTRAS
 from kgserve.ops.graph import Graph
 
 DEFAULT_ROWS = 1000
 MAX_ANSWER_BYTES = 64 << 20
 
 _Answer = TypeVar("_Answer")
-EXTRAS = frozenset((*NODE_EXTRAS, *EDGE_EXTRAS))
+_EXTRAS = frozenset(names(NODE.extras + EDGE.extras))
+# Many statements ask for a name where there is none, and are told what there is.
+_MEMORY = frozenset(names(NODE.memory + EDGE.memory)) - {"name"}
 """Properties whose columns a store's engine file may not have yet."""
 
 
@@ -73,11 +75,18 @@ def reading(
     """The open result of a statement that reads, so many rows at most. Columns for extras are made when named."""
     with (
         graph.lease() as store,
-        store.engine.reading(seconds, whole=bool(statement.words & EXTRAS)) as session,
+        store.engine.reading(seconds, width=width_named(statement)) as session,
         control.over(session),
         session.reading(statement, most) as cursor,
     ):
         yield cursor
+
+
+def width_named(statement: Statement) -> Width:
+    """The columns that a statement names. What is called as one of a memory must be a property, for many things are."""
+    if statement.properties & _MEMORY:
+        return Width.MEMORY
+    return Width.EXTRAS if statement.words & _EXTRAS else Width.PLAIN
 
 
 def once_more(work: Callable[[], _Answer]) -> _Answer:

@@ -17,9 +17,11 @@ from kgserve.model.attributes import Condition, Scalar, conditions
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.fields import (
     AUTHOR,
+    EDGE,
     MAX_ATTRIBUTES_BYTES,
     MAX_CONTENT_BYTES,
     MAX_ID_BYTES,
+    NODE,
     EdgeExtrasPut,
     Field,
     Moment,
@@ -36,7 +38,10 @@ _SURELY_SHORT = MAX_ID_BYTES // 4
 _CONTENT_TOO_LONG = f"is longer than {MAX_CONTENT_BYTES} bytes"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
-_OF_NODE, _OF_EDGE = (tuple(field for field in row.extras if not field.is_own) for row in (fields.NODE, fields.EDGE))
+_OF_NODE, _OF_EDGE = (
+    tuple(field for field in row.optional if not field.is_own and not field.is_kept) for row in (NODE, EDGE)
+)
+_OF_LINE = tuple(field for field in NODE.optional if not field.is_own)
 _AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
 
 Fault = Callable[[str, str], None]
@@ -72,10 +77,12 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
     if node.content is not None and _longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
     attributes = None if node.attributes is None else canonical(node.attributes, fault)
-    sent = _extras(_sent_of_node(node), _OF_NODE, fault)
-    extras = NodeExtrasPut(**sent) if sent else None
     if not isinstance(node, NodeLine):
+        sent = _extras(_sent_of_node(node), _OF_NODE, fault)
+        extras = NodeExtrasPut(**sent) if sent else None
         return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
+    sent = _extras(_sent_of_line(node), _OF_LINE, fault)
+    extras = NodeExtrasPut(**sent) if sent else None
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
@@ -99,6 +106,7 @@ def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:
     return EdgePut(index, key, weight, own, created, updated, version, extras)
 
 
+_sent_of_line = attrgetter(*names(_OF_LINE))
 _sent_of_node, _sent_of_edge = attrgetter(*names(_OF_NODE)), attrgetter(*names(_OF_EDGE))
 
 

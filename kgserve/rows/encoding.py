@@ -18,12 +18,14 @@ from kgserve.model.fields import (
     EdgeExtrasShown,
     NodeExtras,
     NodeExtrasShown,
+    Width,
 )
 from kgserve.model.rows import EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time, time_of
 
-EXTRAS, DATED, FRESH, ORDINAL = 1, 2, 4, 8
-"""Flags of a row: it has extras, says when it is true, says when it goes stale, has a place among its siblings."""
+EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
+"""Flags of a row: it has extras, says when it is true, says when it goes stale, has a place among its siblings, and
+fields of a memory or a name."""
 
 _Read = TypeVar("_Read")
 
@@ -95,7 +97,7 @@ def node_flags(extras: NodeExtras | None) -> int:
     if extras is None:
         return 0
     dated = DATED if extras.valid_from is not None or extras.valid_to is not None else 0
-    return EXTRAS | dated | (FRESH if extras.freshness_at is not None else 0)
+    return EXTRAS | dated | (FRESH if extras.freshness_at is not None else 0) | _memory(extras)
 
 
 def edge_flags(extras: EdgeExtras | None) -> int:
@@ -103,7 +105,16 @@ def edge_flags(extras: EdgeExtras | None) -> int:
     if extras is None:
         return 0
     dated = DATED if extras.valid_from is not None or extras.valid_to is not None else 0
-    return EXTRAS | dated | (ORDINAL if extras.ordinal is not None else 0)
+    return EXTRAS | dated | (ORDINAL if extras.ordinal is not None else 0) | _memory(extras)
+
+
+def _memory(extras: NodeExtras | EdgeExtras) -> int:
+    return MEMORY if extras.width is Width.MEMORY else 0
+
+
+def width_of_flags(flags: int) -> Width:
+    """How many of its fields a row with these flags has, or the widest of those that have them together."""
+    return Width.MEMORY if flags & MEMORY else Width.EXTRAS if flags & EXTRAS else Width.PLAIN
 
 
 def encode_node(row: NodeRow) -> bytes:

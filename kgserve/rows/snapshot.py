@@ -11,10 +11,11 @@ from typing import cast
 import numpy as np
 
 from kgserve.model.change import StoreState
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.fields import Width
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
 from kgserve.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
 from kgserve.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
-from kgserve.rows.encoding import EXTRAS, FRESH, decode_edge, decode_node, node_flags, with_staleness
+from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, width_of_flags, with_staleness
 from kgserve.rows.format import Numbers
 
 FEW = 100
@@ -44,13 +45,12 @@ class Rows:
         return self.delta.merges
 
     @property
-    def have_extras(self) -> bool:
-        """Whether any row has extras, or had some a while ago."""
+    def width(self) -> Width:
+        """That of the widest row, or of one that was there a while ago."""
+        flags = np.bitwise_or.reduce(self.base.flags_of_nodes) | np.bitwise_or.reduce(self.base.flags_of_edges)
         changed = (*self.delta.nodes.copy().values(), *self.delta.edges.copy().values())
-        base = self.base
-        if (base.flags_of_nodes & EXTRAS).any() or (base.flags_of_edges & EXTRAS).any():
-            return True
-        return any(each.row is not None and each.row.extras is not None for each in changed)
+        widths = (width_of(each.row.extras) for each in changed if each.row is not None)
+        return max((width_of_flags(int(flags)), *widths))
 
     # Nodes
 

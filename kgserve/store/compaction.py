@@ -147,10 +147,10 @@ class Compactor:
         """Put a new file in service, of the present rows, once it has caught up; nobody waits for it to be made."""
         view = self._engine
         require_room(self._layout.root, sum(view.bytes()))
-        engine = view.rebuilt(view.next_path(), "", whole=view.whole)
+        engine = view.rebuilt(view.next_path(), "", view.width)
         with view.commits:
             log.info("compaction_swapping", store=self._layout.name)
-            if not view.is_open or (view.whole and not engine.whole):
+            if not view.is_open or engine.width < view.width:
                 engine.retire()
                 remove(engine.path)
                 raise EngineFailed("the engine's file was closed, or got columns, while a new one was built")

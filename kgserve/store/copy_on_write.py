@@ -35,6 +35,7 @@ from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.model.change import NetChange, StoreState
+from kgserve.model.fields import Width
 from kgserve.model.rows import EDGE_EXTRAS, EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
@@ -151,7 +152,7 @@ def copied(source: Few | AbstractContextManager[Session], folder: Path, options:
             else:
                 with source as session:
                     found, state = rows, session.dump(rows)
-            engine = build(file, found, state, options, whole=True)
+            engine = build(file, found, state, options, Width.MEMORY)
             shutil.rmtree(rows)
             return Copy(folder, state, engine)
     except BaseException:

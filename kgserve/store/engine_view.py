@@ -25,6 +25,7 @@ from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.metrics.observation import SlowLog
 from kgserve.model.change import NetChange, StoreState
+from kgserve.model.fields import Width
 from kgserve.rows.view import RowsView
 from kgserve.settings import Settings
 from kgserve.store.layout import EngineMark, Layout, require_room
@@ -173,9 +174,9 @@ class EngineView:
         return engine.resident if (engine := self._engine) is not None else 0
 
     @property
-    def whole(self) -> bool:
-        """Whether the engine in service has columns for extras."""
-        return (engine := self._engine) is not None and engine.whole
+    def width(self) -> Width:
+        """The columns that the engine in service has."""
+        return Width.PLAIN if (engine := self._engine) is None else engine.width
 
     def bytes(self) -> tuple[int, int]:
         """Size of the engine's file and of its log."""
@@ -184,10 +185,12 @@ class EngineView:
         return files.size(path), files.size(files.wal_path(path))
 
     @contextmanager
-    def reading(self, timeout: float | None = None, *, whole: bool = False, asked: bool = True) -> Generator[Session]:
+    def reading(
+        self, timeout: float | None = None, *, width: Width = Width.PLAIN, asked: bool = True
+    ) -> Generator[Session]:
         """A reading session that sees every commit of now; ``timeout`` in seconds, 0 for none.
 
-        With ``whole`` it has columns for extras. Its file stays open for a minute if that is ``asked`` for. Raises
+        It has the columns of a ``width``. Its file stays open for a minute if that is ``asked`` for. Raises
         Unavailable while the engine cannot be had.
         """
         patience = timeout or self.options.read_timeout
@@ -197,14 +200,14 @@ class EngineView:
                 if asked:
                     self.asked_at = time.monotonic()
                 engine = self._engine
-                if engine is None or engine.is_lost or self.state.sequence < sequence or (whole and not engine.whole):
-                    engine = self._caught_up(sequence, patience, whole=whole, asked=asked)
+                if engine is None or engine.is_lost or self.state.sequence < sequence or engine.width < width:
+                    engine = self._caught_up(sequence, patience, width, asked=asked)
                 with contextlib.suppress(Retired):
                     session = lease.enter_context(engine.reader(timeout))
                     break
             yield session
 
-    def _caught_up(self, sequence: int, patience: float, *, whole: bool, asked: bool) -> Engine:
+    def _caught_up(self, sequence: int, patience: float, width: Width, *, asked: bool) -> Engine:
         """The engine once it has seen a commit; another thread may be at it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still taking in what was written; try again shortly", retry_after=2)
@@ -213,8 +216,8 @@ class EngineView:
                 self.asked_at = time.monotonic()
             self.follow(sequence)
             engine = self._engine or self._open()
-            if whole and not engine.whole:
-                engine = self._widen("a statement names extras")
+            if engine.width < width:
+                engine = self._widen("a statement names extras", width)
             return engine
         except EngineFailed as error:
             # A full disk does that, among others. The next statement tries again.
@@ -279,8 +282,8 @@ class EngineView:
         engine = self._engine
         assert engine is not None  # noqa: S101
         try:
-            if net.has_extras and not engine.whole:
-                self._widen("a row has extras")
+            if engine.width < (width := net.width):
+                self._widen("a row has extras", width)
                 return
             engine.apply(net, state)
         except StorageFull:
@@ -296,27 +299,27 @@ class EngineView:
         """Build the engine anew from the journal and put it in service; statements wait for it."""
         self.failed = reason
         self._retire()
-        self._renew(reason, whole=False)
+        self._renew(reason, Width.PLAIN)
         self.rebuilds += 1
         self.failed = None
 
-    def _widen(self, reason: str) -> Engine:
-        """An engine that has columns for extras. Raises StorageFull when there is no room for it."""
+    def _widen(self, reason: str, width: Width) -> Engine:
+        """An engine that has columns for some extras. Raises StorageFull when there is no room for it."""
         require_room(self.layout.root, sum(self.bytes()))
-        log.info("columns_for_extras", store=self.layout.name)
-        return self._renew(reason, whole=True)
+        log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
+        return self._renew(reason, width)
 
-    def _renew(self, reason: str, *, whole: bool) -> Engine:
-        engine = self.rebuilt(self.next_path(), reason, whole=whole)
+    def _renew(self, reason: str, width: Width) -> Engine:
+        engine = self.rebuilt(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def rebuilt(self, path: Path, reason: str, *, whole: bool) -> Engine:
+    def rebuilt(self, path: Path, reason: str, width: Width) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
         try:
             with storing("rebuilding the engine"):
-                return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)
+                return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, width=width)
         except BaseException:
             files.remove(path)
             raise
@@ -444,7 +447,7 @@ class EngineView:
             path.unlink()
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.rebuilt(self.layout.engine, reason, whole=False)
+        engine = self.rebuilt(self.layout.engine, reason, Width.PLAIN)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._begin(engine, "built anew" if reason else "a new file")

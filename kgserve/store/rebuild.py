@@ -24,6 +24,7 @@ from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
 from kgserve.model.change import StoreState
 from kgserve.model.digest import measure
+from kgserve.model.fields import Width
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
@@ -51,41 +52,41 @@ def rebuild(
     path: Path,
     reason: str,
     *,
-    whole: bool = False,
+    width: Width = Width.PLAIN,
 ) -> Engine:
     """Build an engine file at ``path`` of the present rows, or if they are not whole of snapshot and journal; open it.
 
-    With ``whole`` it has columns for extras even if no row has any yet. Without a ``reason`` it is the first one.
+    It has the columns of a ``width`` even if no row needs them yet. Without a ``reason`` it is the first one.
 
     Raises JournalDamaged when neither a snapshot nor the whole journal is left, StorageFull when the disk is full, and
     Unavailable once the store is closing.
     """
     started = time.perf_counter()
     # The first engine file of a store is made in the same way, and nobody needs to hear of it.
-    level = logging.WARNING if reason and not whole else logging.DEBUG
+    level = logging.WARNING if reason and not width else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     few = few_rows(present) if unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES else None
     if few is not None:
-        engine = build(path, *few, options, whole=whole)
+        engine = build(path, *few, options, width)
     else:
-        engine = _rebuild_of_files(layout, journal, present, options, path, whole=whole)
+        engine = _rebuild_of_files(layout, journal, present, options, path, width)
     log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=_since(started))
     return engine
 
 
 def _rebuild_of_files(
-    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, *, whole: bool
+    layout: Layout, journal: Journal, present: RowsView, options: EngineOptions, path: Path, width: Width
 ) -> Engine:
     rows = layout.scratch / f"of-{path.name}"
     folded = _write_rows(layout, journal, present, rows, options.closing, lambda: True)
     try:
-        engine = build(path, rows, folded.state, options, whole=whole)
+        engine = build(path, rows, folded.state, options, width)
     except EngineFailed:
         # An edge that the engine had lost was not named when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         remove(path)
         folded = fold_journal(layout, journal, rows, drop_loose=True)
-        engine = build(path, rows, folded.state, options, whole=whole)
+        engine = build(path, rows, folded.state, options, width)
     state = folded.state
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
@@ -132,7 +133,7 @@ def _write_rows(
         with present.reading() as rows:
             nodes = _giving_way(rows.node_rows(), closing, idle)
             edges = _giving_way(rows.edge_rows(), closing, idle)
-            found = write_rows(nodes, edges, rows.state, fresh_folder(target), whole=rows.have_extras)
+            found = write_rows(nodes, edges, rows.state, fresh_folder(target), width=rows.width)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
     else:

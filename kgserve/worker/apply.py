@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString
 
 import msgspec
 
@@ -19,12 +19,10 @@ from kgserve.arrow import pa
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import to_text
-from kgserve.model.fields import EDGE, ENDS, NODE, TEXTS, TIME, WHOLES, Field, names
-from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXTS, TIME, WHOLES, Field, Fields, Width, names
+from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values, width_of
 from kgserve.worker.columns import arrow_array, engine_time
 from kgserve.worker.session import Session
-
-_Stored = TypeVar("_Stored", NodeRow, EdgeRow)
 
 # One scan holds its rows in the page cache until commit: 364,000 edges at once overflow a cache of 256 MiB.
 SCAN_ROWS = 50_000
@@ -77,14 +75,10 @@ def _creating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Seque
     return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 10)
 
 
-def _updating_nodes(
-    fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]], cleared: tuple[Field, ...] = ()
-) -> _Change:
-    nothing: LiteralString = "".join(f", e.{field.name} = NULL" for field in cleared)
-
+def _updating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Sequence[Any]]) -> _Change:
     def text(sign: LiteralString) -> LiteralString:
         assigned: LiteralString = ", ".join(f"e.{field.name} = {sign}{field.name}_" for field in fields[1:])
-        return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned}{nothing} RETURN count(*)"
+        return f"MATCH (e:Entity {{id: {sign}id_}}) SET {assigned} RETURN count(*)"
 
     return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
 
@@ -99,22 +93,16 @@ def _creating_edges(fields: tuple[Field, ...], values: Callable[[EdgeRow], Seque
     return _Change(fields, values, one, f"{begun} MATCH (y:Entity {{id: target_}}) {text('')}", 40)
 
 
-_plain_node, _plain_edge = attrgetter(*names(NODE.plain)), attrgetter(*names(EDGE.plain))
+def _values(fields: Fields, width: Width) -> Callable[[Any], Sequence[Any]]:
+    """What gives the values of a row's columns of a width."""
+    if width is Width.PLAIN:
+        return attrgetter(*names(fields.plain))
+    values, count = (node_values if fields is NODE else edge_values), len(fields.columns(width))
+    return lambda row: values(msgspec.structs.astuple(row))[:count]
 
 
-def _whole_node(row: NodeRow) -> Sequence[Any]:
-    return node_values(msgspec.structs.astuple(row))
-
-
-def _whole_edge(row: EdgeRow) -> Sequence[Any]:
-    return edge_values(msgspec.structs.astuple(row))
-
-
-_CREATE_NODES = _creating_nodes(NODE.plain, _plain_node)
-_CREATE_WHOLE_NODES = _creating_nodes(NODE.whole, _whole_node)
-_UPDATE_NODES = _updating_nodes(NODE.plain, _plain_node)
-_UPDATE_WHOLE_NODES = _updating_nodes(NODE.whole, _whole_node)
-_UPDATE_PLAIN_NODES = _updating_nodes(NODE.plain, _plain_node, NODE.extras)
+_CREATE_NODES = [_creating_nodes(NODE.columns(width), _values(NODE, width)) for width in Width]
+_UPDATE_NODES = [_updating_nodes(NODE.columns(width), _values(NODE, width)) for width in Width]
 _DELETE_NODES = _Change(
     NODE.plain[:1],
     lambda node_id: (node_id,),
@@ -122,8 +110,7 @@ _DELETE_NODES = _Change(
     "LOAD FROM $rows MATCH (e:Entity {id: id_}) DELETE e RETURN count(*)",
     20,
 )
-_CREATE_EDGES = _creating_edges(EDGE.plain, _plain_edge)
-_CREATE_WHOLE_EDGES = _creating_edges(EDGE.whole, _whole_edge)
+_CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in Width]
 _DELETE_EDGES = _Change(
     EDGE.plain[: ENDS + 1],
     tuple,
@@ -163,34 +150,28 @@ def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
 
 
 def _nodes_created(session: Session, rows: Iterable[NodeRow]) -> None:
-    plain, whole = _parted(rows)
-    _change(session, plain, _CREATE_NODES)
-    _change(session, whole, _CREATE_WHOLE_NODES)
+    _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_NODES)
 
 
 def _nodes_updated(session: Session, net: NetChange) -> None:
-    # A node that had extras has some still, unless it was deleted and made again.
-    cleared = net.remade if session.whole else set[str]()
-    remade = [row for node_id, row in net.nodes_updated.items() if node_id in cleared and row.extras is None]
-    plain, whole = _parted(row for row in net.nodes_updated.values() if row.extras or row.id not in cleared)
-    _change(session, plain, _UPDATE_NODES)
-    _change(session, whole, _UPDATE_WHOLE_NODES)
-    _change(session, remade, _UPDATE_PLAIN_NODES)
+    # A node that had extras has some still, but perhaps fewer; or it was deleted and made again.
+    def width(row: NodeRow) -> Width:
+        return Width.PLAIN if row.extras is None and row.id not in net.remade else session.width
+
+    _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
 
 def _edges_created(session: Session, rows: Iterable[EdgeRow]) -> None:
-    plain, whole = _parted(rows)
-    _change(session, plain, _CREATE_EDGES)
-    _change(session, whole, _CREATE_WHOLE_EDGES)
+    _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
-def _parted(rows: Iterable[_Stored]) -> tuple[list[_Stored], list[_Stored]]:
-    """Rows without and with extras: most stores have none, and columns cost time."""
-    plain: list[_Stored] = []
-    whole: list[_Stored] = []
-    for row in rows:
-        (plain if row.extras is None else whole).append(row)
-    return plain, whole
+def _by_width(session: Session, rows: Iterable[tuple[Width, NodeRow | EdgeRow]], changes: Sequence[_Change]) -> None:
+    """Make a change of rows, each with the columns that it needs: most rows have no extras, and columns cost time."""
+    parts: list[list[NodeRow | EdgeRow]] = [[] for _ in changes]
+    for width, row in rows:
+        parts[width].append(row)
+    for part, change in zip(parts, changes, strict=True):
+        _change(session, part, change)
 
 
 def record(session: Session, state: StoreState) -> None:

@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import msgspec
 
 from kgserve.arrow import arrow_type, pa
-from kgserve.model.fields import EDGE, ENDS, NODE, TIME, Field, names
+from kgserve.model.fields import EDGE, ENDS, NODE, TIME, Field, Width, names
 from kgserve.worker.session import Session
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
@@ -38,28 +38,25 @@ def arrow_array(field: Field, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, arrow_type(field.type.arrow))
 
 
-_NODE: LiteralString = ", ".join(f"e.{name}" for name in names(NODE.plain))
-_EDGE: LiteralString = ", ".join(f"k.{name}" for name in names(EDGE.plain[ENDS:]))
-_WHOLE_NODE: LiteralString = ", ".join(f"e.{name}" for name in names(NODE.whole))
-_WHOLE_EDGE: LiteralString = ", ".join(f"k.{name}" for name in names(EDGE.whole[ENDS:]))
-
-
 class Query(msgspec.Struct, frozen=True):
-    """A text that returns the fields, and one that returns the extras after them."""
+    """Texts that return the fields of each width."""
 
-    fields: LiteralString
-    whole: LiteralString
+    texts: tuple[LiteralString, ...]
 
     def text(self, session: Session) -> LiteralString:
         """The one that suits a session's file."""
-        return self.whole if session.whole else self.fields
+        return self.texts[session.width]
 
 
 def node_query(before: LiteralString) -> Query:
     """A query that returns ``e``; ``before`` ends in RETURN and what comes first."""
-    return Query(f"{before} {_NODE}", f"{before} {_WHOLE_NODE}")
+    return Query(tuple(f"{before} {_listed('e', NODE.columns(width))}" for width in Width))
 
 
 def edge_query(before: LiteralString) -> Query:
     """A query that returns ``k``; ``before`` ends in RETURN and its two ends."""
-    return Query(f"{before} {_EDGE}", f"{before} {_WHOLE_EDGE}")
+    return Query(tuple(f"{before} {_listed('k', EDGE.columns(width)[ENDS:])}" for width in Width))
+
+
+def _listed(variable: LiteralString, fields: tuple[Field, ...]) -> LiteralString:
+    return ", ".join(f"{variable}.{name}" for name in names(fields))

@@ -19,7 +19,7 @@ from typing import LiteralString, cast
 from kgserve.allocator import give_back
 from kgserve.arrow import pa, pq
 from kgserve.errors import InvalidInput
-from kgserve.journal.snapshot import are_whole
+from kgserve.journal.snapshot import width_of_rows
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text
 from kgserve.model.fields import EDGE, ENDS, NODE, names
@@ -55,13 +55,13 @@ def load(session: Session, folder: Path, state: StoreState, group_bytes: int) ->
 
     No node group gets much more than ``group_bytes`` of rows.
     """
-    only_fields = session.whole and not are_whole(folder)
+    width = width_of_rows(folder)
     # Copying nothing still costs 2 MB of file.
     if state.nodes:
-        fields = f"({', '.join(names(NODE.plain))})" if only_fields else ""
+        fields = f"({', '.join(names(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({', '.join(names(EDGE.plain[ENDS:]))})" if only_fields else ""
+        fields = f"({', '.join(names(EDGE.columns(width)[ENDS:]))})" if width < session.width else ""
         session.run(copy(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 

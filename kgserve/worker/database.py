@@ -12,8 +12,9 @@ import xxhash
 
 from kgserve.engine.protocol import FileOptions
 from kgserve.errors import EngineFailed
-from kgserve.journal.snapshot import are_whole
+from kgserve.journal.snapshot import width_of_rows
 from kgserve.model.change import NetChange, StoreState
+from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.worker.apply import apply, record
 from kgserve.worker.binding import Database
@@ -24,8 +25,8 @@ from kgserve.worker.session import Session
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
 
 
-EXTRAS = 3
-"""From this number on are files that a store has once a row of it has extras."""
+NARROW = 2
+"""Every store has the files up to this number, and one more for each width of its rows."""
 
 
 class SchemaFile(msgspec.Struct, frozen=True):
@@ -45,10 +46,10 @@ def schema_files() -> list[SchemaFile]:
 
 
 def create_tables(session: Session) -> None:
-    """Give a new engine file its tables and record the files; with columns for extras if the session is whole."""
+    """Give a new engine file its tables and record the files; with the columns of the session's width."""
     session.run(_RECORD)
     for file in schema_files():
-        if file.number >= EXTRAS and not session.whole:
+        if file.number > NARROW + session.width:
             continue
         for statement in file.statements:
             session.run(cast("LiteralString", statement))
@@ -61,15 +62,16 @@ def create_tables(session: Session) -> None:
 def is_current(session: Session) -> bool:
     """Whether an engine file has had exactly the files of this version; if not, it is to be built anew."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
-    whole = [(file.number, file.xxh3) for file in schema_files()]
-    return found in (whole, [file for file in whole if file[0] < EXTRAS])
+    known = [(file.number, file.xxh3) for file in schema_files()]
+    return found in [[file for file in known if file[0] <= NARROW + width] for width in Width]
 
 
-def _is_whole(session: Session) -> bool:
-    """Whether an engine file has columns for extras. One that is being made may have no tables yet."""
+def _width(session: Session) -> Width:
+    """The columns that an engine file has. One that is being made may have no tables yet."""
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
-        return False
-    return bool(session.rows("MATCH (f:SchemaFile {number: $number}) RETURN f.number", {"number": EXTRAS}))
+        return Width.PLAIN
+    last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
+    return Width(min(max(last - NARROW, Width.PLAIN), Width.MEMORY))
 
 
 def _read(file: Traversable) -> SchemaFile:
@@ -99,23 +101,23 @@ def open_for_service(path: Path, options: FileOptions) -> OpenFile:
         writer = Session(database)
         writer.run("CALL auto_checkpoint=false")
         writer.run(_NO_CHECKPOINT)
-        writer.whole = _is_whole(writer)
+        writer.width = _width(writer)
     except BaseException:
         database.close()
         raise
     return database, writer
 
 
-def build(path: Path, rows: Path, state: StoreState, options: FileOptions, *, whole: bool = False) -> None:
+def build(path: Path, rows: Path, state: StoreState, options: FileOptions, width: Width = Width.PLAIN) -> None:
     """Make a new engine file from a folder of rows, check its counts, close it. Nobody else may know the file yet.
 
-    It has columns for extras if the rows have, or with ``whole`` in any case. However many nodes there are, they take
+    It has the columns that the rows have, and those of a ``width`` in any case. However many nodes there are, they take
     384 MiB of page cache; edges have to be in it all at once, so it is larger by what they need.
     """
     cache_bytes = _BUILDING_BYTES + edge_memory(rows)
     database = open_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
-        session = Session(database, whole=whole or are_whole(rows))
+        session = Session(database, max(width, width_of_rows(rows)))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
         create_tables(session)
@@ -127,11 +129,11 @@ def build(path: Path, rows: Path, state: StoreState, options: FileOptions, *, wh
         database.close()
 
 
-def make(path: Path, rows: NetChange, state: StoreState, options: FileOptions, *, whole: bool = False) -> OpenFile:
+def make(path: Path, rows: NetChange, state: StoreState, options: FileOptions, width: Width = Width.PLAIN) -> OpenFile:
     """As `build`, from few rows, in milliseconds; the file stays open."""
     database, session = open_for_service(path, options)
     try:
-        session.whole = whole or rows.has_extras
+        session.width = max(width, rows.width)
         create_tables(session)
         apply(session, rows, state)
         _check_counts(session, path, state)
@@ -147,7 +149,7 @@ def warm() -> None:
     The first file of a process is made in a third of the time.
     """
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
-    session = Session(database, whole=True)
+    session = Session(database, Width.MEMORY)
     session.run("CALL auto_checkpoint=false")
     create_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):

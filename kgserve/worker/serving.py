@@ -45,6 +45,7 @@ from kgserve.engine.protocol import (
     receive_request,
 )
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
+from kgserve.model.fields import Width
 from kgserve.worker import copying, database, statement
 from kgserve.worker.apply import apply
 from kgserve.worker.binding import Database
@@ -72,20 +73,20 @@ class EngineFile:
     def build(self, asked: Build) -> None:
         """Make a new file, which stays closed."""
         path, state = Path(asked.path), asked.state.state
-        database.build(path, Path(asked.rows), state, asked.options, whole=asked.whole)
+        database.build(path, Path(asked.rows), state, asked.options, width=Width(asked.width))
 
     def make(self, asked: Make) -> Opened:
         """Make a new file of few rows, and open it."""
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
-            asked.options, database.make(path, asked.rows.net, state, asked.options, whole=asked.whole)
+            asked.options, database.make(path, asked.rows.net, state, asked.options, width=Width(asked.width))
         )
-        return Opened(asked.state, writer.whole, current=True)
+        return Opened(asked.state, writer.width, current=True)
 
     def open(self, asked: Open) -> Opened:
         """Open a file."""
         writer = self._serve(asked.options, database.open_for_service(Path(asked.path), asked.options))
-        return Opened(State.of(copying.state(writer)), writer.whole, database.is_current(writer))
+        return Opened(State.of(copying.state(writer)), writer.width, database.is_current(writer))
 
     def _serve(self, options: FileOptions, opened: database.OpenFile) -> Session:
         """Have a file in service; the memory of this process is bounded from here on."""
@@ -98,7 +99,7 @@ class EngineFile:
         """A session of its own, with the columns that the writing one knows of."""
         if self._database is None or self.writer is None:
             raise EngineFailed("the engine has no file open")
-        session = Session(self._database, whole=self.writer.whole)
+        session = Session(self._database, self.writer.width)
         session.slice_bytes = self.options.cache_bytes // _SHARE
         return session
 

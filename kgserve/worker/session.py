@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 from kgserve.arrow import pa
 from kgserve.cypher.guard import MAX_REMEMBERED_TEXT, Statement
 from kgserve.errors import InvalidInput
+from kgserve.model.fields import Width
 from kgserve.worker.binding import Connection, Database, PreparedStatement, QueryResult
 from kgserve.worker.failures import STATEMENT_ERRORS, translate, translate_statement
 
@@ -24,15 +25,15 @@ _ = importlib.util
 class Session:
     """Runs statements whose text is a literal and whose values are parameters.
 
-    ``whole``: the file has columns for extras. ``slice_bytes``: what a statement may gather in the page cache.
+    ``width``: the columns that the file has. ``slice_bytes``: what a statement may gather in the page cache.
     """
 
-    def __init__(self, database: Database, *, whole: bool = False) -> None:
+    def __init__(self, database: Database, width: Width = Width.PLAIN) -> None:
         self._connection = Connection(database)
         self._prepared: dict[str, PreparedStatement] = {}
         # Callers' statements that read, by when they came last; those that came again are prepared.
         self._met: dict[str, PreparedStatement | None] = {}
-        self.whole = whole
+        self.width = width
         self.slice_bytes = 64 << 20
 
     def limit(self, seconds: float) -> None:

@@ -15,8 +15,12 @@ from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtr
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes, holds
 
-FULL = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
-FULL_EDGE = EdgeExtras(0, "ada", 10, 20)
+NARROW = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
+NARROW_EDGE = EdgeExtras(0, "ada", 10, 20)
+FULL = NodeExtras(
+    *NARROW.narrow, "Ada", 0.5, 6, 0.25, "chat", "at lunch", 2, "merged", former_from=1, former_to=2, belongs_to="b"
+)
+FULL_EDGE = EdgeExtras(*NARROW_EDGE.narrow, 0.5, "at lunch")
 MANUAL = Rules(keeps_both=True)
 
 # As the version before there were extras computed them.
@@ -31,6 +35,12 @@ DIGESTS = (
     (PLAIN, "3b801bb33f8179552bd2ae88c1fb2328"),
     (ODD, "581e040526f70b4e22dd872cc3013c71"),
     (EDGE, "83c3a1432806f4beb034a0f00d934a6e"),
+)
+# As the version before there were memories did.
+NARROW_DIGESTS = (
+    (replace(PLAIN, extras=NARROW), "f371946ad38941a3871109c3f0cef295"),
+    (replace(PLAIN, extras=NodeExtras()), "739c9b289458984f4ee1d312899bb457"),
+    (replace(EDGE, extras=NARROW_EDGE), "fa5b2fae5bdba911aa2a2153e4d2fd72"),
 )
 ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
 
@@ -80,6 +90,11 @@ def test_rows_without_extras_count_as_they_always_did(row: NodeRow | EdgeRow, di
     assert to_text(rows_digest([whole])) == to_text(rows_digest([whole[:-1]])) == digest
 
 
+@pytest.mark.parametrize(("row", "digest"), NARROW_DIGESTS)
+def test_rows_that_are_no_memories_count_as_they_always_did(row: NodeRow | EdgeRow, digest: str) -> None:
+    assert to_text(row_hash(row)) == to_text(rows_digest([msgspec.structs.astuple(row)])) == digest
+
+
 def test_the_digest_of_several_rows_is_what_it_always_was() -> None:
     assert to_text(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
 
@@ -100,10 +115,11 @@ def test_what_is_left_out_is_kept_and_who_wrote_it_is_not() -> None:
 
 
 def test_what_is_given_replaces_and_what_is_none_or_empty_clears() -> None:
-    given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21)
-    assert node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21)
-    assert node_extras(NodeExtrasPut("", (), None, "", None, None), FULL) == NodeExtras()
-    assert edge_extras(EdgeExtrasPut(7, "bob", 0, None), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
+    memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
+    given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21, *memory)
+    assert node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
+    assert node_extras(NodeExtrasPut("", (), None, "", None, None), NARROW) == NodeExtras()
+    assert edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
 
 
 def test_zero_is_a_value() -> None:
@@ -114,7 +130,7 @@ def test_zero_is_a_value() -> None:
 
 def test_nothing_to_say_is_no_extras_but_a_node_that_had_some_keeps_empty_ones() -> None:
     assert node_extras(None, None) is node_extras(NodeExtrasPut(), None) is node_extras(CLEARING, None) is None
-    assert node_extras(CLEARING, FULL) == NodeExtras()
+    assert node_extras(CLEARING, NARROW) == NodeExtras()
     assert edge_extras(None, None) is edge_extras(EdgeExtrasPut(), None) is None
     assert edge_extras(EdgeExtrasPut(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)) is None
 

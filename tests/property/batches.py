@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
@@ -181,14 +182,22 @@ class Batches:
         choice, valid_from, valid_to = self.random.choice, *self._interval()
         summary = choice((None, None, "", self._text()))
         tags = choice((None, None, (), tuple(self.random.sample(TAGS, self.random.randrange(1, 4)))))
-        return NodeExtrasPut(summary, tags, self._date(), choice(_AUTHORS), valid_from, valid_to)
+        memory = self._memory() if self._rarely(3) else {}
+        return NodeExtrasPut(summary, tags, self._date(), choice(_AUTHORS), valid_from, valid_to, **memory)
+
+    def _memory(self) -> dict[str, Any]:
+        choice, part = self.random.choice, (None, 0.0, 0.5, 1.0, UNSET)
+        numbers = {"confidence": choice(part), "importance": choice(part), "layer": choice((None, 0, 3, UNSET))}
+        texts = {name: choice(("", self._text(), UNSET)) for name in ("name", "source", "context", "belongs_to")}
+        return {**numbers, **texts, "confidence_at": self._date(), "ended": choice(("", "merged", UNSET))}
 
     def _edge_extras(self) -> EdgeExtrasPut | None:
         if self.random.random() >= self._extended:
             return None
         valid_from, valid_to = self._interval()
         ordinal, author = self.random.choice((None, None, 0, -3, 1 << 62)), self.random.choice(_AUTHORS)
-        return EdgeExtrasPut(ordinal, author, valid_from, valid_to)
+        confidence, context = self.random.choice(((UNSET, UNSET), (0.5, "x"), (None, "")))
+        return EdgeExtrasPut(ordinal, author, valid_from, valid_to, confidence, context)
 
     def _interval(self) -> tuple[Moment, Moment]:
         begins, ends = self._date(), self._date()

@@ -251,7 +251,7 @@ def edge_extras_of(row: EdgeRow | None) -> _Fields:
 def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Fields:
     fields = held | {name: value for name, value in _MADE_ANEW.items() if name in held}
     given = {} if put is None else msgspec.structs.asdict(put)
-    times = ("freshness_at", "valid_from", "valid_to")
+    times = ("freshness_at", "valid_from", "valid_to", "confidence", "confidence_at", "importance", "layer")
     return fields | {
         name: value
         for name, value in given.items()

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from kgserve.engine.engine import Session
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
+from kgserve.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut, Width
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.store.store import Store
 from tests.store.test_compaction import outgrow
@@ -52,9 +52,9 @@ def seen(session: Session, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]
 
 
 def test_a_store_without_extras_has_no_columns_for_them(store: Store) -> None:
-    assert not store.engine.whole
+    assert store.engine.width is Width.PLAIN
     with store.engine.reading() as session:
-        assert not session.whole
+        assert session.width is Width.PLAIN
         with pytest.raises(Exception, match="does not fit the schema"):
             session.rows("MATCH (e:Entity) RETURN e.summary")
     assert_whole(store)
@@ -67,7 +67,7 @@ def test_the_first_extras_bring_the_columns(store: Store, count: int) -> None:
         (report,) = write(store, extending(*IDS[:count]))
         assert (report.nodes_updated, report.edges_updated) == (count, count)
         ask(store)
-        assert store.engine.whole
+        assert store.engine.width is Width.EXTRAS
         assert seen(before, IDS[:3]) == plain, "who was reading goes on with the file that he has"
     with store.engine.reading() as session:
         nodes, edges = seen(session, IDS)
@@ -82,7 +82,7 @@ def test_a_node_made_again_needs_no_columns(store: Store, count: int) -> None:
     again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
-    assert (store.engine.whole, store.engine.rebuilds) == (False, 0)
+    assert (store.engine.width, store.engine.rebuilds) == (Width.PLAIN, 0)
     assert_whole(store)
 
 
@@ -94,7 +94,7 @@ def test_an_edge_alone_brings_them(store: Store) -> None:
 
 
 def test_they_can_be_had_before_there_is_a_row(store: Store) -> None:
-    with store.engine.reading(whole=True) as session:
+    with store.engine.reading(width=Width.EXTRAS) as session:
         assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
     assert_whole(store)
     write(store, extending("n1"))
@@ -147,7 +147,7 @@ def test_the_columns_are_there_after_a_restart(tmp_path: Path, *, clean: bool) -
         forget_close(tmp_path)
     with opened(tmp_path) as store:
         ask(store)
-        assert store.engine.whole
+        assert store.engine.width is Width.EXTRAS
         assert store.engine.rebuilds == (0 if clean else 1)
         with store.engine.reading() as session:
             assert seen(session, ["n0"])[0][0].extras == HELD
@@ -158,22 +158,70 @@ def test_a_rebuilt_file_has_them_if_a_row_has_extras(store: Store) -> None:
     ask(store)
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert not store.engine.whole
+    assert store.engine.width is Width.PLAIN
     write(store, extending("n0"))
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert store.engine.whole
+    assert store.engine.width is Width.EXTRAS
     assert_whole(store)
 
 
 def test_compacting_keeps_them(store: Store, tmp_path: Path) -> None:
     outgrow(store)
     store.compactor.run()
-    assert not store.engine.whole
+    assert store.engine.width is Width.PLAIN
     write(store, extending("n0"))
     outgrow(store)
     store.compactor.run()
     assert store.compactor.done == 2
-    assert store.engine.whole
+    assert store.engine.width is Width.EXTRAS
     assert_whole(store)
     assert len(list(layout(tmp_path).root.glob("graph*.kuzu"))) == 1
+
+
+MEMORY = NodeExtrasPut(
+    "short", name="Ada", confidence=0.5, confidence_at=7, importance=1.0, source="chat", context="at lunch", layer=3,
+    ended="merged", former_from=None, former_to=9, belongs_to="n1",
+)  # fmt: skip
+OF_MEMORY = NodeExtras(
+    "short", (), None, "", None, None, (), "Ada", 0.5, 7, 1.0, "chat", "at lunch", 3, "merged", None, 9, "n1"
+)
+
+
+def test_a_memory_or_a_name_brings_more_columns_and_nothing_else_does(store: Store) -> None:
+    write(store, extending("n0"))
+    with store.engine.reading() as session:
+        assert session.width is Width.EXTRAS
+        assert not {"name", "confidence", "layer"} & {
+            row[1] for row in session.rows("CALL table_info('Entity') RETURN *")
+        }
+    write(store, WriteBatch(nodes=[NodePut(0, "n1", extras=MEMORY), NodePut(0, "n2", extras=NodeExtrasPut(name="B"))]))
+    write(store, WriteBatch(edges=[EdgePut(0, EDGES[5], extras=EdgeExtrasPut(confidence=0.25, context="said"))]))
+    with store.engine.reading() as session:
+        nodes, edges = seen(session, ["n0", "n1", "n2", "n5", "n6"])
+        assert session.width is Width.MEMORY
+    found = {row.id: row.extras for row in nodes if row.extras is not None}
+    assert found == {"n0": HELD, "n1": OF_MEMORY, "n2": NodeExtras(name="B")}
+    assert EdgeExtras(confidence=0.25, context="said") in {row.extras for row in edges}
+    assert_whole(store)
+
+
+def test_what_is_no_memory_any_more_has_none_of_its_columns(store: Store) -> None:
+    write(store, WriteBatch(nodes=[NodePut(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
+    gone = NodeExtrasPut(
+        "", **dict.fromkeys(("confidence", "confidence_at", "importance", "layer", "former_to")), **NO_TEXT
+    )
+    futures = write_together(
+        store,
+        WriteBatch(nodes=[NodePut(0, node_id, extras=gone) for node_id in IDS[:45]]),
+        WriteBatch(delete_nodes=IDS[45:50]),
+        batch(*IDS[45:50]),
+    )
+    assert [future.result(30).sequence for future in futures] == [3, 4, 5]
+    with store.engine.reading() as session:
+        found, _ = seen(session, IDS[:50])
+    assert {row.id: row.extras for row in found} == dict.fromkeys(IDS[:45], NodeExtras()) | dict.fromkeys(IDS[45:50])
+    assert_whole(store)
+
+
+NO_TEXT = dict.fromkeys(("name", "source", "context", "ended", "belongs_to"), "")
