@@ -225,6 +225,8 @@ class EngineView:
 
     def committed(self, rows: int) -> None:
         """Commits with so many rows have been added to the journal. For the writing thread."""
+        if not rows:  # not worth a process; who asks has it take them in
+            return
         self._behind_rows += rows
         self._written_at = time.monotonic()
         if self._behind_since is None:
@@ -314,6 +316,7 @@ class EngineView:
 
     def rebuilt(self, path: Path, reason: str, *, whole: bool) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
+        self._behind_rows, self._behind_since = 0, None
         try:
             with storing("rebuilding the engine"):
                 return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, whole=whole)

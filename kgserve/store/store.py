@@ -363,6 +363,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
     keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
     if rows.know_merges and (merged := merged_among(rows, named | ends)):
         workspace.merged = merged
