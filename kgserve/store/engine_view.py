@@ -140,7 +140,8 @@ class EngineView:
         self.asked_at = NEVER
         self._behind_rows = 0
         self._written_at = time.monotonic()
-        self._behind_since: float | None = None if self.state.sequence >= journal.last else time.monotonic()
+        # By the digest: of commits without rows it may have missed as many as there are.
+        self._behind_since: float | None = None if self.state.digest == rows.state.digest else time.monotonic()
 
     @property
     def is_open(self) -> bool:

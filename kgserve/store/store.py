@@ -30,6 +30,7 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.accesses import Accesses
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
@@ -114,6 +115,7 @@ class Store:
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
+        self.accesses = Accesses(self.submit, lambda _: {}, self.name)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -274,6 +276,7 @@ class Store:
             self._committed_at = time.monotonic()
             self.engine.committed(size)
             self.catalog.committed(size)
+            self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
