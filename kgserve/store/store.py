@@ -43,7 +43,6 @@ from kgserve.store.writer import Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
-USUAL = StoreSettings()
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
