@@ -107,10 +107,10 @@ class Draft:
         return self._only(name, found).id if found else None
 
     def find(self, name: str) -> list[NodeRow]:
-        """The entities called so: by that very name, else in another spelling, else by another name, else by their id."""
+        """The entities called so: by that very name, else another spelling, an alias, or their id."""
         folded = fold(name)
         ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(folded, ()))
-        rows = self._there(ids)
+        rows = self.there(ids)
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
             lambda row: fold(_name(row)) == folded,
@@ -119,9 +119,9 @@ class Draft:
         for fits in tests:
             if found := [row for row in rows if fits(row)]:
                 return found
-        return self._there((name,))
+        return self.there((name,))
 
-    def _there(self, ids: Iterable[str]) -> list[NodeRow]:
+    def there(self, ids: Iterable[str]) -> list[NodeRow]:
         """Those of some nodes that are entities, each where merges have brought it to."""
         survivors = dict.fromkeys(map(self.ahead.survivor, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
