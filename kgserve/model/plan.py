@@ -30,7 +30,7 @@ from kgserve.model.batch import (
     says_nothing_new,
     with_heads,
 )
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import Access, ChangeSet, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.fields import NodeExtras
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
@@ -82,7 +82,8 @@ class Workspace:
     ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
     or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
     there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
-    ``merged`` the nodes that were merged, each with the next step on the way to its survivor.
+    ``merged`` the nodes that were merged, each with the next step on the way to its survivor. ``decided`` are the nodes
+    that a batch has put or deleted.
     """
 
     def __init__(self) -> None:
@@ -92,6 +93,17 @@ class Workspace:
         self.settled: Container[EdgeKey] = ()
         self.incident: dict[str, set[EdgeKey]] = {}
         self.merged: dict[str, str] = {}
+        self.decided: set[str] = set()
+
+    def join(self, more: Workspace) -> None:
+        """Take in what a further batch meets, as it is in the store: what was decided meanwhile counts before that."""
+        new = more.present - self.decided
+        self.present |= new
+        self.nodes |= {node_id: row for node_id, row in more.nodes.items() if node_id in new}
+        self.edges = more.edges | self.edges
+        self.merged = more.merged | self.merged
+        for node_id in more.incident:
+            self.incident[node_id] = {key for key, row in self.edges.items() if row is not None and node_id in key[:2]}
 
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it has come to by merges."""
@@ -107,11 +119,13 @@ class Workspace:
         """A node as it will be."""
         self.nodes[row.id] = row
         self.present.add(row.id)
+        self.decided.add(row.id)
 
     def drop_node(self, node_id: str) -> None:
         """A node that will be gone."""
         del self.nodes[node_id]
         self.present.discard(node_id)
+        self.decided.add(node_id)
         self.merged.pop(node_id, None)
 
     def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:
@@ -147,6 +161,7 @@ class _Draft:
         self.edges_updated: list[EdgeRow] = []
         self.edges_touched: list[EdgeRow] = []
         self.edges_deleted: list[EdgeKey] = []
+        self.accessed: dict[str, Access] = {}
         self.removed: list[NodeRow | EdgeRow] = []
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
@@ -304,6 +319,10 @@ class _Draft:
         (self.edges_updated if changed else self.edges_touched).append(row)
         self.removed.append(old)
 
+    def access(self, access: Access) -> None:
+        if access.id in self.workspace.present:
+            self.accessed[access.id] = access
+
     def finish_report(self, sequence: int) -> Report:
         report = self.report
         report.nodes_created = len(self.nodes_created)
@@ -318,7 +337,7 @@ class _Draft:
     def change_set(self, state: StoreState) -> ChangeSet | None:
         added = [*self.nodes_created, *self.nodes_updated]
         added_edges = [*self.edges_created, *self.edges_updated, *self.edges_touched]
-        if not (added or added_edges or self.removed):
+        if not (added or added_edges or self.removed or self.accessed):
             return None
         digest = shift(shift(state.digest, added, self.removed), added_edges, ())
         return ChangeSet(
@@ -331,6 +350,7 @@ class _Draft:
             edges_updated=self.edges_updated,
             edges_touched=self.edges_touched,
             edges_deleted=self.edges_deleted,
+            accessed=[*self.accessed.values()],
             digest=digest.to_bytes(16),
             nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
             edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
@@ -357,6 +377,8 @@ def plan(
     )
     for edge in _last_edge_wins(edges):
         draft.put_edge(edge, touch=batch.touch)
+    for access in batch.accesses:
+        draft.access(access)
     change = draft.change_set(state)
     if batch.told:
         draft.report.rows, draft.report.before = _named(batch, workspace), draft.removed

@@ -1,0 +1,78 @@
+"""Confidence that fades: what a memory is worth at a moment, and one number that orders memories by it at any moment.
+
+A confidence halves once in every half-life since it was last set or used. So "at least m at the moment t" is a
+comparison of a key that does not change with time, and nothing has to be rewritten or walked through while time passes.
+Moments and keys are microseconds since 1970; half-lives are microseconds, too, or None for what does not fade.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+DAY = 86_400_000_000
+LEAST_KEY = -(1 << 62)
+"""The key of what has no confidence at all."""
+LASTING = 1 << 62
+"""Where the keys of what does not fade begin."""
+_STEPS = 1 << 52
+_FARTHEST = 1 << 61
+
+
+class Worth(NamedTuple):
+    """A confidence from 0 to 1, as it was at a moment."""
+
+    confidence: float
+    since: int
+
+
+def half_life_of(days: float | None, by_type: Mapping[str, float | None], memory_type: str) -> int | None:
+    """The half-life of a type of memories: its own, where it has one, be it none at all."""
+    own = by_type.get(memory_type, days)
+    return None if own is None else round(own * DAY)
+
+
+def live(stored: Worth, accessed: Worth | None) -> Worth:
+    """What counts: the value that was stored, or that of a use after it."""
+    return accessed if accessed is not None and accessed.since > stored.since else stored
+
+
+def effective(worth: Worth, now: int, half_life: int | None) -> float:
+    """What a confidence has come to. A clock that was set back makes it no greater than it was."""
+    confidence = min(max(worth.confidence, 0.0), 1.0)
+    if half_life is None:
+        return confidence
+    return confidence * 0.5 ** (max(now - worth.since, 0) / half_life)
+
+
+def reinforced(worth: Worth, now: int, half_life: int | None, by: float) -> Worth:
+    """The value after a use at a moment: what it has come to by then, and some more, at most 1."""
+    return Worth(min(effective(worth, now, half_life) + by, 1.0), max(now, worth.since))
+
+
+def key(worth: Worth, half_life: int | None) -> int:
+    """A number that is at least ``least_key`` of a minimum and a moment when the effective confidence then is."""
+    confidence = min(worth.confidence, 1.0)
+    if confidence <= 0.0:
+        return LEAST_KEY
+    if half_life is None:
+        return LASTING + round(confidence * _STEPS)
+    return _within(worth.since + half_life * math.log2(confidence))
+
+
+def least_key(minimum: float, now: int, half_life: int | None) -> int:
+    """The least key of a memory with this half-life whose effective confidence is not below a minimum at a moment.
+
+    Memories of several half-lives have to be asked for by half-life. Of those set later than the moment, which a clock
+    that was set back leaves behind, some with less confidence have such a key, too.
+    """
+    if minimum <= 0.0:
+        return LEAST_KEY
+    if half_life is None:
+        return LASTING + round(minimum * _STEPS)
+    return _within(now + half_life * math.log2(minimum))
+
+
+def _within(moment: float) -> int:
+    return round(min(max(moment, -_FARTHEST), _FARTHEST))
