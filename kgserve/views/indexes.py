@@ -191,17 +191,17 @@ class VectorFollower(IndexFollower[VectorIndex]):
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
-        with_content = (text for text in texts if text.content)
-        while some := list(islice(with_content, EMBED_AT_ONCE)):
+        with_meaning = (text for text in texts if text.meaning)
+        while some := list(islice(with_meaning, EMBED_AT_ONCE)):
             self._embed(some)
         self._save(sequence)
 
     def _follow(self, step: Step) -> None:
         self.check_model()
         self._remember()
-        put = [text for text in step.put if text.content]
+        put = [text for text in step.put if text.meaning]
         self.pending = len(put)
-        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.content)])
+        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
         for first in range(0, len(put), EMBED_AT_ONCE):
             self._embed(put[first : first + EMBED_AT_ONCE])
         self.pending = 0
@@ -213,7 +213,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         started = time.perf_counter()
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
-        vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
+        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
         ids, types = [text.id for text in texts], [text.type for text in texts]
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
@@ -391,13 +391,13 @@ class PastVectorFollower(PastFollower[PastVectors]):
         index, cache = self._opened(), self._cache
         if cache is None:
             raise Unavailable("the cache of embeddings is closed")
-        texts = [text for text in texts if text.content]
+        texts = [text for text in texts if text.meaning]
         for first in range(0, len(texts), EMBED_AT_ONCE):
             self._continue()
             some = texts[first : first + EMBED_AT_ONCE]
-            contents = sorted({text.content for text in some} - index.known(some))
-            vectors = embed_cached(self._embedder, cache, contents)
-            index.write(some, dict(zip(contents, vectors, strict=True)), index.sequence, 0)
+            meanings = sorted({text.meaning for text in some} - index.known(some))
+            vectors = embed_cached(self._embedder, cache, meanings)
+            index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
         index.write((), {}, sequence, ended)
 
     def _look(self, question: Callable[[PastVectors], Found]) -> Found:
