@@ -43,7 +43,7 @@ from kgserve.model.named import (
     RelationsDeleted,
     UpdateEntityRequest,
 )
-from kgserve.model.names import ALIASES, IS_ABOUT, aliases_of
+from kgserve.model.names import ALIASES, IS_ABOUT, aliases_in
 from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
@@ -163,7 +163,7 @@ def _attributes(row: NodeRow, metadata: str | None, aliases: Sequence[str] | Non
     """The attributes with the given ones and other names; None where nothing is given."""
     if metadata is None and aliases is None:
         return None
-    names = aliases_of(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
+    names = aliases_in(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
     found: dict[str, Any] = decode_json(row.attributes if metadata is None else metadata, dict[str, Any])
     if names and (aliases is not None or ALIASES not in found):
         found[ALIASES] = names
@@ -532,7 +532,7 @@ def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
 def _fields(row: NodeRow) -> dict[str, Any]:
     """The fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
-    aliases = aliases_of(row.attributes)
+    aliases = aliases_in(row.attributes)
     if aliases:
         metadata.pop(ALIASES)
     return {

@@ -16,7 +16,7 @@ from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS, Node
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.memories import AssociatedEntity, Outcome
 from kgserve.model.merging import MERGED_INTO
-from kgserve.model.names import IS_ABOUT, fold
+from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.stores import DedupPolicy
 from kgserve.ops.drafting import Draft
@@ -188,8 +188,8 @@ class Storing(Draft):
 
     def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
         """Whether a memory is about nobody else of the same name."""
-        there = {fold(name): entity for entity, name in self._names(self.ahead.about(memory))}
-        new = ((fold(name), entity) for entity, name in self._names(about))
+        there = {folded(name): entity for entity, name in self._names(self.ahead.about(memory))}
+        new = ((folded(name), entity) for entity, name in self._names(about))
         return all(there.get(name, entity) == entity for name, entity in new)
 
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
