@@ -17,7 +17,7 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
-from kgserve.model.remembered import MemoryEvent, Told, told
+from kgserve.model.remembered import RUN, MemoryEvent, Told, told
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time
@@ -140,7 +140,9 @@ def expand(store: str, change: ChangeSet) -> list[Event]:
 
     Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
     """
-    subjects = chain(_rows(change), told(change))
+    # Most writes mean nothing beyond their rows.
+    means_more = change.former or any(row.extras is not None or row.type == RUN for row in change.nodes_created)
+    subjects = chain(_rows(change), told(change) if means_more else ())
     if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
         subjects = _bulk(counts, change)
     return [Event(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]

@@ -32,9 +32,9 @@ from kgserve.model.batch import (
 )
 from kgserve.model.change import Access, ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
-from kgserve.model.fields import NodeExtras
+from kgserve.model.fields import NodeExtras, Width
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
-from kgserve.model.remembered import former_of, kind_of
+from kgserve.model.remembered import RUN, former_of, kind_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 
@@ -232,8 +232,9 @@ class _Draft:
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
         self.removed.append(old)
-        if (former := former_of(old, row)) is not None:
-            self.former.append(former)
+        if row.type == RUN or _is_more(old) or _is_more(row):
+            former = former_of(old, row)
+            self.former += [former] if former is not None else []
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """The extras with the other heads that there are from now on."""
@@ -348,6 +349,11 @@ class _Draft:
             nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
             edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
         )
+
+
+def _is_more(row: NodeRow) -> bool:
+    """Whether it has something of a memory, or a name: most nodes have not."""
+    return row.extras is not None and row.extras.width is Width.MEMORY
 
 
 def plan(

@@ -282,7 +282,8 @@ class Store:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
-            self.accesses.committed(changes)
+            if self.accesses.waiting:
+                self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
