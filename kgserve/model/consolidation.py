@@ -1,0 +1,413 @@
+"""Memories that say the same, made one: what is asked for and answered, and pure planning.
+
+A *cluster* is a group of memories, each two of which are near and that nothing keeps apart. Its *primary* stays and takes
+over what the others have; those are *absorbed*: withdrawn, with the relation of a merge to the primary. A *run* is a
+node that says what was done, with a relation to each primary. What taking it back needs is in these relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from kgserve.decoding import json_decoder
+from kgserve.model.batch import EdgePut, edge_again
+from kgserve.model.contrast import Difference
+from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_ID_BYTES, MAX_TAGS, NO_EXTRAS
+from kgserve.model.likeness import fingerprint
+from kgserve.model.merging import MERGED_INTO, moved_key
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+
+RUN = "consolidation"
+"""The type of the node of a run. Every store takes it, whatever types it is limited to."""
+CONSOLIDATED = "consolidated"
+"""The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
+CHILD_OF = "child_of"
+MAX_TEXT = 2_000
+MAX_LINES = 20
+MAX_MEMBERS = 100
+"""Memories of one cluster at most: it is one commit."""
+MAX_TOLD = 1_000
+EPISODE = 3
+"""The layer of events: two that sound alike are two."""
+PINNED = 1.0
+_MAX_RECORD = MAX_ATTRIBUTES_BYTES - (16 << 10)
+_STEPS = 1_000
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_metadata = json_decoder(dict[str, Any]).decode
+
+
+# What callers send
+
+_Author = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
+_Type = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
+
+
+class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The plan of a dry run."""
+
+    plan: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53, description="The `plan` that the dry run answered with")]
+
+
+class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which memories are to become one."""
+
+    similarity_threshold: Annotated[
+        float, msgspec.Meta(ge=0, le=1, description="Each two of a cluster are more similar than that, or equally worded")
+    ] = 0.85
+    dry_run: Annotated[bool, msgspec.Meta(description="Only tell what would be done")] = False
+    guard: Annotated[
+        bool, msgspec.Meta(description="Keep apart what differs in numbers, negation, names or opposites")
+    ] = True
+    types: Annotated[list[_Type] | None, msgspec.Meta(max_length=100, description="Only memories of these types")] = None
+    apply: Annotated[
+        ApplyPlan | None, msgspec.Meta(description="Do exactly what a dry run has told; sent as that one was otherwise")
+    ] = None
+    created_by: _Author = None
+
+
+class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A run to take back."""
+
+    run_id: str = msgspec.field(name="id")
+    force: Annotated[
+        bool, msgspec.Meta(description="Also where memories were changed since, which then keep what they say")
+    ] = False
+    created_by: _Author = None
+
+
+class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How many runs to list, the newest first."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
+
+
+class PruneMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whether only to tell which memories have faded."""
+
+    dry_run: Annotated[bool, msgspec.Meta(description="Only tell what would be done")] = False
+    created_by: _Author = None
+
+
+# What callers are answered
+
+
+class ClusterAnswer(msgspec.Struct, kw_only=True):
+    """Memories that became one, or would."""
+
+    primary: Annotated[str, msgspec.Meta(description="The one that stays: the highest effective confidence, then age")]
+    absorbed: list[str]
+    similarity: Annotated[float, msgspec.Meta(description="Of the least similar two; 1 for equal wording")]
+    content: Annotated[str, msgspec.Meta(description="What the primary says then")]
+    tags: list[str]
+
+
+class KeptApart(msgspec.Struct, kw_only=True):
+    """Two memories that are near and were not merged, and what differs."""
+
+    ids: list[str]
+    similarity: float
+    differs: Difference
+
+
+class LeftCluster(msgspec.Struct, kw_only=True):
+    """Memories that were not merged, and why."""
+
+    ids: list[str]
+    reason: str
+
+
+class ConsolidateAnswer(msgspec.Struct, kw_only=True):
+    """What a run did, or would do. Lists have at most 1,000 entries, the counts are of all.
+
+    ``plan`` is the commit that it was computed from, for `apply`. ``run`` is what to undo; null if nothing was done.
+    """
+
+    ok: Literal[True] = True
+    dry_run: bool
+    run: str | None
+    plan: int
+    similarity_threshold: float
+    guard: bool
+    clusters_found: int
+    memories_merged: Annotated[int, msgspec.Meta(description="Absorbed by others")]
+    memories_deleted: Annotated[int, msgspec.Meta(description="No longer found: those that were absorbed")]
+    clusters: list[ClusterAnswer]
+    contradictions: Annotated[list[KeptApart], msgspec.Meta(description="Near, and kept apart by the guard")]
+    contradictions_count: int
+    suggestions: Annotated[list[ClusterAnswer], msgspec.Meta(description="Near in meaning alone; for a person to judge")]
+    left: Annotated[list[LeftCluster], msgspec.Meta(description="Clusters that were not merged, and why")]
+    near_checked: Annotated[bool, msgspec.Meta(description="False where there were no vectors: only wording counted")]
+    sequence: int
+
+
+class RunAnswer(msgspec.Struct, kw_only=True):
+    """A run of consolidation."""
+
+    id: str
+    status: Literal["running", "done", "interrupted", "undone"]
+    trigger: Literal["manual", "automatic"]
+    similarity_threshold: float
+    guard: bool
+    clusters: int
+    merged: int
+    suggestions: int
+    started_at: str
+    ended_at: str | None
+    created_by: str
+
+
+class RunList(msgspec.Struct, kw_only=True):
+    """Runs, the newest first."""
+
+    consolidations: list[RunAnswer]
+    count: int
+
+
+class UndoAnswer(msgspec.Struct, kw_only=True):
+    """What taking a run back did. ``kept`` are primaries that were changed since, and still say what they did."""
+
+    ok: Literal[True] = True
+    id: str
+    clusters: int
+    memories_restored: int
+    kept: list[str]
+    sequence: int
+
+
+class PruneMemoriesAnswer(msgspec.Struct, kw_only=True):
+    """The memories that have faded; of the ids at most 1,000 are told."""
+
+    ok: Literal[True] = True
+    dry_run: bool
+    mode: Annotated[Literal["archive", "delete", "off"], msgspec.Meta(description="What becomes of them")]
+    threshold: float
+    pruned: int
+    ids: list[str]
+    sequence: int
+
+
+# Planning
+
+
+class Member(NamedTuple):
+    """A memory, and what it is worth at the moment of planning."""
+
+    row: NodeRow
+    effective: float
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """A cluster as it is to be carried out: what the primary will say, and the versions that it was computed from."""
+
+    primary: str
+    absorbed: tuple[str, ...]
+    similarity: float
+    content: str
+    attributes: str
+    tags: tuple[str, ...]
+    importance: float | None
+    versions: dict[str, int]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All members, the primary first."""
+        return self.primary, *self.absorbed
+
+    def says_more(self, row: NodeRow) -> bool:
+        """Whether the primary will say anything that it does not yet."""
+        old = row.extras or NO_EXTRAS
+        return (self.content, self.attributes, self.tags, self.importance) != (
+            row.content,
+            row.attributes,
+            old.tags,
+            old.importance,
+        )
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a run is to do, as of a commit."""
+
+    sequence: int
+    clusters: list[Cluster]
+    suggestions: list[Cluster]
+    contradictions: list[KeptApart]
+    contradictions_count: int
+    left: list[LeftCluster]
+    near_checked: bool
+
+
+Kind = tuple[Any, ...]
+"""What memories must have in common to be one: type, layer, name, and when they are true."""
+
+
+def kind_of(row: NodeRow) -> Kind | None:
+    """What a memory must have in common with others to become one with them; None where it must not at all."""
+    extras = row.extras or NO_EXTRAS
+    if extras.layer == EPISODE or extras.conflicts or extras.belongs_to:
+        return None
+    return row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to
+
+
+def is_pinned(row: NodeRow) -> bool:
+    """Whether a memory is never absorbed, and never fades away."""
+    importance = (row.extras or NO_EXTRAS).importance
+    return importance is not None and importance >= PINNED
+
+
+def planned(members: Sequence[Member], similarity: float) -> Cluster | LeftCluster | None:
+    """What becomes of memories that are to be one; None where at most one is left, for the others are pinned."""
+    ordered = sorted(members, key=_rank)
+    primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned(each.row)]
+    if not others:
+        return None
+    rows = [primary, *others]
+    content = _text(row.content for row in rows)
+    tags = tuple(dict.fromkeys(tag for row in rows for tag in (row.extras or NO_EXTRAS).tags))
+    attributes = _joined(sorted(rows, key=lambda row: (row.created_at, row.id)))
+    if reason := _reason(content, primary.content, tags, attributes):
+        return LeftCluster(ids=[row.id for row in rows], reason=reason)
+    absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
+    importance = _importance(rows)
+    return Cluster(primary.id, absorbed, similarity, content, attributes, tags, importance, versions)
+
+
+def _rank(member: Member) -> tuple[bool, int, int, str]:
+    """The least is to be the primary: pinned, then worth more, then older. Seconds of fading make no difference."""
+    row = member.row
+    return not is_pinned(row), -round(member.effective * _STEPS), row.created_at, row.id
+
+
+def _text(contents: Iterable[str]) -> str:
+    """The first content, with the lines of the others that nothing before has said."""
+    first, *others = contents
+    lines, said = [first], {fingerprint(first), *map(fingerprint, first.splitlines())}
+    for content in others:
+        if fingerprint(content) in said:
+            continue
+        for line in content.splitlines():
+            if line.strip() and (mark := fingerprint(line)) not in said:
+                said.add(mark)
+                lines.append(line.strip())
+    return "\n".join(lines)
+
+
+def _joined(rows: Iterable[NodeRow]) -> str:
+    """The metadata of all, what is newer over what is older."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        found |= _metadata(row.attributes)
+    return _encode(found).decode()
+
+
+def _importance(rows: Iterable[NodeRow]) -> float | None:
+    given = [importance for row in rows if (importance := (row.extras or NO_EXTRAS).importance) is not None]
+    return max(given, default=None)
+
+
+def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> str:
+    """Why memories cannot be one, if they cannot."""
+    if content != before and len(content) > MAX_TEXT:
+        return f"together they would be longer than {MAX_TEXT:,} characters"
+    if content != before and content.count("\n") >= MAX_LINES:
+        return f"together they would have more than {MAX_LINES} lines"
+    if len(tags) > MAX_TAGS:
+        return f"together they would have more than {MAX_TAGS} tags"
+    if len(attributes.encode()) > MAX_ATTRIBUTES_BYTES:
+        return f"together their metadata would be larger than {MAX_ATTRIBUTES_BYTES:,} bytes"
+    return ""
+
+
+# Edges
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What is noted beside an absorbed memory, to bring it back: the run, its author, its version then, its edges."""
+
+    run: str
+    author: str
+    left: int
+    edges: list[EdgeRow]
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """What is noted between a run and a primary: its author and version then, the node that has its former state.
+
+    ``had`` are edges of its own at the places of moved ones, as they were; ``parented`` whether it had a parent.
+    """
+
+    author: str
+    left: int
+    former: str
+    parented: bool
+    had: list[EdgeRow]
+
+
+class TooManyEdges(Exception):
+    """What would have to be noted of an absorbed memory's edges is too much."""
+
+
+def moved(
+    primary: str, edges: Mapping[str, Sequence[EdgeRow]], had: Mapping[EdgeKey, EdgeRow], *, parented: bool
+) -> dict[EdgeKey, EdgePut]:
+    """The edges that a primary gets from the memories that it absorbs, by key.
+
+    Edges between members are none any more. Where there is one already, the greater weight counts. A second parent is
+    not taken over.
+    """
+    found: dict[EdgeKey, EdgePut] = {}
+    for rows in edges.values():
+        for row in rows:
+            key = _moved_key(row.key, {*edges}, primary)
+            if key is None or (key[0] == primary and key[2] == CHILD_OF and parented and key not in had):
+                continue
+            parented = parented or (key[0] == primary and key[2] == CHILD_OF)
+            found[key] = _greater(found.get(key), row, key, had.get(key))
+    return found
+
+
+def _moved_key(key: EdgeKey, absorbed: set[str], primary: str) -> EdgeKey | None:
+    for each in absorbed & {key[0], key[1]}:
+        key = moved_key(key, each, primary)
+    return None if key[0] == key[1] else key
+
+
+def _greater(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | None) -> EdgePut:
+    if had is not None:
+        weight = max(had.weight, row.weight, (put.weight or 0.0) if put else row.weight)
+        return EdgePut(0, key, weight)
+    if put is None:
+        return edge_again(row, key)
+    return msgspec.structs.replace(put, weight=max(put.weight or 0.0, row.weight))
+
+
+def record(note: Taken | Grown) -> str:
+    """A note as the attributes of an edge. Raises TooManyEdges."""
+    text = _encode(note).decode()
+    if len(text) > _MAX_RECORD:
+        raise TooManyEdges
+    return text
+
+
+taken_of = json_decoder(Taken).decode
+grown_of = json_decoder(Grown).decode
+
+
+def stays(relation_type: str) -> bool:
+    """Whether an edge stays with an absorbed memory."""
+    return relation_type in {MERGED_INTO, CONSOLIDATED}
+
+
+def some(found: Iterable[Cluster]) -> Iterator[ClusterAnswer]:
+    """Clusters as callers see them."""
+    for each in found:
+        yield ClusterAnswer(
+            primary=each.primary,
+            absorbed=[*each.absorbed],
+            similarity=round(each.similarity, 4),
+            content=each.content,
+            tags=[*each.tags],
+        )
