@@ -383,7 +383,7 @@ def _copy_snapshot(layout: Layout, taken: snapshot.Manifest, folder: Path) -> Sn
     source = layout.journal / f"{snapshot.PREFIX}{taken.sequence}"
     target = folder / source.name
     target.mkdir()
-    names = (snapshot.NODES, snapshot.EDGES, snapshot.MANIFEST)
+    names = (*taken.files, snapshot.MANIFEST)
     with ExitStack() as stack:
         try:
             opened = {name: stack.enter_context((source / name).open("rb")) for name in names}

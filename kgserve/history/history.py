@@ -211,6 +211,8 @@ class History:
 
 
 def _take(transaction: sqlite3.Connection, change: ChangeSet) -> None:
+    if not change.size:  # as of it is as of the one before
+        return
     at, time = change.sequence, change.time
     gone = (*change.edges_deleted, *(row.key for row in change.edges_updated))
     transaction.executemany(sql.CLOSE_EDGE, [{**_key(key), "at": at, "time": time} for key in gone])

@@ -172,6 +172,11 @@ class Journal:
 
     def read(self, after: int) -> Iterator[ChangeSet]:
         """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""
+        for frame in self.frames(after):
+            yield from (change for change in frame.changes() if change.sequence > after)
+
+    def frames(self, after: int) -> Iterator[Frame]:
+        """The durable frames that hold the change sets after a sequence, as `read` does."""
         segments = self.segments
         due = after + 1
         for index, segment in enumerate(segments):
@@ -183,7 +188,7 @@ class Journal:
                 for frame in read_segment(segment, segment.first):
                     due = frame.last + 1
                     if frame.last > after:
-                        yield from (change for change in frame.changes() if change.sequence > after)
+                        yield frame
             except FrameError as error:
                 raise _damaged(segment, error) from error
 

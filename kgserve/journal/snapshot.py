@@ -1,25 +1,28 @@
 """Snapshots: all rows of a store at one sequence, as Parquet files with a manifest of checksums.
 
-A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json. It is written under another name
-and renamed when everything in it is durable, so a folder with the right name is whole unless the disk damaged it.
+A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json, and accesses.parquet if any node
+was ever accessed. It is written under another name and renamed when everything in it is durable, so a folder with the
+right name is whole unless the disk damaged it.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import xxhash
+from msgspec.structs import astuple
 
 from kgserve.arrow import arrow_type, pa, pq
 from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model import fields
-from kgserve.model.change import StoreState
+from kgserve.model.change import Access, StoreState
 from kgserve.model.digest import from_text, rows_digest, to_text
 from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeRow, NodeRow, RowTuple, edge_tuples, node_tuples
@@ -28,6 +31,7 @@ PREFIX = "snapshot."
 _REMOVED = ".removed"
 NODES = "nodes.parquet"
 EDGES = "edges.parquet"
+ACCESSES = "accesses.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH_ROWS = 10_000
@@ -108,6 +112,38 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
         yield from (EdgeRow(*row) for row in rows)
 
 
+def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
+    """The accesses in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    if (file := accesses_file(snapshot)) is not None:
+        for batch in record_batches(file):
+            yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+def accesses_file(snapshot: Path) -> Path | None:
+    """The file of accesses in a snapshot, if it has one. Raises JournalDamaged when it does not fit its checksum."""
+    entry = _manifest(snapshot).files.get(ACCESSES)
+    if entry is None:
+        return None
+    _require(snapshot / ACCESSES, entry)
+    return snapshot / ACCESSES
+
+
+def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
+    """Write accesses, some at a time, into a folder of rows; no file where there are none."""
+    coming = iter(accesses)
+    first = next(coming, None)
+    if first is None:
+        return
+    texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
+    schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
+    # The stubs know no list.
+    with pq.ParquetWriter(folder / ACCESSES, schema, use_dictionary=[]) as writer:  # pyright: ignore[reportArgumentType]
+        for some in chain([first], coming):
+            columns = zip(*map(astuple, some), strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
 def table(file: Path) -> pa.Table:
     """All rows of a Parquet file of a snapshot, with the names of their fields; columns that it has not are null."""
     found = pq.read_table(file)
@@ -150,9 +186,10 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 
     Nobody may be reading a snapshot of the same sequence.
     """
-    for name in (NODES, EDGES):
+    names = (NODES, EDGES, *([ACCESSES] if (folder / ACCESSES).exists() else []))
+    for name in names:
         sync_file(folder / name)
-    files = {name: _entry(folder / name) for name in (NODES, EDGES)}
+    files = {name: _entry(folder / name) for name in names}
     manifest = Manifest(FORMAT, state.sequence, state.time, to_text(state.digest), state.nodes, state.edges, files)
     write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     target = journal_folder / f"{PREFIX}{state.sequence}"
@@ -165,6 +202,13 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 
 def verify(snapshot: Path) -> Manifest:
     """The manifest of a snapshot whose files fit it. Raises JournalDamaged naming the file that does not."""
+    manifest = _manifest(snapshot)
+    for name, entry in manifest.files.items():
+        _require(snapshot / name, entry)
+    return manifest
+
+
+def _manifest(snapshot: Path) -> Manifest:
     try:
         manifest = decode_json((snapshot / MANIFEST).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
@@ -172,11 +216,12 @@ def verify(snapshot: Path) -> Manifest:
         raise JournalDamaged(f"{named(snapshot / MANIFEST)} cannot be read: {reason}") from error
     if manifest.format != FORMAT or manifest.sequence != sequence_of(snapshot):
         raise JournalDamaged(f"{named(snapshot / MANIFEST)} is of another format or another snapshot")
-    for name, entry in manifest.files.items():
-        path = snapshot / name
-        if not path.is_file() or _entry(path) != entry:
-            raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
     return manifest
+
+
+def _require(path: Path, entry: FileEntry) -> None:
+    if not path.is_file() or _entry(path) != entry:
+        raise JournalDamaged(f"{named(path)} is missing or does not fit its checksum")
 
 
 def newest_whole(journal_folder: Path, until: int | None = None) -> Manifest | None:

@@ -59,7 +59,7 @@ class Tail:
                 raise _damaged(segment, f"sequence {wanted} is missing")
 
     def page(self, after: int, last: int, rows: int = MOST_ROWS) -> list[ChangeSet]:
-        """The change sets after one up to the ``last``, as many as come to so many rows and one at least; [] for none.
+        """The change sets after one up to the ``last``, as many as come to so many rows or accesses; [] for none.
 
         Raises what `read` does.
         """
@@ -67,7 +67,7 @@ class Tail:
         size = 0
         for change in self.read(after + 1, last):
             found.append(change)
-            size += change.size
+            size += change.size + len(change.accessed)
             if size >= rows:
                 break
         return found

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kgserve.errors import Conflict
+from kgserve.model.change import Access
 from kgserve.model.fields import AUTHOR, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_stamps
 
@@ -83,7 +84,7 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic write. Deletions go first, then nodes, then edges.
+    """One atomic write. Deletions go first, then nodes, then edges, then accesses: of what is not there they drop.
 
     ``touch`` moves updated_at of every edge sent; ``partial`` leaves wrong rows out instead of refusing the batch;
     ``told`` has the report hold the rows as they are afterwards; ``cost`` is about the bytes that it takes in memory.
@@ -93,6 +94,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[EdgePut] = []
     delete_nodes: list[str] = []
     delete_edges: list[EdgeKey] = []
+    accesses: list[Access] = []
     touch: bool = True
     partial: bool = False
     told: bool = False

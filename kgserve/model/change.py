@@ -24,10 +24,23 @@ class StoreState(msgspec.Struct, frozen=True):
     edges: int = 0
 
 
+class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What reading a memory has made of it: how often it was read, when it was last, and its confidence from then on.
+
+    Final values, which belong to the node and go with it; no part of its row. ``last`` is in microseconds.
+    """
+
+    id: str
+    count: int
+    last: int
+    confidence: float
+
+
 class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The effective rows of one write with their final values, and the state they lead to.
 
-    ``edges_touched`` differ from what was there in updated_at alone: no new version, no event.
+    ``edges_touched`` differ from what was there in updated_at alone: no new version, no event. ``accessed`` holds after
+    everything else, and is in no digest.
     """
 
     sequence: int
@@ -39,6 +52,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     edges_updated: list[EdgeRow] = []
     edges_touched: list[EdgeRow] = []
     edges_deleted: list[EdgeKey] = []
+    accessed: list[Access] = []
     digest: bytes
     nodes: int
     edges: int
@@ -74,7 +88,8 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class NetChange:
     """What several change sets, taken in order, come to: each key at most once, creations and updates told apart.
 
-    ``remade`` are nodes that were deleted and made again: updates that keep nothing.
+    ``remade`` are nodes that were deleted and made again: updates that keep nothing. ``accessed`` are the accesses that
+    came, but for those of nodes that went afterwards; those from before, of nodes in ``unaccessed``, are over.
     """
 
     def __init__(self, changes: Iterable[ChangeSet] = ()) -> None:
@@ -85,6 +100,7 @@ class NetChange:
         self.edges_created: dict[EdgeKey, EdgeRow] = {}
         self.edges_updated: dict[EdgeKey, EdgeRow] = {}
         self.edges_deleted: set[EdgeKey] = set()
+        self.accessed: dict[str, Access] = {}
         self.state: StoreState | None = None
         for change in changes:
             self.add(change)
@@ -92,6 +108,11 @@ class NetChange:
     def __len__(self) -> int:
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
         return nodes + len(self.edges_created) + len(self.edges_updated) + len(self.edges_deleted)
+
+    @property
+    def unaccessed(self) -> set[str]:
+        """Nodes that were deleted, be they there again: what was known of reading them is gone."""
+        return self.nodes_deleted | self.remade
 
     @property
     def width(self) -> Width:
@@ -123,6 +144,7 @@ class NetChange:
         for key in self.edges_deleted & self.edges_created.keys():
             self.edges_deleted.remove(key)
             self.edges_updated[key] = self.edges_created.pop(key)
+        self.accessed = {access.id: access for access in change.accessed}
         self.state = change.state
 
     def add(self, change: ChangeSet) -> None:
@@ -134,6 +156,7 @@ class NetChange:
             _delete(key, self.edges_created, self.edges_updated, self.edges_deleted)
         for node_id in change.nodes_deleted:
             _delete(node_id, self.nodes_created, self.nodes_updated, self.nodes_deleted)
+            self.accessed.pop(node_id, None)
         for node in change.nodes_created:
             if node.id in self.nodes_deleted:
                 self.remade.add(node.id)
@@ -144,6 +167,8 @@ class NetChange:
             _create(edge.key, edge, self.edges_created, self.edges_updated, self.edges_deleted)
         for edge in (*change.edges_updated, *change.edges_touched):
             _update(edge.key, edge, self.edges_created, self.edges_updated)
+        for access in change.accessed:
+            self.accessed[access.id] = access
         self.state = change.state
 
 

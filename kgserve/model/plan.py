@@ -30,7 +30,7 @@ from kgserve.model.batch import (
     says_nothing_new,
     with_heads,
 )
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import Access, ChangeSet, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.fields import NodeExtras
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
@@ -147,6 +147,7 @@ class _Draft:
         self.edges_updated: list[EdgeRow] = []
         self.edges_touched: list[EdgeRow] = []
         self.edges_deleted: list[EdgeKey] = []
+        self.accessed: dict[str, Access] = {}
         self.removed: list[NodeRow | EdgeRow] = []
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
@@ -304,6 +305,10 @@ class _Draft:
         (self.edges_updated if changed else self.edges_touched).append(row)
         self.removed.append(old)
 
+    def access(self, access: Access) -> None:
+        if access.id in self.workspace.present:
+            self.accessed[access.id] = access
+
     def finish_report(self, sequence: int) -> Report:
         report = self.report
         report.nodes_created = len(self.nodes_created)
@@ -318,7 +323,7 @@ class _Draft:
     def change_set(self, state: StoreState) -> ChangeSet | None:
         added = [*self.nodes_created, *self.nodes_updated]
         added_edges = [*self.edges_created, *self.edges_updated, *self.edges_touched]
-        if not (added or added_edges or self.removed):
+        if not (added or added_edges or self.removed or self.accessed):
             return None
         digest = shift(shift(state.digest, added, self.removed), added_edges, ())
         return ChangeSet(
@@ -331,6 +336,7 @@ class _Draft:
             edges_updated=self.edges_updated,
             edges_touched=self.edges_touched,
             edges_deleted=self.edges_deleted,
+            accessed=[*self.accessed.values()],
             digest=digest.to_bytes(16),
             nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
             edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
@@ -357,6 +363,8 @@ def plan(
     )
     for edge in _last_edge_wins(edges):
         draft.put_edge(edge, touch=batch.touch)
+    for access in batch.accesses:
+        draft.access(access)
     change = draft.change_set(state)
     if batch.told:
         draft.report.rows, draft.report.before = _named(batch, workspace), draft.removed

@@ -180,6 +180,7 @@ def _wanted(pool: StorePool, name: str) -> BackupSource:
 def _mark(pool: StorePool, name: str) -> int:
     store = pool.open_stores().get(name)
     if store is not None:
+        store.accesses.settle()
         return store.state.sequence
     layout = pool.layout(name)
     if not layout.exists:

@@ -42,6 +42,8 @@ from kgserve.views.history import DAY, HistoryFollower
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
 MAX_ROWS_OF_CHANGES = 20_000
 MAX_LISTED = 1_000
+MAX_SCANNED = 10_000
+"""Commits that are looked at for a page, for some have no rows."""
 _DAYS = re.compile(r"([0-9]{1,5})d")
 
 
@@ -91,17 +93,18 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
 
     Raises Gone when the journal no longer has them.
     """
-    since = request.since
+    seen = request.since
     with graph.lease() as leased:
         last = leased.state.sequence
         found: list[ChangeEntry] = []
         rows = 0
-        for change in Tail(leased.layout.journal).read(since + 1, min(last, since + request.limit)):
-            found.append(_entry(change))
-            rows += min(change.size, MAX_LISTED)
-            if rows >= MAX_ROWS_OF_CHANGES:
+        for change in Tail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED)):
+            seen = change.sequence
+            if change.size:
+                found.append(_entry(change))
+                rows += min(change.size, MAX_LISTED)
+            if len(found) == request.limit or rows >= MAX_ROWS_OF_CHANGES:
                 break
-    seen = found[-1].sequence if found else max(since, last)
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 

@@ -141,7 +141,8 @@ class EngineView:
         self.asked_at = NEVER
         self._behind_rows = 0
         self._written_at = time.monotonic()
-        self._behind_since: float | None = None if self.state.sequence >= journal.last else time.monotonic()
+        # By the digest: of commits without rows it may have missed as many as there are.
+        self._behind_since: float | None = None if self.state.digest == rows.state.digest else time.monotonic()
 
     @property
     def is_open(self) -> bool:
@@ -228,6 +229,8 @@ class EngineView:
 
     def committed(self, rows: int) -> None:
         """Commits with so many rows have been added to the journal. For the writing thread."""
+        if not rows:  # not worth a process; who asks has it take them in
+            return
         self._behind_rows += rows
         self._written_at = time.monotonic()
         if self._behind_since is None:
@@ -317,6 +320,7 @@ class EngineView:
 
     def rebuilt(self, path: Path, reason: str, width: Width) -> Engine:
         """A file built from the journal, and open. Raises StorageFull, Unavailable, JournalDamaged or EngineFailed."""
+        self._behind_rows, self._behind_since = 0, None
         try:
             with storing("rebuilding the engine"):
                 return rebuild(self.layout, self.journal, self._rows, self.options, path, reason, width=width)

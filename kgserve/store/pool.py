@@ -345,6 +345,7 @@ class StorePool:
 
     def _close_store(self, store: Store) -> None:
         try:
+            store.accesses.settle()
             for companion in reversed(self.companions):
                 companion.closing(store)
             store.close()

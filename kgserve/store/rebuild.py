@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -19,10 +20,11 @@ from kgserve.engine.files import remove
 from kgserve.engine.protocol import Change
 from kgserve.errors import EngineFailed, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
+from kgserve.journal.accesses import changed_accesses
 from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
-from kgserve.model.change import StoreState
+from kgserve.model.change import Access, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.fields import Width
 from kgserve.rows.encoding import RowsDamaged
@@ -91,7 +93,7 @@ def _rebuild_of_files(
     if folded.rebased:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
     if folded.rebased or unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
-        snapshot.install(rows, layout.journal, state)
+        _install(layout, journal, rows, state)
         snapshot.remove_but_newest(layout.journal, SNAPSHOTS_KEPT)
     else:
         shutil.rmtree(rows)
@@ -172,10 +174,48 @@ def take_snapshot(
         folded = _write_rows(layout, journal, present, rows, closing, idle)
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
-        snapshot.install(rows, layout.journal, folded.state)
+        _install(layout, journal, rows, folded.state)
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     return folded.state
+
+
+def _install(layout: Layout, journal: Journal, rows: Path, state: StoreState) -> None:
+    """Make a snapshot of the rows in a folder, and of the accesses that go with them."""
+    snapshot.write_accesses(all_accesses(layout, journal, state.sequence), rows)
+    snapshot.install(rows, layout.journal, state)
+
+
+def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[Access]]:
+    """The accesses of all nodes as of a commit, each once, some at a time: from a snapshot and the journal after it.
+
+    Memory is taken for those alone that came after the snapshot. Raises JournalDamaged.
+    """
+    base = _base_of_accesses(layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed = changed_accesses(journal.frames(after), after, last)
+    for some in snapshot.read_accesses(base) if base else ():
+        if kept := [access for access in some if access.id not in changed]:
+            yield kept
+    coming = (access for access in changed.values() if access is not None)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
+    """The newest snapshot up to a commit whose accesses are whole; None where the journal is all that there is."""
+    for base in _bases(layout, journal):
+        if base is None:
+            return None
+        try:
+            if snapshot.sequence_of(base) <= last:
+                snapshot.accesses_file(base)
+                return base
+        except JournalDamaged:
+            log.exception("snapshot_unusable", store=layout.name)
+    # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
+    log.error("accesses_lost", store=layout.name, before=journal.oldest)
+    return None
 
 
 def open_rows(layout: Layout, journal: Journal) -> RowsView:

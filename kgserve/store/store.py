@@ -30,6 +30,7 @@ from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.accesses import Accesses
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
@@ -114,6 +115,7 @@ class Store:
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
+        self.accesses = Accesses(self.submit, lambda _: {}, self.name)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -274,6 +276,7 @@ class Store:
             self._committed_at = time.monotonic()
             self.engine.committed(size)
             self.catalog.committed(size)
+            self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
@@ -363,6 +366,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
     keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
     if rows.know_merges and (merged := merged_among(rows, named | ends)):
         workspace.merged = merged

@@ -339,6 +339,15 @@ class IndexFollower(Follower, IndexView[Index]):
     def _follow(self, step: Step) -> None:
         """Take in some changes. Doing it twice must come to the same."""
 
+    @property
+    @abstractmethod
+    def _saved(self) -> int:
+        """The commit that the files go up to."""
+
+    @abstractmethod
+    def _save(self, sequence: int) -> None:
+        """Have the files go up to a commit, since the one that they go up to nothing has changed that they hold."""
+
     def _open_if_closed(self) -> None:
         with self._opening:
             super()._open_if_closed()
@@ -346,7 +355,11 @@ class IndexFollower(Follower, IndexView[Index]):
     def _take(self, changes: list[ChangeSet]) -> None:
         step = net_effect(changes)
         self._begun = step.sequence
-        self._follow(step)
+        if step.put or step.removed:
+            self._follow(step)
+        elif self._saved < self.store.journal.oldest - 1:
+            # What is on the disk could no longer be gone on with.
+            self._save(step.sequence)
 
     def _take_all(self, rows: Rows) -> None:
         self._begun = rows.at

@@ -86,6 +86,19 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
+    def close(self) -> None:
+        """Release the index; every write has left it sealed."""
+        if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
+            self._save(self.sequence)
+        super().close()
+
+    @property
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    def _save(self, sequence: int) -> None:
+        self._opened().seal(sequence)
+
     def _clear(self) -> None:
         self._opened().clear()
 
@@ -119,7 +132,6 @@ class VectorFollower(IndexFollower[VectorIndex]):
         self._embedder = embedder
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
-        self._saved = 0
 
     def search(self, vector: NDArray[np.float32], limit: int, only: Filter = ANYTHING) -> list[VectorHit]:
         """See `VectorIndex.search`. Raises Unavailable until it is open, Conflict for another model's vectors."""
@@ -146,7 +158,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
     def close(self) -> None:
         """Save the vectors, so that opening again reads instead of computing."""
         if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
-            self._index.save(self.sequence)
+            self._save(self.sequence)
         self._index = None
         if self._cache is not None:
             self._cache.close()
@@ -159,8 +171,15 @@ class VectorFollower(IndexFollower[VectorIndex]):
         self._cache = self._cache or EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
         self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id, between=self._continue)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
-        self._saved = self._index.sequence
         return self._index.sequence
+
+    @property
+    def _saved(self) -> int:
+        return self._opened().sequence
+
+    def _save(self, sequence: int) -> None:
+        self._opened().save(sequence)
+        self._saved_at = time.monotonic()
 
     def _clear(self) -> None:
         self._opened().clear()
@@ -170,8 +189,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         with_content = (text for text in texts if text.content)
         while some := list(islice(with_content, EMBED_AT_ONCE)):
             self._embed(some)
-        self._opened().save(sequence)
-        self._saved, self._saved_at = sequence, time.monotonic()
+        self._save(sequence)
 
     def _follow(self, step: Step) -> None:
         self.check_model()
@@ -183,8 +201,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
             self._embed(put[first : first + EMBED_AT_ONCE])
         self.pending = 0
         if time.monotonic() - self._saved_at > SAVE_SECONDS:
-            self._opened().save(step.sequence)
-            self._saved, self._saved_at = step.sequence, time.monotonic()
+            self._save(step.sequence)
 
     def _embed(self, texts: list[Text]) -> None:
         self._continue()

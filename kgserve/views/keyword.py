@@ -121,8 +121,12 @@ class KeywordIndex:
             for entity in put:
                 writer.delete_documents_by_term("id", entity.key)
                 writer.add_document(_document(entity))
-        manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
+        self.seal(sequence)
         self._reload()
+
+    def seal(self, sequence: int) -> None:
+        """Note the commit that the index has been brought to."""
+        manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
         self.sequence, self.fresh = sequence, False
 
     def clear(self) -> None:

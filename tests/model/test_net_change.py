@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.change import ChangeSet, NetChange, StoreState
+from kgserve.model.change import Access, ChangeSet, NetChange, StoreState
 from kgserve.model.plan import Workspace, plan
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from tests.fuzzing import examples
@@ -14,17 +14,19 @@ from tests.fuzzing import examples
 IDS = st.sampled_from("abcd")
 KEYS = st.tuples(IDS, IDS, st.sampled_from("rs"))
 BATCHES = st.builds(
-    lambda nodes, edges, gone, cut, touch: WriteBatch(
+    lambda nodes, edges, gone, cut, read, touch: WriteBatch(
         nodes=[NodePut(i, node_id, "t", text) for i, (node_id, text) in enumerate(nodes)],
         edges=[EdgePut(i, key, weight) for i, (key, weight) in enumerate(edges)],
         delete_nodes=gone,
         delete_edges=cut,
+        accesses=[Access(node_id, count, 0, 1.0) for node_id, count in read],
         touch=touch,
     ),
     st.lists(st.tuples(IDS, st.sampled_from("xyz")), max_size=4),
     st.lists(st.tuples(KEYS, st.sampled_from([0.0, 0.5, 1.0])), max_size=6),
     st.lists(IDS, max_size=2),
     st.lists(KEYS, max_size=3),
+    st.lists(st.tuples(IDS, st.integers(1, 9)), max_size=3),
     st.booleans(),
 )
 
@@ -53,6 +55,15 @@ def one_by_one(rows: Rows, change: ChangeSet) -> Rows:
     for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
         edges[edge.key] = edge
     return nodes, edges
+
+
+def accesses_one_by_one(accesses: dict[str, Access], change: ChangeSet) -> dict[str, Access]:
+    kept = {node_id: access for node_id, access in accesses.items() if node_id not in change.nodes_deleted}
+    return kept | {access.id: access for access in change.accessed}
+
+
+def accesses_at_once(accesses: dict[str, Access], net: NetChange) -> dict[str, Access]:
+    return {node_id: access for node_id, access in accesses.items() if node_id not in net.unaccessed} | net.accessed
 
 
 def at_once(rows: Rows, net: NetChange) -> Rows:
@@ -88,6 +99,14 @@ def test_a_net_change_is_what_its_change_sets_come_to(batches: list[WriteBatch],
     for change in changes[start:]:
         added.add(change)
     assert at_once(before, added) == after
+    known: dict[str, Access] = {}
+    for change in changes[:start]:
+        known = accesses_one_by_one(known, change)
+    expected = known
+    for change in changes[start:]:
+        expected = accesses_one_by_one(expected, change)
+    assert accesses_at_once(known, net) == accesses_at_once(known, added) == expected
+    assert expected.keys() <= after[0].keys()
     kinds = (
         net.nodes_created,
         net.nodes_updated,

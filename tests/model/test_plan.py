@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import Access, ChangeSet, StoreState
 from kgserve.model.digest import rows_digest
 from kgserve.model.plan import MAX_NOTED, Report, Workspace, check, plan
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
@@ -250,3 +250,24 @@ def test_a_batch_sees_those_before_it_in_its_group() -> None:
         (0, 1, 0),
     ]
     assert [r.sequence for r in reports] == [1, 2, 2, 3, 4]
+
+
+def test_a_batch_of_accesses_alone_is_a_commit_without_rows(nodes: Planner) -> None:
+    before = nodes.state
+    report = nodes.write(WriteBatch(accesses=[Access("a", 1, 5, 0.5), Access("b", 1, 5, 0.5), Access("a", 2, 6, 0.6)]))
+    assert nodes.change is not None
+    assert nodes.change.accessed == [Access("a", 2, 6, 0.6), Access("b", 1, 5, 0.5)]
+    assert (nodes.change.size, nodes.state.digest, nodes.state.sequence) == (0, before.digest, before.sequence + 1)
+    assert report == Report(sequence=before.sequence + 1)
+
+
+def test_an_access_of_what_is_not_there_or_no_longer_is_dropped(nodes: Planner) -> None:
+    sequence = nodes.state.sequence
+    assert nodes.write(WriteBatch(accesses=[Access("nobody", 1, 5, 0.5)])).sequence == sequence
+    assert nodes.change is None
+    nodes.write(WriteBatch(delete_nodes=["a"], accesses=[Access("a", 1, 5, 0.5), Access("b", 1, 5, 0.5)]))
+    assert nodes.change is not None
+    assert [access.id for access in nodes.change.accessed] == ["b"]
+    nodes.write(WriteBatch(nodes=[NodePut(0, "c", "t")], accesses=[Access("c", 1, 5, 0.5)]))
+    assert nodes.change is not None
+    assert [access.id for access in nodes.change.accessed] == ["c"]
