@@ -1,8 +1,8 @@
 """Memories that say the same, made one: what is asked for and answered, and pure planning.
 
-A *cluster* is a group of memories, each two of which are near and that nothing keeps apart. Its *primary* stays and takes
-over what the others have; those are *absorbed*: withdrawn, with the relation of a merge to the primary. A *run* is a
-node that says what was done, with a relation to each primary. What taking it back needs is in these relations.
+A *cluster* is a group of memories, each two of which are near and that nothing keeps apart. Its *primary* stays and
+takes over what the others have; those are *absorbed*: withdrawn, with the relation of a merge to the primary. A *run*
+is a node that says what was done, with a relation to each primary. What taking it back needs is in these relations.
 """
 
 from __future__ import annotations
@@ -56,13 +56,16 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     """Which memories are to become one."""
 
     similarity_threshold: Annotated[
-        float, msgspec.Meta(ge=0, le=1, description="Each two of a cluster are more similar than that, or equally worded")
+        float,
+        msgspec.Meta(ge=0, le=1, description="Each two of a cluster are more similar than that, or equally worded"),
     ] = 0.85
     dry_run: Annotated[bool, msgspec.Meta(description="Only tell what would be done")] = False
     guard: Annotated[
         bool, msgspec.Meta(description="Keep apart what differs in numbers, negation, names or opposites")
     ] = True
-    types: Annotated[list[_Type] | None, msgspec.Meta(max_length=100, description="Only memories of these types")] = None
+    types: Annotated[list[_Type] | None, msgspec.Meta(max_length=100, description="Only memories of these types")] = (
+        None
+    )
     apply: Annotated[
         ApplyPlan | None, msgspec.Meta(description="Do exactly what a dry run has told; sent as that one was otherwise")
     ] = None
@@ -138,7 +141,9 @@ class ConsolidateAnswer(msgspec.Struct, kw_only=True):
     clusters: list[ClusterAnswer]
     contradictions: Annotated[list[KeptApart], msgspec.Meta(description="Near, and kept apart by the guard")]
     contradictions_count: int
-    suggestions: Annotated[list[ClusterAnswer], msgspec.Meta(description="Near in meaning alone; for a person to judge")]
+    suggestions: Annotated[
+        list[ClusterAnswer], msgspec.Meta(description="Near in meaning alone; for a person to judge")
+    ]
     left: Annotated[list[LeftCluster], msgspec.Meta(description="Clusters that were not merged, and why")]
     near_checked: Annotated[bool, msgspec.Meta(description="False where there were no vectors: only wording counted")]
     sequence: int
@@ -321,6 +326,45 @@ def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> 
     return ""
 
 
+# Runs
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """Memories that are near, and were left to a person."""
+
+    ids: list[str]
+    similarity: float
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node of a run says, in its attributes. It has seen all memories ``through`` a commit.
+
+    ``apart`` are memories that it had absorbed until it was taken back: no automatic run takes them up again.
+    """
+
+    status: Literal["running", "done", "undone"]
+    trigger: Literal["manual", "automatic"]
+    similarity_threshold: float
+    guard: bool
+    through: int
+    started_at: str
+    ended_at: str | None = None
+    clusters: int = 0
+    merged: int = 0
+    deleted: int = 0
+    suggestions: list[Suggestion] = []
+    apart: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """As the attributes of a node."""
+        return _encode(self).decode()
+
+
+run_of = json_decoder(RunRecord).decode
+MAX_SUGGESTED = 100
+
+
 # Edges
 
 
@@ -359,8 +403,8 @@ def moved(
     not taken over.
     """
     found: dict[EdgeKey, EdgePut] = {}
-    for rows in edges.values():
-        for row in rows:
+    for member in sorted(edges):
+        for row in edges[member]:
             key = _moved_key(row.key, {*edges}, primary)
             if key is None or (key[0] == primary and key[2] == CHILD_OF and parented and key not in had):
                 continue

@@ -44,6 +44,27 @@ _History = Annotated[
 ]
 
 
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store treats its memories. A half-life of None: nothing fades."""
+
+    half_life_days: float | None = 30.0
+    half_life_by_type: dict[str, float | None] = {}
+    reinforcement: float = 0.1
+    min_confidence: float = 0.1
+    dedup: Literal["off", "exact", "guarded", "similarity"] = "guarded"
+    dedup_threshold: float = 0.95
+    consolidation: Literal["off", "suggest", "safe", "full"] = "safe"
+    consolidation_threshold: float = 0.85
+    consolidation_interval: int = 50
+    consolidation_hours: float = 24
+    prune: Literal["off", "archive", "delete"] = "archive"
+    prune_threshold: float = 0.05
+    prune_hours: float = 24
+    alpha: float = 0.4
+    min_similarity: float = 0.5
+    default_limit: int = 20
+
+
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one store; an empty ``kind_whitelist`` lets every type in."""
 
@@ -52,6 +73,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     history: Keeping = "all"
+    memory: MemorySettings = MemorySettings()
 
 
 class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

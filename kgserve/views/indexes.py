@@ -141,9 +141,18 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """See `VectorIndex.vectors_of`."""
         return self._opened().vectors_of(ids, as_of)
 
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """See `VectorIndex.near`. Raises what `search` does."""
+        return self._opened().near(ids, above, most)
+
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
         self._opened()
+
+    @property
+    def degraded(self) -> bool:
+        """See `Embedder.degraded`."""
+        return self._embedder.degraded
 
     @property
     def model(self) -> str:
