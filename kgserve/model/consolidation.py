@@ -1,4 +1,4 @@
-"""Memories that say the same, made one: what is asked for and answered, and pure planning.
+"""Memories that say the same, made one: pure planning, and what is noted of it in rows.
 
 A *cluster* is a group of memories, each two of which are near and that nothing keeps apart. Its *primary* stays and
 takes over what the others have; those are *absorbed*: withdrawn, with the relation of a merge to the primary. A *run*
@@ -7,16 +7,16 @@ is a node that says what was done, with a relation to each primary. What taking 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from kgserve.decoding import json_decoder
 from kgserve.model.batch import EdgePut, edge_again
-from kgserve.model.contrast import Difference
-from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_ID_BYTES, MAX_TAGS, NO_EXTRAS
+from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
 from kgserve.model.likeness import fingerprint
+from kgserve.model.memories import Cluster, Contradiction, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
@@ -29,7 +29,7 @@ MAX_TEXT = 2_000
 MAX_LINES = 20
 MAX_MEMBERS = 100
 """Memories of one cluster at most: it is one commit."""
-MAX_TOLD = 1_000
+MAX_TOLD = 100
 EPISODE = 3
 """The layer of events: two that sound alike are two."""
 PINNED = 1.0
@@ -38,161 +38,6 @@ _STEPS = 1_000
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _metadata = json_decoder(dict[str, Any]).decode
-
-
-# What callers send
-
-_Author = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
-_Type = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
-
-
-class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The plan of a dry run."""
-
-    plan: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53, description="The `plan` that the dry run answered with")]
-
-
-class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which memories are to become one."""
-
-    similarity_threshold: Annotated[
-        float,
-        msgspec.Meta(ge=0, le=1, description="Each two of a cluster are more similar than that, or equally worded"),
-    ] = 0.85
-    dry_run: Annotated[bool, msgspec.Meta(description="Only tell what would be done")] = False
-    guard: Annotated[
-        bool, msgspec.Meta(description="Keep apart what differs in numbers, negation, names or opposites")
-    ] = True
-    types: Annotated[list[_Type] | None, msgspec.Meta(max_length=100, description="Only memories of these types")] = (
-        None
-    )
-    apply: Annotated[
-        ApplyPlan | None, msgspec.Meta(description="Do exactly what a dry run has told; sent as that one was otherwise")
-    ] = None
-    created_by: _Author = None
-
-
-class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A run to take back."""
-
-    run_id: str = msgspec.field(name="id")
-    force: Annotated[
-        bool, msgspec.Meta(description="Also where memories were changed since, which then keep what they say")
-    ] = False
-    created_by: _Author = None
-
-
-class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many runs to list, the newest first."""
-
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
-
-
-class PruneMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether only to tell which memories have faded."""
-
-    dry_run: Annotated[bool, msgspec.Meta(description="Only tell what would be done")] = False
-    created_by: _Author = None
-
-
-# What callers are answered
-
-
-class ClusterAnswer(msgspec.Struct, kw_only=True):
-    """Memories that became one, or would."""
-
-    primary: Annotated[str, msgspec.Meta(description="The one that stays: the highest effective confidence, then age")]
-    absorbed: list[str]
-    similarity: Annotated[float, msgspec.Meta(description="Of the least similar two; 1 for equal wording")]
-    content: Annotated[str, msgspec.Meta(description="What the primary says then")]
-    tags: list[str]
-
-
-class KeptApart(msgspec.Struct, kw_only=True):
-    """Two memories that are near and were not merged, and what differs."""
-
-    ids: list[str]
-    similarity: float
-    differs: Difference
-
-
-class LeftCluster(msgspec.Struct, kw_only=True):
-    """Memories that were not merged, and why."""
-
-    ids: list[str]
-    reason: str
-
-
-class ConsolidateAnswer(msgspec.Struct, kw_only=True):
-    """What a run did, or would do. Lists have at most 1,000 entries, the counts are of all.
-
-    ``plan`` is the commit that it was computed from, for `apply`. ``run`` is what to undo; null if nothing was done.
-    """
-
-    ok: Literal[True] = True
-    dry_run: bool
-    run: str | None
-    plan: int
-    similarity_threshold: float
-    guard: bool
-    clusters_found: int
-    memories_merged: Annotated[int, msgspec.Meta(description="Absorbed by others")]
-    memories_deleted: Annotated[int, msgspec.Meta(description="No longer found: those that were absorbed")]
-    clusters: list[ClusterAnswer]
-    contradictions: Annotated[list[KeptApart], msgspec.Meta(description="Near, and kept apart by the guard")]
-    contradictions_count: int
-    suggestions: Annotated[
-        list[ClusterAnswer], msgspec.Meta(description="Near in meaning alone; for a person to judge")
-    ]
-    left: Annotated[list[LeftCluster], msgspec.Meta(description="Clusters that were not merged, and why")]
-    near_checked: Annotated[bool, msgspec.Meta(description="False where there were no vectors: only wording counted")]
-    sequence: int
-
-
-class RunAnswer(msgspec.Struct, kw_only=True):
-    """A run of consolidation."""
-
-    id: str
-    status: Literal["running", "done", "interrupted", "undone"]
-    trigger: Literal["manual", "automatic"]
-    similarity_threshold: float
-    guard: bool
-    clusters: int
-    merged: int
-    suggestions: int
-    started_at: str
-    ended_at: str | None
-    created_by: str
-
-
-class RunList(msgspec.Struct, kw_only=True):
-    """Runs, the newest first."""
-
-    consolidations: list[RunAnswer]
-    count: int
-
-
-class UndoAnswer(msgspec.Struct, kw_only=True):
-    """What taking a run back did. ``kept`` are primaries that were changed since, and still say what they did."""
-
-    ok: Literal[True] = True
-    id: str
-    clusters: int
-    memories_restored: int
-    kept: list[str]
-    sequence: int
-
-
-class PruneMemoriesAnswer(msgspec.Struct, kw_only=True):
-    """The memories that have faded; of the ids at most 1,000 are told."""
-
-    ok: Literal[True] = True
-    dry_run: bool
-    mode: Annotated[Literal["archive", "delete", "off"], msgspec.Meta(description="What becomes of them")]
-    threshold: float
-    pruned: int
-    ids: list[str]
-    sequence: int
 
 
 # Planning
@@ -205,7 +50,7 @@ class Member(NamedTuple):
     effective: float
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterPlan(msgspec.Struct, frozen=True):
     """A cluster as it is to be carried out: what the primary will say, and the versions that it was computed from."""
 
     primary: str
@@ -237,11 +82,11 @@ class Plan(msgspec.Struct, frozen=True):
     """What a run is to do, as of a commit."""
 
     sequence: int
-    clusters: list[Cluster]
-    suggestions: list[Cluster]
-    contradictions: list[KeptApart]
+    clusters: list[ClusterPlan]
+    suggestions: list[ClusterPlan]
+    contradictions: list[Contradiction]
     contradictions_count: int
-    left: list[LeftCluster]
+    left: list[Cluster]
     near_checked: bool
 
 
@@ -263,7 +108,7 @@ def is_pinned(row: NodeRow) -> bool:
     return importance is not None and importance >= PINNED
 
 
-def planned(members: Sequence[Member], similarity: float) -> Cluster | LeftCluster | None:
+def planned(members: Sequence[Member], similarity: float) -> ClusterPlan | Cluster | None:
     """What becomes of memories that are to be one; None where at most one is left, for the others are pinned."""
     ordered = sorted(members, key=_rank)
     primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned(each.row)]
@@ -274,10 +119,15 @@ def planned(members: Sequence[Member], similarity: float) -> Cluster | LeftClust
     tags = tuple(dict.fromkeys(tag for row in rows for tag in (row.extras or NO_EXTRAS).tags))
     attributes = _joined(sorted(rows, key=lambda row: (row.created_at, row.id)))
     if reason := _reason(content, primary.content, tags, attributes):
-        return LeftCluster(ids=[row.id for row in rows], reason=reason)
+        return left_out([row.id for row in rows], similarity, reason)
     absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
     importance = _importance(rows)
-    return Cluster(primary.id, absorbed, similarity, content, attributes, tags, importance, versions)
+    return ClusterPlan(primary.id, absorbed, similarity, content, attributes, tags, importance, versions)
+
+
+def left_out(ids: Sequence[str], similarity: float, reason: str) -> Cluster:
+    """A cluster that is not merged, and why."""
+    return Cluster(primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason)
 
 
 def _rank(member: Member) -> tuple[bool, int, int, str]:
@@ -329,20 +179,13 @@ def _reason(content: str, before: str, tags: Sequence[str], attributes: str) -> 
 # Runs
 
 
-class Suggestion(msgspec.Struct, frozen=True):
-    """Memories that are near, and were left to a person."""
-
-    ids: list[str]
-    similarity: float
-
-
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the node of a run says, in its attributes. It has seen all memories ``through`` a commit.
 
     ``apart`` are memories that it had absorbed until it was taken back: no automatic run takes them up again.
     """
 
-    status: Literal["running", "done", "undone"]
+    status: Literal["running", "done", "interrupted", "undone"]
     trigger: Literal["manual", "automatic"]
     similarity_threshold: float
     guard: bool
@@ -445,13 +288,13 @@ def stays(relation_type: str) -> bool:
     return relation_type in {MERGED_INTO, CONSOLIDATED}
 
 
-def some(found: Iterable[Cluster]) -> Iterator[ClusterAnswer]:
-    """Clusters as callers see them."""
-    for each in found:
-        yield ClusterAnswer(
-            primary=each.primary,
-            absorbed=[*each.absorbed],
-            similarity=round(each.similarity, 4),
-            content=each.content,
-            tags=[*each.tags],
-        )
+def told(found: ClusterPlan) -> Cluster:
+    """A cluster as callers see it."""
+    similarity = round(found.similarity, 4)
+    return Cluster(
+        primary=found.primary,
+        absorbed=[*found.absorbed],
+        similarity=similarity,
+        content=found.content,
+        tags=[*found.tags],
+    )

@@ -26,11 +26,9 @@ from kgserve.model.consolidation import (
     MAX_SUGGESTED,
     MAX_TOLD,
     RUN,
-    Cluster,
+    ClusterPlan,
     Grown,
-    KeptApart,
     Kind,
-    LeftCluster,
     Member,
     Plan,
     RunRecord,
@@ -38,6 +36,7 @@ from kgserve.model.consolidation import (
     TooManyEdges,
     grown_of,
     kind_of,
+    left_out,
     moved,
     planned,
     record,
@@ -49,9 +48,11 @@ from kgserve.model.decay import Worth, effective, half_life_of, live
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.likeness import conflicts, fingerprint
 from kgserve.model.listing import NodeFilter
+from kgserve.model.memories import Cluster, Contradiction
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.plan import Report
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_stamps
+from kgserve.model.times import format_time
 from kgserve.model.withdrawing import MERGED, brought_back, is_active, withdrawal, withdrawn
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
@@ -126,9 +127,9 @@ def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pau
     """What a run has to do. Blocks for as long as it takes; ``now`` in microseconds."""
     survey = _surveyed(store, wanted, now, pause)
     near = _near(indexes, survey, wanted, pause) if wanted.near != "ignore" else None
-    apart: list[KeptApart] = []
+    apart: list[Contradiction] = []
     pairs = _guarded(store, near or {}, wanted, apart, pause)
-    linked, left = complete_linkage(pairs), list[LeftCluster]()
+    linked, left = complete_linkage(pairs), list[Cluster]()
     suggested = linked if wanted.near == "suggest" else []
     merging = linked if wanted.near == "merge" else []
     alone = {*survey.fresh} - {*chain.from_iterable(merging)}
@@ -208,7 +209,7 @@ def _note(found: _Pairs, survey: _Survey, asking: str, hit: str, similarity: flo
         found[pair] = max(similarity, found.get(pair, 0.0))
 
 
-def _guarded(store: Store, pairs: _Pairs, wanted: Wanted, apart: list[KeptApart], pause: Pause) -> _Pairs:
+def _guarded(store: Store, pairs: _Pairs, wanted: Wanted, apart: list[Contradiction], pause: Pause) -> _Pairs:
     """The pairs that nothing keeps apart; the others are added to ``apart``."""
     if not wanted.guard or not pairs:
         return pairs
@@ -222,7 +223,7 @@ def _guarded(store: Store, pairs: _Pairs, wanted: Wanted, apart: list[KeptApart]
             started = time.perf_counter()
         differs = conflicts(contents.get(pair[0], ""), contents.get(pair[1], ""))
         if differs:
-            apart.append(KeptApart(ids=[*pair], similarity=round(similarity, 4), differs=differs))
+            apart.append(Contradiction(ids=[*pair], similarity=round(similarity, 4), differs=differs))
         else:
             passing[pair] = similarity
     return passing
@@ -234,9 +235,9 @@ def _decided(
     groups: Iterable[Sequence[str]],
     pairs: Mapping[tuple[str, str], float],
     now: int,
-    left: list[LeftCluster],
+    left: list[Cluster],
     pause: Pause,
-) -> Iterator[Cluster]:
+) -> Iterator[ClusterPlan]:
     """Clusters of groups of one wording, as far as their memories are still as they were surveyed."""
     for group in groups:
         started = time.perf_counter()
@@ -246,7 +247,7 @@ def _decided(
         same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
         members = list(worths(store, same, now).values())
         cluster = planned(members[:MAX_MEMBERS], _least(group, pairs)) if len(members) > 1 else None
-        if isinstance(cluster, Cluster):
+        if isinstance(cluster, ClusterPlan):
             yield cluster
         elif cluster is not None:
             left.append(cluster)
@@ -283,38 +284,34 @@ def new_run(now: int) -> str:
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
 
 
-def begin(store: Store, run: Run) -> Report:
-    """Write the node of a run, before anything else of it."""
-    return _write_run(store, run)
+def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pause) -> tuple[list[Cluster], Report]:
+    """Merge clusters, each in one write, between writing the run's node and what it came to. Blocks.
 
-
-def carry_out(store: Store, run: Run, clusters: Iterable[Cluster], pause: Pause) -> tuple[Run, list[LeftCluster]]:
-    """Merge clusters, each in one write; those that have changed meanwhile are left. Blocks."""
+    Those whose memories have changed meanwhile are left, and told.
+    """
     store.runs.add(run.id)
-    left: list[LeftCluster] = []
-    done = merged = 0
     try:
+        _write_run(store, run)
+        left: list[Cluster] = []
         for cluster in clusters:
             started = time.perf_counter()
-            reason = _carried_out(store, run, cluster)
-            if reason:
-                left.append(LeftCluster(ids=[*cluster.ids], reason=reason))
-            else:
-                done, merged = done + 1, merged + len(cluster.absorbed)
+            if reason := _carried_out(store, run, cluster):
+                left.append(left_out(cluster.ids, cluster.similarity, reason))
             pause(time.perf_counter() - started)
+        skipped = {each.primary for each in left}
+        merged = sum(len(each.absorbed) for each in clusters if each.primary not in skipped)
+        return left, _write_run(store, _ended(run, len(clusters) - len(left), merged))
     finally:
-        ended = msgspec.structs.replace(run.record, clusters=done, merged=merged, deleted=merged)
-        run = run._replace(record=ended)
         store.runs.discard(run.id)
-    return run, left
 
 
-def end(store: Store, run: Run, now: str) -> Report:
-    """Note that a run is done."""
-    return _write_run(store, run._replace(record=msgspec.structs.replace(run.record, status="done", ended_at=now)))
+def _ended(run: Run, clusters: int, merged: int) -> Run:
+    now = format_time(time.time_ns() // 1000)
+    done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
+    return run._replace(record=msgspec.structs.replace(run.record, **done))
 
 
-def changed_since(store: Store, clusters: Iterable[Cluster]) -> list[str]:
+def changed_since(store: Store, clusters: Iterable[ClusterPlan]) -> list[str]:
     """The memories of a plan that are no longer as they were then."""
     with store.reading() as rows:
         return [each for cluster in clusters for each in _moved_on(rows, cluster)]
@@ -326,7 +323,7 @@ def _write_run(store: Store, run: Run) -> Report:
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
-def _carried_out(store: Store, run: Run, cluster: Cluster) -> str:
+def _carried_out(store: Store, run: Run, cluster: ClusterPlan) -> str:
     """Why a cluster was not merged; "" if it was."""
 
     def batch() -> WriteBatch:
@@ -342,12 +339,12 @@ def _carried_out(store: Store, run: Run, cluster: Cluster) -> str:
     return ""
 
 
-def _moved_on(rows: Rows, cluster: Cluster) -> list[str]:
+def _moved_on(rows: Rows, cluster: ClusterPlan) -> list[str]:
     found = rows.nodes(cluster.ids)
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _merging(rows: Rows, run: Run, cluster: Cluster) -> WriteBatch:
+def _merging(rows: Rows, run: Run, cluster: ClusterPlan) -> WriteBatch:
     """The write that merges a cluster. Raises Changed and TooManyEdges."""
     if changed := _moved_on(rows, cluster):
         raise Changed(changed)
@@ -371,7 +368,7 @@ def _merging(rows: Rows, run: Run, cluster: Cluster) -> WriteBatch:
     return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=gone, touch=False, cost=cost)
 
 
-def _grown(cluster: Cluster, author: str) -> NodePut:
+def _grown(cluster: ClusterPlan, author: str) -> NodePut:
     importance = msgspec.UNSET if cluster.importance is None else cluster.importance
     extras = NodeExtrasPut(created_by=author, tags=cluster.tags, importance=importance)
     return NodePut(0, cluster.primary, content=cluster.content, attributes=cluster.attributes, extras=extras)
@@ -418,15 +415,25 @@ def _has_parent(rows: Rows, node_id: str) -> bool:
 class Undone(NamedTuple):
     """What taking a run back has done."""
 
-    clusters: int
-    restored: int
-    kept: list[str]
+    restored: list[str]
+    skipped: list[str]
 
 
 def runs(store: Store) -> list[tuple[NodeRow, RunRecord]]:
     """All runs of a store, the newest first."""
     found = store.listing(lambda catalog, rows: _runs_in(rows, catalog.having(NodeFilter(types=(RUN,)), _MAX_RUNS)))
     return sorted(found, key=lambda run: run[0].id, reverse=True)
+
+
+def note_interrupted(store: Store) -> None:
+    """Note of runs that were broken off that they were, and what they had done by then."""
+    for row, said in runs(store):
+        if said.status == "running" and row.id not in store.runs:
+            with store.reading() as rows:
+                done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == CONSOLIDATED]
+                merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
+            found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
+            _write_run(store, Run(row.id, msgspec.structs.replace(said, **found), _author(row)))
 
 
 def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -> Undone:
@@ -446,7 +453,7 @@ def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -
         store.submit_prepared(lambda key=note.key: _undoing(store, key, restored, kept), WAIT_SECONDS).result()
         pause(time.perf_counter() - started)
     _close_run(store, row, run_of(row.attributes), restored, author)
-    return Undone(len(notes), len(restored), kept)
+    return Undone(restored, kept)
 
 
 def _runs_in(rows: Rows, ids: Sequence[str]) -> list[tuple[NodeRow, RunRecord]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -13,86 +15,95 @@ from kgserve.model.consolidation import CHILD_OF, is_pinned
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.rows import NodeRow
+from kgserve.model.stores import MemorySettings
 from kgserve.model.withdrawing import PRUNED, is_active, withdrawn
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.consolidating import WAIT_SECONDS, Pause, worths
 
-Mode = Literal["archive", "delete", "off"]
+Mode = Literal["archive", "delete"]
 _AT_ONCE = 500
 _GENERAL = 1
 """Layers up to this one, domains and concepts, are what others stand below."""
 
 
-class Pruned(NamedTuple):
-    """What was done: the memories, and the last commit that it took."""
+class Faded(NamedTuple):
+    """Memories that have faded, and how many others have that stay, by why."""
 
     ids: list[str]
-    sequence: int
+    kept: Counter[str]
 
 
-def faded(store: Store, now: int, pause: Pause) -> list[str]:
+def mode_of(settings: MemorySettings) -> Mode:
+    """What becomes of memories that have faded; where nothing is done by itself, they are withdrawn when asked for."""
+    return "delete" if settings.prune == "delete" else "archive"
+
+
+def faded(store: Store, now: int, pause: Pause) -> Faded:
     """The memories worth less than the store's threshold at a moment, in microseconds, that nothing protects. Blocks.
 
     Protected are those that are pinned, domains and concepts, those that have children, and those that were written or
     accessed within a day.
     """
-    found: list[str] = []
+    found = Faded([], Counter())
     with store.reading() as rows:
         for some in _slices(rows.all_nodes()):
             started = time.perf_counter()
-            found += _faded_among(store, rows, some, now)
+            _add(found, store, rows, some, now)
             pause(time.perf_counter() - started)
-    return sorted(found)
+    found.ids.sort()
+    return found
 
 
-def prune(store: Store, ids: Sequence[str], mode: Mode, now: int, author: str, pause: Pause) -> Pruned:
-    """Withdraw or delete memories, as far as they are still faded when their turn comes. Blocks."""
-    done, sequence = list[str](), store.state.sequence
+def prune(store: Store, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
+    """Withdraw or delete memories, as far as they are still faded when their turn comes: which, and the last commit."""
+    done, sequence = Faded([], Counter()), store.state.sequence
     for first in range(0, len(ids), _AT_ONCE):
         started, some = time.perf_counter(), ids[first : first + _AT_ONCE]
-        gone: list[str] = []
-
-        def batch(some: Sequence[str] = some, gone: list[str] = gone) -> WriteBatch:
-            with store.reading() as rows:
-                found = rows.nodes(some)
-                gone += _faded_among(store, rows, list(found.values()), now)
-            if mode == "delete":
-                return WriteBatch(delete_nodes=gone)
-            return WriteBatch(nodes=[withdrawn(found[each], PRUNED, author=author) for each in gone])
-
-        sequence = store.submit_prepared(batch, WAIT_SECONDS).result().sequence
-        done += gone
+        write = store.submit_prepared(partial(_batch, store, some, mode, now, done), WAIT_SECONDS)
+        sequence = write.result().sequence
         pause(time.perf_counter() - started)
-    return Pruned(done, sequence)
+    return done.ids, sequence
 
 
-def _faded_among(store: Store, rows: Rows, some: Sequence[NodeRow], now: int) -> list[str]:
-    threshold = store.description.memory.prune_threshold
-    candidates = [row for row in some if is_active(row, now) and not _is_protected(row)]
-    members, accesses = worths(store, candidates, now), store.accesses.of([row.id for row in candidates])
-    return [
-        node_id
-        for node_id, member in members.items()
-        if member.effective < threshold
-        and not _is_recent(member.row, accesses.get(node_id), now)
-        and not _has_children(rows, node_id)
-    ]
+def _batch(store: Store, some: Sequence[str], mode: Mode, now: int, done: Faded) -> WriteBatch:
+    with store.reading() as rows:
+        found, gone = rows.nodes(some), Faded([], Counter())
+        _add(gone, store, rows, [*found.values()], now)
+    done.ids.extend(gone.ids)
+    if mode == "delete":
+        return WriteBatch(delete_nodes=gone.ids)
+    return WriteBatch(nodes=[withdrawn(found[each], PRUNED) for each in gone.ids])
 
 
-def _is_protected(row: NodeRow) -> bool:
+def _add(found: Faded, store: Store, rows: Rows, some: Sequence[NodeRow], now: int) -> None:
+    """Sort out those of some nodes that are memories and have faded."""
+    threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
+    accesses = store.accesses.of([row.id for row in candidates])
+    for node_id, member in worths(store, candidates, now).items():
+        if member.effective < threshold:
+            if reason := _protection(rows, member.row, accesses.get(node_id), now):
+                found.kept[reason] += 1
+            else:
+                found.ids.append(node_id)
+
+
+def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> str:
+    """What keeps a memory that has faded; "" if nothing does."""
     layer = (row.extras or NO_EXTRAS).layer
-    return is_pinned(row) or (layer is not None and layer <= _GENERAL)
+    if is_pinned(row):
+        return "pinned"
+    if layer is not None and layer <= _GENERAL:
+        return "layer"
+    if _is_recent(row, access, now):
+        return "recent"
+    return "parent" if any(edge.relation_type == CHILD_OF for edge in rows.incoming(row.id)) else ""
 
 
 def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
     """Whether it was written or accessed within a day; what was never changed was written when it says."""
     written = row.created_at if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY
-
-
-def _has_children(rows: Rows, node_id: str) -> bool:
-    return any(edge.relation_type == CHILD_OF for edge in rows.incoming(node_id))
 
 
 def _slices(rows: Iterator[NodeRow]) -> Iterator[list[NodeRow]]:

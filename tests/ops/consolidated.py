@@ -17,6 +17,7 @@ from kgserve.ops.graph import Graph, Graphs
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from kgserve.views.indexer import Indexer
+from kgserve.views.keeper import Keeper
 from tests.embedding.prepared import model_settings
 from tests.store.writing import PATIENCE, settings
 
@@ -35,24 +36,31 @@ class Place(NamedTuple):
 
     pool: StorePool
     indexer: Indexer
+    keeper: Keeper | None = None
 
     def graph(self, name: str) -> Graph:
         return Graphs(self.pool, self.indexer).graph(name)
 
 
 @contextmanager
-def placed(data: Path, **options: Any) -> Generator[Place]:
-    """A pool with the real model."""
+def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generator[Place]:
+    """A pool with the real model; with ``tick``, in seconds, its stores are kept."""
     wanted = settings(data, models_dir=model_settings().models_dir, **options)
     with closing(Indexer(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
         pool.companions.append(indexer)
-        yield Place(pool, indexer)
+        if tick is None:
+            yield Place(pool, indexer)
+            return
+        with closing(Keeper(indexer, tick)) as keeper:
+            pool.companions.append(keeper)
+            yield Place(pool, indexer, keeper)
+            pool.close()
 
 
 def memory(node_id: str, content: str, memory_type: str = "observation", **fields: Any) -> NodePut:
     """A memory to write; ``created_at`` in microseconds, ``attributes`` as a dict, the rest are extras."""
     created, attributes = fields.pop("created_at", None), fields.pop("attributes", None)
-    extras = NodeExtrasPut(**{"confidence": 1.0, **fields})
+    extras = NodeExtrasPut(confidence=fields.pop("confidence", 1.0), **fields)
     own = None if attributes is None else json.dumps(attributes, sort_keys=True, separators=(",", ":"))
     return NodePut(0, node_id, memory_type, content, own, created_at=created, extras=extras)
 

@@ -8,16 +8,16 @@ import pytest
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.model.batch import EdgePut
-from kgserve.model.consolidation import (
-    ApplyPlan,
-    ConsolidateAnswer,
-    ConsolidateRequest,
-    ConsolidationsQuery,
-    PruneMemories,
-    UndoConsolidation,
-)
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.memories import (
+    ApplyPlan,
+    ConsolidateRequest,
+    ConsolidationReport,
+    ConsolidationsQuery,
+    PruneMemoriesRequest,
+    UndoConsolidationRequest,
+)
 from kgserve.model.merging import MERGED_INTO
 from kgserve.ops.consolidating import consolidate, consolidations, prune_memories, undo_consolidation
 from tests.ops.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
@@ -31,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def run(place: Place, store: str, **wanted: object) -> ConsolidateAnswer:
+def run(place: Place, store: str, **wanted: object) -> ConsolidationReport:
     return consolidate(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
 
 
@@ -105,8 +105,17 @@ def relations() -> list[EdgePut]:
 def related(place: Place, name: str) -> None:
     with place.pool.lease(name, create=True) as store:
         others = [memory(each, f"Thing {each}", "concept", created_at=NOW) for each in "xyzpqc"]
-        given = {"attributes": {"source": "chat", "n": 1}, "tags": ("old",)}
-        first = memory("m0", HOOKS[0], created_at=NOW, created_by="alice", importance=0.4, valid_from=5, **given)
+        own = {"source": "chat", "n": 1}
+        first = memory(
+            "m0",
+            HOOKS[0],
+            created_at=NOW,
+            created_by="alice",
+            importance=0.4,
+            valid_from=5,
+            attributes=own,
+            tags=("old",),
+        )
         second = memory("m1", HOOKS[1], created_at=NOW + 1, attributes={"n": 2}, importance=0.9, valid_from=5)
         third = memory("m2", HOOKS[2] + ".", created_at=NOW + 2, created_by="bob", valid_from=5)
         put(store, [*others, first, second, third], relations())
@@ -139,13 +148,13 @@ def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, 
     before = exported(of)
     done = run(place, store, types=["observation"])
     assert exported(of) != before
-    assert consolidations(of, ConsolidationsQuery()).consolidations[0].id == done.run
-    undone = undo_consolidation(of, UndoConsolidation(run_id=done.run or ""))
-    assert (undone.clusters, undone.memories_restored, undone.kept) == (1, 2, [])
+    assert consolidations(of, ConsolidationsQuery()).runs[0].id == done.run
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
+    assert (undone.restored_count, undone.skipped) == (2, [])
     assert exported(of) == before
-    assert consolidations(of, ConsolidationsQuery()).consolidations == []
+    assert consolidations(of, ConsolidationsQuery()).runs == []
     with pytest.raises(NotFound):
-        undo_consolidation(of, UndoConsolidation(run_id=done.run or ""))
+        undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
 
 
 def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, store: str) -> None:
@@ -154,11 +163,11 @@ def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, s
     done = run(place, store, types=["observation"])
     with place.pool.lease(store) as leased:
         put(leased, [memory("m0", "Hooks are fine")], [EdgePut(0, ("m0", "y", "is_about"), 0.1)])
-    taken = UndoConsolidation(run_id=done.run or "")
+    taken = UndoConsolidationRequest(run_id=done.run or "")
     with pytest.raises(Conflict, match="'m0'"):
         undo_consolidation(of, taken)
-    undone = undo_consolidation(of, UndoConsolidation(run_id=done.run or "", force=True))
-    assert (undone.memories_restored, undone.kept) == (2, ["m0"])
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or "", force=True))
+    assert (undone.restored, undone.skipped) == (["m1", "m2"], ["m0"])
     with place.pool.lease(store) as leased, leased.reading() as rows:
         assert row_of(leased, "m0").content == "Hooks are fine"
         assert row_of(leased, "m1").content == HOOKS[1]
@@ -213,7 +222,9 @@ def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> 
         put(leased, [memory("a", long + "Good."), memory("b", long + "Fine.")])
     done = run(place, store)
     assert done.clusters == []
-    assert [(each.ids, "2,000 characters" in each.reason) for each in done.left] == [(["a", "b"], True)]
+    assert [(each.primary, each.absorbed, "2,000 characters" in each.reason) for each in done.left] == [
+        ("a", ["b"], True)
+    ]
 
 
 def test_a_store_that_takes_some_types_alone_takes_runs(place: Place, store: str) -> None:
@@ -239,11 +250,12 @@ def test_faded_memories_are_withdrawn_and_protected_ones_are_not(place: Place, s
         put(leased, [memory("rewritten", "x", created_at=old)])
         put(leased, [memory("rewritten", "y")])
     of = place.graph(store)
-    told = prune_memories(of, PruneMemories(dry_run=True))
-    assert (told.ids, told.pruned, told.mode) == (["faded"], 1, "archive")
-    done = prune_memories(of, PruneMemories())
+    told = prune_memories(of, PruneMemoriesRequest(dry_run=True))
+    assert (told.ids, told.count, told.mode) == (["faded"], 1, "archive")
+    assert told.kept == {"pinned": 1, "layer": 1, "parent": 1, "recent": 1}
+    done = prune_memories(of, PruneMemoriesRequest())
     assert done.ids == ["faded"]
     with place.pool.lease(store) as leased:
         extras = row_of(leased, "faded").extras or NO_EXTRAS
         assert (extras.ended, extras.valid_from == extras.valid_to) == ("pruned", True)
-    assert prune_memories(of, PruneMemories()).pruned == 0
+    assert prune_memories(of, PruneMemoriesRequest()).count == 0
