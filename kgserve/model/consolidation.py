@@ -27,7 +27,7 @@ CONSOLIDATED = "consolidated"
 CHILD_OF = "child_of"
 MAX_TEXT = 2_000
 MAX_LINES = 20
-MAX_MEMBERS = 100
+MAX_MEMBERS = 1_000
 """Memories of one cluster at most: it is one commit."""
 MAX_TOLD = 100
 EPISODE = 3

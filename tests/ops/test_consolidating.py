@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.model.batch import EdgePut
+from kgserve.model.batch import EdgePut, WriteBatch
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.memories import (
@@ -20,7 +21,10 @@ from kgserve.model.memories import (
 )
 from kgserve.model.merging import MERGED_INTO
 from kgserve.ops.consolidating import consolidate, consolidations, prune_memories, undo_consolidation
+from kgserve.store.pool import StorePool
+from tests.graphs import graph_of, node_of
 from tests.ops.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
+from tests.store.writing import settings
 
 NOW = 1_790_000_000_000_000
 
@@ -225,6 +229,53 @@ def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> 
     assert [(each.primary, each.absorbed, "2,000 characters" in each.reason) for each in done.left] == [
         ("a", ["b"], True)
     ]
+
+
+def test_what_changes_while_it_is_carried_out_is_left(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"{each}{at}", f"Thing {at}") for at in range(3) for each in "ab"])
+        commits: list[int] = []
+
+        def change() -> None:
+            commits.append(leased.state.sequence)
+            if len(commits) == 1:
+                # Behind the run's own node, and before its clusters.
+                leased.submit(WriteBatch(nodes=[memory("b1", "Other thing")]))
+
+        leased.after_commit.append(change)
+        done = run(place, store, similarity_threshold=1.0)
+        leased.after_commit.remove(change)
+        assert (done.clusters_found, done.memories_merged) == (2, 2)
+        assert [(each.primary, each.absorbed, each.reason) for each in done.left] == [
+            ("a1", ["b1"], "changed meanwhile")
+        ]
+        assert row_of(leased, "b1").content == "Other thing"
+    listed = consolidations(place.graph(store), ConsolidationsQuery()).runs
+    assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
+
+
+def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease("s", create=True) as leased:
+        put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[1], HOOKS[0].lower()))])
+        done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
+    assert not done.near_checked
+    assert [(each.primary, each.absorbed) for each in done.clusters] == [("m0", ["m2"])]
+
+
+def test_a_memory_that_goes_with_a_merge_leads_to_the_one_that_stayed(place: Place, store: str) -> None:
+    hooks(place, store)
+    run(place, store)
+    found = node_of(place.graph(store), "m3")
+    assert (found.node.id, found.redirected_from) == ("m0", "m3")
+    with place.pool.lease(store) as leased, pytest.raises(Conflict, match="was merged into 'm0'"):
+        put(leased, [memory("m3", "Something new")])
+
+
+def test_many_of_one_wording_become_one(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"m{at:03}", "The build runs on Linux", created_at=NOW + at) for at in range(150)])
+    done = run(place, store)
+    assert [(each.primary, len(each.absorbed)) for each in done.clusters] == [("m000", 149)]
 
 
 def test_a_store_that_takes_some_types_alone_takes_runs(place: Place, store: str) -> None:
