@@ -39,6 +39,7 @@ _TAGS = {
     "search": "Find nodes, and keep the indexes that find them",
     "versions": "Writing with regard to the version that was seen, subgraphs, and ending what is no longer true.",
     "history": "What was: states of nodes, writes, and going back to them",
+    "memories": "Memories, whose confidence fades, and what they are about",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
     "backup": "Keeping copies of whole stores, and making stores out of them",
