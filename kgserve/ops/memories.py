@@ -9,8 +9,6 @@ from itertools import islice
 from typing import TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.model.batch import WriteBatch
@@ -47,14 +45,14 @@ from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
-from kgserve.ops.storing import MemoryPut, Near, Recent, Stored, Storing
+from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
-from kgserve.views.indexes import Indexes
+from kgserve.views.recent import Recent
 
 T = TypeVar("T")
 
@@ -242,7 +240,7 @@ def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compa
         return _Compared(store, puts, Recent(), near_checked=False)
     try:
         vectors = indexes.vectors([put.content for put in puts])
-        near = [_near(indexes, vector) for vector in vectors]
+        near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # An index that is behind or of another model, a service that is down: storing waits for none of them.
         return _Compared(store, puts, indexes.recent, near_checked=False)
@@ -259,13 +257,9 @@ def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _near(indexes: Indexes, vector: NDArray[np.float32]) -> tuple[Near, ...]:
-    return tuple(Near(*each) for each in indexes.memories_near(vector, NEIGHBOURS).items())
-
-
 def _similar(store: Store, put: MemoryPut, stored: Stored) -> list[Similar]:
     """What is near a memory and was kept apart from it."""
-    near = {each.id: each.similarity for each in put.near if each.similarity >= SIMILAR_FROM}
+    near = {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
     if not near:
         return []
     with store.reading() as rows:

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
@@ -31,6 +31,7 @@ from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.accesses import Accesses
+from kgserve.store.ahead import Ahead
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding

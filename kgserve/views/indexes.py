@@ -30,6 +30,7 @@ from kgserve.views.follower import Index, IndexFollower, IndexState, IndexView, 
 from kgserve.views.history import HistoryFollower
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
 from kgserve.views.past_vectors import PastVectors, forget
+from kgserve.views.recent import Recent
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 from kgserve.views.vector import VectorHit, VectorIndex
 
@@ -140,6 +141,10 @@ class VectorFollower(IndexFollower[VectorIndex]):
     def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
         """See `VectorIndex.vectors_of`."""
         return self._opened().vectors_of(ids, as_of)
+
+    def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
+        """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
+        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
@@ -412,6 +417,7 @@ class Indexes:
         self.queries = queries
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, patient)
+        self.recent = Recent()
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
 
@@ -441,6 +447,15 @@ class Indexes:
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """The vectors of those entities that have one."""
         return self.vector.vectors_of(ids)
+
+    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`."""
+        self.vector.require()
+        return self.vector.embedded(texts, self.queries.embedder)
+
+    def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
+        """The nearest memories that the index knows, with cosine similarities. Raises what `search` does."""
+        return self.meaning(vector, limit, Filter(memories=True))
 
 
 class IndexesAsOf:
