@@ -7,6 +7,7 @@ from typing import Any
 
 from kgserve.decoding import json_decoder
 from kgserve.model.fields import MAX_ID_BYTES
+from kgserve.model.rows import NodeRow
 
 IS_ABOUT = "is_about"
 """The relation from a memory to what it is about; its weight says how much."""
@@ -32,3 +33,9 @@ def aliases_in(attributes: str) -> list[str]:
     found = _decode(attributes).get(ALIASES)
     texts = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
     return [each for each in texts if each.strip() and len(each.encode(errors="replace")) <= MAX_ID_BYTES][:MAX_ALIASES]
+
+
+def names_of(row: NodeRow) -> list[str]:
+    """All names of a node that has one, its own first."""
+    name = "" if row.extras is None else row.extras.name
+    return [name, *aliases_in(row.attributes)] if name else []

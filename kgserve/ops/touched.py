@@ -31,7 +31,7 @@ class Touched:
             raise
 
     def since(self, wanted: AbstractSet[str]) -> set[str] | None:
-        """Those of the ``wanted`` nodes that were touched since the last look; None when nothing was committed.
+        """Those of the ``wanted`` nodes that were touched since the last look; None when no node was.
 
         All of them when the commits can no longer be read: who looks again needlessly misses nothing. Blocks. Raises
         NotFound when the store is gone.
@@ -50,13 +50,15 @@ class Touched:
         """Listen no longer."""
         self._unlisten()
 
-    def _read_to(self, latest: int, wanted: AbstractSet[str]) -> set[str]:
+    def _read_to(self, latest: int, wanted: AbstractSet[str]) -> set[str] | None:
         found: set[str] = set()
-        while self._seen < latest and len(found) < len(wanted):
+        is_any = False
+        while self._seen < latest and (len(found) < len(wanted) or not is_any):
             for sequence, touched in self._commits(latest):
                 found.update(wanted & touched)
+                is_any = is_any or bool(touched)
                 self._seen = sequence
-        return found
+        return found if is_any else None
 
     def _commits(self, latest: int) -> Iterator[tuple[int, set[str]]]:
         """The next commits, with the nodes that each touched."""

@@ -1,4 +1,4 @@
-"""What reading makes of memories before it is journaled: gathered here, seen by readers at once, written many at a time.
+"""What reading makes of memories before it is journaled: kept here, seen by readers at once, written many at a time.
 
 A read hands over ids; how often each was read, when it was last and its confidence since then are final values, made
 from those before under one lock. They are no rows: a flush is one commit without any. What a crash takes away is the

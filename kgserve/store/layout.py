@@ -24,7 +24,7 @@ from kgserve.journal.journal import JournalEnd
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.model.stores import ConflictPolicy, Keeping, StoreSettings
+from kgserve.model.stores import ConflictPolicy, Keeping, MemorySettings, StoreSettings
 from kgserve.settings import MEBIBYTE
 
 log = structlog.get_logger()
@@ -58,6 +58,7 @@ class StoreFile(msgspec.Struct, frozen=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     history: Keeping = "all"
+    memory: MemorySettings = MemorySettings()
     history_from: int = 0
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
@@ -32,6 +32,7 @@ from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.accesses import Accesses
+from kgserve.store.ahead import Ahead
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
@@ -45,7 +46,6 @@ from kgserve.store.writer import Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
-USUAL = StoreSettings()
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
@@ -150,6 +150,14 @@ class Store:
         Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
+
+    def submit_decided(self, decide: Callable[[Ahead], WriteBatch], cost: int, wait: float = 0.0) -> Future[Report]:
+        """Queue a write whose batch is made in the writing thread, of what the writes before it come to.
+
+        It is committed with others, so ``decide`` must be quick; ``cost`` is about the bytes that its batch will have.
+        Raises what `submit` does; so does the future, and what ``decide`` raises.
+        """
+        return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
@@ -320,30 +328,42 @@ class Store:
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             return [change], [(writes[0], report)]
-        workspace = self.__gathered([write.batch for write in writes])
+        ahead = Ahead(self.rows.rows(), self.memories.ask, now) if any(write.decide for write in writes) else None
+        workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
         for write in writes:
             try:
-                check(write.batch, workspace, rules)
-            except (InvalidInput, Conflict) as error:
+                batch = write.batch if ahead is None else self._decided(write, ahead, workspace)
+                check(batch, workspace, rules)
+            except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
                 write.future.set_exception(error)
                 continue
-            change, report = plan(write.batch, workspace, state, now, rules)
+            change, report = plan(batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
+                if ahead is not None:
+                    ahead.took(change)
             reports.append((write, report))
         return changes, reports
 
-    def __gathered(self, batches: list[WriteBatch]) -> Workspace:
+    def _decided(self, write: Write, ahead: Ahead, workspace: Workspace) -> WriteBatch:
+        """The batch of a write, with all that it meets in the workspace."""
+        if write.decide is None:
+            return write.batch
+        batch = write.decide(ahead)
+        workspace.join(self.__gathered([batch], settle=False))
+        return batch
+
+    def __gathered(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
         try:
-            return _gathered(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            return _gathered(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches, settle=settle)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
@@ -361,8 +381,11 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
-    """A workspace with everything that planning these batches asks for. Raises RowsDamaged."""
+def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
+    """A workspace with everything that planning these batches asks for. Raises RowsDamaged.
+
+    Without ``settle`` there may be further batches, and no edge is taken for one that stays as it is.
+    """
     workspace = Workspace()
     batches = list(batches)
     deleted = {node_id for batch in batches for node_id in batch.delete_nodes}
@@ -380,7 +403,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
     numbers = rows.edge_numbers([*keys])
-    if len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
+    if settle and len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
         settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
     workspace.edges = {**rows.numbered_edges(numbers)}

@@ -223,7 +223,7 @@ def merged(puts: Iterable[_Put], key: Callable[[_Put], object]) -> list[_Put]:
 def _joined(earlier: msgspec.Struct, later: msgspec.Struct) -> _Fields:
     fields = msgspec.structs.asdict(earlier)
     for name, value in msgspec.structs.asdict(later).items():
-        left_out = value is None and name not in ("freshness_at", "valid_from", "valid_to")
+        left_out = value is None and name not in _CLEARED_BY_NONE
         if left_out or value is msgspec.UNSET or (name, value) in (("created_by", ""), ("resolves", False)):
             continue
         held = fields[name]
@@ -236,6 +236,9 @@ def was_true(row: NodeRow | EdgeRow, moment: int) -> bool:
     fields = extras_of(row) if isinstance(row, NodeRow) else edge_extras_of(row)
     begun = fields["valid_from"] is None or fields["valid_from"] <= moment
     return begun and (fields["valid_to"] is None or moment < fields["valid_to"])
+
+
+_CLEARED_BY_NONE = ("freshness_at", "valid_from", "valid_to", "confidence", "confidence_at", "importance", "layer")
 
 
 def extras_of(row: NodeRow | None) -> _Fields:
@@ -251,11 +254,10 @@ def edge_extras_of(row: EdgeRow | None) -> _Fields:
 def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Fields:
     fields = held | {name: value for name, value in _MADE_ANEW.items() if name in held}
     given = {} if put is None else msgspec.structs.asdict(put)
-    times = ("freshness_at", "valid_from", "valid_to", "confidence", "confidence_at", "importance", "layer")
     return fields | {
         name: value
         for name, value in given.items()
-        if value is not msgspec.UNSET and (value is not None or name in times)
+        if value is not msgspec.UNSET and (value is not None or name in _CLEARED_BY_NONE)
     }
 
 

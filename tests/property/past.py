@@ -15,7 +15,7 @@ import pytest
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.model.answers import Edge, NodePage
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.model.fields import NODE, TIME, EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.queries import NodesQuery, RetireNode, RevertNode
 from kgserve.model.requests import RevertRequest, TraverseRequest
@@ -293,8 +293,9 @@ def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> i
 
 def _line(row: NodeRow) -> dict[str, Any]:
     extras = extras_of(row)
-    optional = {"summary": extras["summary"], "tags": list(extras["tags"]), "created_by": extras["created_by"]}
-    times = {name: extras[name] for name in ("freshness_at", "valid_from", "valid_to")}
+    sent = {field.name: field.type for field in NODE.optional if not field.is_own}
+    optional = {name: extras[name] for name, kind in sent.items() if kind is not TIME} | {"tags": list(extras["tags"])}
+    times = {name: extras[name] for name, kind in sent.items() if kind is TIME}
     return {
         "kind": "node",
         "id": row.id,
@@ -304,7 +305,7 @@ def _line(row: NodeRow) -> dict[str, Any]:
         "version": row.version,
         "created_at": format_time(row.created_at),
         "updated_at": format_time(row.updated_at),
-        **{name: value for name, value in optional.items() if value},
+        **{name: value for name, value in optional.items() if value not in (None, "", [])},
         **{name: format_time(value) for name, value in times.items() if value is not None},
     }
 
@@ -329,7 +330,7 @@ def _seen(edges: Iterable[Edge]) -> dict[EdgeKey, dict[str, Any]]:
 def _timeless(edge: dict[str, Any]) -> dict[str, Any]:
     """All of an edge that makes a state: that updated_at moves does not."""
     attributes = {name: value for name, value in edge["attributes"].items() if name != "updated_at"}
-    names = ("weight", "version", "ordinal", "created_by", "valid_from", "valid_to")
+    names = ("weight", "version", "ordinal", "created_by", "valid_from", "valid_to", "confidence", "context")
     return {"attributes": attributes, **{name: edge[name] for name in names if name in edge}}
 
 

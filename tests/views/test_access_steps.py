@@ -132,7 +132,12 @@ def test_listeners_hear_nothing_of_accesses_and_places_stay(tmp_path: Path) -> N
             assert reader.position == Position.after(4)
         assert touched.since({"a", "b"}) == {"b"}
         write(store, accessed("a"))
-        assert touched.since({"a", "b"}) == set()
+        assert touched.since({"a", "b"}) is None
+        assert touched.since(set()) is None
+        write(store, batch("d"))
+        assert touched.since({"a"}) == set()
+        write(store, batch("e"))
+        assert touched.since(set()) == set()
         for each in (live, replayed, touched):
             each.close()
 
