@@ -289,7 +289,6 @@ class Store:
             self._committed_at = time.monotonic()
             self.engine.committed(size)
             self.catalog.committed(size)
-            self.memories.committed(size)
             self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
