@@ -12,11 +12,13 @@ import numpy as np
 
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, NotFound
+from kgserve.memories.selecting import MemoryPlace
 from kgserve.model import decay
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.decay import Worth
 from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.memories import MAX_TOLD
+from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.named import (
     CreatedEntity,
@@ -62,6 +64,8 @@ from kgserve.store.store import Store
 T = TypeVar("T")
 
 MOST_RELATIONS = 1_000
+MOST_COUNTED = 100_000
+"""So many memories about an entity are counted."""
 MOST_CASCADED = 100_000
 """So many memories go at most with the entities that they are about, in one commit."""
 _APART = (IS_ABOUT, MERGED_INTO)
@@ -377,7 +381,13 @@ def _remembered(store: Store, rows: Rows, entity: str, request: EntityGraphReque
     """The surest memories about an entity, and how many there are."""
     if not request.include_memories:
         return {}
-    ids, count = store.memories.ask(lambda memories, _: memories.surest(entity, now, request.max_memories))
+    about = MemoryFilter(now=now, entity=entity)
+    ids, count = store.memories.ask(
+        lambda memories, _: (
+            memories.listed(about, "confidence", MemoryPlace(), request.max_memories).ids,
+            memories.count(about, MOST_COUNTED).count,
+        )
+    )
     found = rows.nodes(ids)
     return {
         "memories": shown(store, rows, [found[node_id] for node_id in ids if node_id in found], now),
