@@ -116,7 +116,7 @@ class Store:
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
-        self.memories = MemoriesView(layout, self.journal, self.rows, HalfLives)
+        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -295,7 +295,6 @@ class Store:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
-            self.memories.committed(size)
             if self.accesses.waiting:
                 self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
@@ -372,6 +371,10 @@ class Store:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
             return _gathered(self.rows.rows(), batches, settle=settle)
+
+    def _half_lives(self) -> HalfLives:
+        memory = self.description.settings.memory
+        return HalfLives(memory.half_life_days, memory.half_life_by_type)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
