@@ -85,7 +85,7 @@ def stamp(seconds: float) -> str:
 
 
 def sentences(count: int = COUNT, conversations: Path = locomo.FILE) -> list[str]:
-    """Different sentences: all turns of the conversations, if there are any, then glosses. Raises wordnet.Unavailable."""
+    """Different sentences: all turns of the conversations, if any, then glosses. Raises wordnet.Unavailable."""
     turns = [turn.text for each in locomo.read(conversations) for turn in each.turns] if conversations.exists() else []
     glosses = [node.content.partition('; "')[0] for node in wordnet.read(wordnet.folder()).nodes]
     random.Random(SEED).shuffle(glosses)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.model.fusion import FUNCTION_WORDS, Match
-from kgserve.model.names import fold
+from kgserve.model.names import folded
 
 MOST_ENTITIES = 1_000
 """So many entities are gone through, at most, the nearest first."""
@@ -154,7 +154,7 @@ def possible_names(query: str) -> list[str]:
         for length in range(_LONGEST_NAME, 0, -1)
         for first in range(len(words) - length + 1)
     )
-    return [row for row in dict.fromkeys(map(fold, rows)) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
+    return [row for row in dict.fromkeys(map(folded, rows)) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
 
 
 def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:

@@ -22,13 +22,14 @@ from kgserve.ops.drafting import Draft
 from kgserve.ops.search import PresentSurroundings, Searched
 from kgserve.ops.shown_memories import entities_of, name_of
 from kgserve.rows.delta import Gathered
-from kgserve.rows.edge_page import of_kinds
+from kgserve.rows.edge_page import not_of_kinds, of_kinds
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 
 MOST_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
+_APART = (IS_ABOUT, MERGED_INTO)
 
 Numbers = NDArray[np.int64]
 Relevances = NDArray[np.float64]
@@ -122,7 +123,7 @@ class About(ABC):
 
     def related(self, entity: str) -> list[tuple[str, float]]:
         """The entities that one is related to, and what is left of each relation: its strength times its confidence."""
-        edges = [edge for edge in self._relations(entity) if edge.relation_type not in (IS_ABOUT, MERGED_INTO)]
+        edges = [edge for edge in self._relations(entity) if edge.relation_type not in _APART]
         ends = [edge.target if edge.source == entity else edge.source for edge in edges]
         there = {node_id for node_id, row in self._around.rows(set(ends)).items() if not row.is_memory}
         return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if end in there]
@@ -176,14 +177,14 @@ class AboutNow(About):
         return entities_of(self._rows, memories)
 
     def _find(self, name: str) -> str | None:
-        return Draft(Ahead(self._rows, self._store.memories.ask, self._now)).met(name)
+        return _called(self._store, self._rows, name, self._now)
 
     def _relations(self, entity: str) -> Iterable[EdgeRow]:
         rows, number = self._rows, self._rows.number(entity)
         if number < 0:
             return
         for outgoing in (True, False):
-            found = self._true(_but_of_memories(rows, rows.around(np.array([number]), outgoing=outgoing)))
+            found = self._true(not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), _APART))
             yield from rows.rows_of(_strongest(rows, found))
 
     def _true(self, found: Gathered) -> Gathered:
@@ -195,7 +196,7 @@ class AboutNow(About):
 
 
 class AboutThen(About):
-    """As it was. What is called how is looked up as it is now."""
+    """As it was; but what is called how is known of now alone."""
 
     def memories(self, entity: str) -> Associations:
         """See `About.memories`."""
@@ -212,11 +213,8 @@ class AboutThen(About):
         return {node_id: _entities(edges, named) for node_id, edges in about.items()}
 
     def _find(self, name: str) -> str | None:
-        def find() -> str | None:
-            with self._store.reading() as rows:
-                return Draft(Ahead(rows, self._store.memories.ask, self._now)).met(name)
-
-        found = find()
+        with self._store.reading() as rows:
+            found = _called(self._store, rows, name, self._now)
         return self._around.found_as(name) if found is None else found
 
     def _relations(self, entity: str) -> Iterable[EdgeRow]:
@@ -229,18 +227,19 @@ def about(searched: Searched, now: int | None, half_life: int | None) -> About:
     return kind(searched, time.time_ns() // 1000 if now is None else now, half_life)
 
 
+def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
+    """The entity with an id, else the one that is called so. Raises Conflict where several are."""
+    draft = Draft(Ahead(rows, store.memories.ask, now))
+    by_id = draft.there((text,))
+    return by_id[0].id if by_id else draft.met(text)
+
+
 def _entities(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
     found = [(edge, named[edge.target]) for edge in edges if edge.target in named]
     found.sort(key=lambda each: (-each[0].weight, each[0].target))
     return [
         MemoryEntity(id=row.id, name=name_of(row), entity_type=row.type, relevance=edge.weight) for edge, row in found
     ]
-
-
-def _but_of_memories(rows: Rows, found: Gathered) -> Gathered:
-    """The edges that are no associations."""
-    base = found.base[rows.base.relation[found.base] != rows.base.code(IS_ABOUT)]
-    return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type != IS_ABOUT])
 
 
 def _strongest(rows: Rows, found: Gathered) -> Gathered:

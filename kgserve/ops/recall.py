@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model import fusion
+from kgserve.model.attributes import Condition, has_all
 from kgserve.model.change import Access
 from kgserve.model.memories import MAX_RECALLED, Memory, MemoryEntity, RecallAnswer, RecalledMemory, RecallRequest
 from kgserve.model.memory_lists import MemoryFilter
@@ -69,7 +71,7 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
     that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
     `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
-    what is related. `withheld` counts what matches no worse than the last hit, and has faded or is not true now.
+    what is related. `withheld` counts those of the best matches that have faded or are not true.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -115,7 +117,10 @@ def _moment(text: str, field: str) -> int:
 class Judge:
     """What the indexes do not know of memories, by their rows: which pass, what they are worth, why others do not."""
 
-    def __init__(self, searched: Searched, only: Filter, least: float, now: int) -> None:
+    def __init__(
+        self, searched: Searched, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
+    ) -> None:
+        self._attributes = attributes
         self._searched = searched
         self._store = searched.present.store
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
@@ -137,13 +142,16 @@ class Judge:
 
     def _look_at(self, ids: list[str]) -> None:
         self._seen.update(ids)
-        rows = {key: row for key, row in self._searched.around.states(ids).items() if self._only.passes_row(row)}
+        rows = {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
         if self.among is not None:
             rows = {key: rows[key] for key in self.among.among(rows)}
         if self._searched.at is None:
             self.accesses |= self._store.accesses.of(rows)
         for key, row in rows.items():
             self._judge(key, row)
+
+    def _fits(self, row: NodeRow) -> bool:
+        return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
 
     def _judge(self, key: str, row: NodeRow) -> None:
         self.rows[key] = row
@@ -178,7 +186,7 @@ class Recaller:
             created=created,
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._judge = Judge(searched, self._only, self._least, now)
+        self._judge = Judge(searched, self._only, conditions, self._least, now)
         self._by_words: Hits = {}
         self._by_meaning: Hits = {}
         self._by_ways: Hits = {}
@@ -415,10 +423,13 @@ class Recaller:
         row, access = self._judge.rows[found.id], self._judge.accesses.get(found.id)
         memory = as_memory(self._store, row, access, entities, self._now)
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
-        scores = {"keyword_score": found.keyword, "semantic_score": found.semantic, "hops": found.hops}
+        scores: dict[str, Any] = {
+            "keyword_score": found.keyword,
+            "semantic_score": found.semantic,
+            "hops": found.hops,
+            "why": found.why if self._request.explain else None,
+        }
         told = {name: score for name, score in scores.items() if score is not None}
-        if self._request.explain:
-            told["why"] = found.why
         return RecalledMemory(**values, score=found.score, **told)
 
 
