@@ -103,9 +103,9 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
         sequence = store.state.sequence
     return ConsolidationUndone(
         run=request.run_id,
-        restored=undone.restored[:MAX_TOLD],
+        restored=[*undone.restored][:MAX_TOLD],
         restored_count=len(undone.restored),
-        skipped=undone.skipped[:MAX_TOLD],
+        skipped=[*undone.skipped][:MAX_TOLD],
         sequence=sequence,
     )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,6 +67,8 @@ WAIT_SECONDS = 10.0
 _ROWS_AT_ONCE = 200
 _IDS_AT_ONCE = 64
 _MAX_EDGES = 50_000
+_UNNOTABLE = "their relations are too many to be noted, so that it could not be undone"
+_Item = TypeVar("_Item")
 _MAX_RUNS = 10_000
 _MAX_APART = 2_000
 _NAMED = 20
@@ -293,11 +296,17 @@ def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pa
     try:
         _write_run(store, run)
         left: list[Cluster] = []
-        for cluster in clusters:
-            started = time.perf_counter()
-            if reason := _carried_out(store, run, cluster):
-                left.append(left_out(cluster.ids, cluster.similarity, reason))
-            pause(time.perf_counter() - started)
+
+        def write(rows: Rows, cluster: ClusterPlan) -> WriteBatch:
+            try:
+                return _merging(rows, run, cluster)
+            except Changed:
+                left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
+            except TooManyEdges:
+                left.append(left_out(cluster.ids, cluster.similarity, _UNNOTABLE))
+            return WriteBatch()
+
+        _written(store, clusters, write, pause)
         skipped = {each.primary for each in left}
         merged = sum(len(each.absorbed) for each in clusters if each.primary not in skipped)
         return left, _write_run(store, _ended(run, len(clusters) - len(left), merged))
@@ -323,20 +332,46 @@ def _write_run(store: Store, run: Run) -> Report:
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
-def _carried_out(store: Store, run: Run, cluster: ClusterPlan) -> str:
-    """Why a cluster was not merged; "" if it was."""
+def _written(store: Store, items: Sequence[_Item], write: Callable[[Rows, _Item], WriteBatch], pause: Pause) -> None:
+    """Write each of some items as ``write`` decides in the writer's turn, some in one commit to share its sync.
 
-    def batch() -> WriteBatch:
-        with store.reading() as rows:
-            return _merging(rows, run, cluster)
+    The turn of one that touches what another changes comes with the next commit.
+    """
+    waiting = deque(items)
+    while waiting:
+        started = time.perf_counter()
+        store.submit_prepared(partial(_next_commit, store, waiting, write), WAIT_SECONDS).result()
+        pause(time.perf_counter() - started)
 
-    try:
-        store.submit_prepared(batch, WAIT_SECONDS).result()
-    except Changed:
-        return "changed meanwhile"
-    except TooManyEdges:
-        return "their relations are too many to be noted, so that it could not be undone"
-    return ""
+
+def _next_commit(store: Store, waiting: deque[_Item], write: Callable[[Rows, _Item], WriteBatch]) -> WriteBatch:
+    """What the next few come to together; they wait no more."""
+    together, changed, touched = WriteBatch(), set[str](), set[str]()
+    with store.reading() as rows:
+        while waiting and together.size < _ROWS_AT_ONCE:
+            batch = write(rows, waiting[0])
+            nodes = {*(put.id for put in batch.nodes), *batch.delete_nodes}
+            ends = {end for put in batch.edges for end in put.key[:2]} | {
+                end for key in batch.delete_edges for end in key[:2]
+            }
+            if not (nodes.isdisjoint(touched) and ends.isdisjoint(changed)):
+                break
+            changed |= nodes
+            touched |= ends
+            together = _both(together, batch)
+            waiting.popleft()
+    return together
+
+
+def _both(one: WriteBatch, other: WriteBatch) -> WriteBatch:
+    return WriteBatch(
+        nodes=one.nodes + other.nodes,
+        edges=one.edges + other.edges,
+        delete_nodes=one.delete_nodes + other.delete_nodes,
+        delete_edges=one.delete_edges + other.delete_edges,
+        touch=False,
+        cost=one.cost + other.cost,
+    )
 
 
 def _moved_on(rows: Rows, cluster: ClusterPlan) -> list[str]:
@@ -415,8 +450,9 @@ def _has_parent(rows: Rows, node_id: str) -> bool:
 class Undone(NamedTuple):
     """What taking a run back has done."""
 
-    restored: list[str]
-    skipped: list[str]
+    restored: dict[str, None]
+    """In order. Each once, for a cluster whose turn has not come is decided again."""
+    skipped: dict[str, None]
 
 
 def runs(store: Store) -> list[tuple[NodeRow, RunRecord]]:
@@ -442,18 +478,26 @@ def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -
         row = rows.node(run_id)
         if row is None or row.type != RUN:
             raise NotFound(f"there is no consolidation {run_id!r}")
+        record_ = _read(row)
         notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
     if changed:
         named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
         raise Conflict(f"changed since the consolidation: {named}; undo it with force to keep what they say now")
-    restored, kept = list[str](), list[str]()
-    for note in notes:
-        started = time.perf_counter()
-        store.submit_prepared(lambda key=note.key: _undoing(store, key, restored, kept), WAIT_SECONDS).result()
-        pause(time.perf_counter() - started)
-    _close_run(store, row, run_of(row.attributes), restored, author)
-    return Undone(restored, kept)
+    undone = Undone({}, {})
+    # The last first: a relation between two clusters has moved with the first of them, and then with the other.
+    keys = [note.key for note in sorted(notes, key=lambda note: -note.sequence)]
+    _written(store, keys, lambda rows, key: _undoing(rows, key, undone), pause)
+    _close_run(store, row, record_, undone.restored, author)
+    return undone
+
+
+def _read(row: NodeRow) -> RunRecord:
+    """What the node of a run says. Raises NotFound for a node of somebody else's."""
+    try:
+        return run_of(row.attributes)
+    except msgspec.MsgspecError:
+        raise NotFound(f"node {row.id!r} is no run of consolidation") from None
 
 
 def _runs_in(rows: Rows, ids: Sequence[str]) -> list[tuple[NodeRow, RunRecord]]:
@@ -485,29 +529,27 @@ def _changed(rows: Rows, run_id: str, note: EdgeRow) -> Iterator[str]:
     yield from (each for each, left in versions.items() if each not in found or found[each].version != left)
 
 
-def _undoing(store: Store, key: EdgeKey, restored: list[str], kept: list[str]) -> WriteBatch:
+def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
     """The write that takes one cluster back."""
     run_id, primary_id, _ = key
-    with store.reading() as rows:
-        note = rows.edge(key)
-        if note is None:
-            return WriteBatch()
-        grown, taken = grown_of(edge_stamps(note.attributes).own), _absorbed(rows, run_id, primary_id)
-        found = rows.nodes([primary_id, grown.former, *taken])
-        edges = {each: list(note_.edges) for each, note_ in taken.items()}
-        back, gone = _edges_back(rows, primary_id, edges, grown)
+    note = rows.edge(key)
+    if note is None:
+        return WriteBatch()
+    grown, taken = grown_of(edge_stamps(note.attributes).own), _absorbed(rows, run_id, primary_id)
+    found = rows.nodes([primary_id, grown.former, *taken])
+    back, gone = _edges_back(rows, primary_id, {each: said.edges for each, said in taken.items()}, grown)
     again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == MERGED]
     nodes = [brought_back(found[each], taken[each].author) for each in again]
     primary, former = found.get(primary_id), found.get(grown.former)
-    if primary is not None and former is not None:
-        if primary.version == grown.left:
-            nodes.append(_shrunk(primary_id, former, grown.author))
-        else:
-            kept.append(primary_id)
-    restored += again
+    untouched = primary is not None and primary.version == grown.left
+    if former is not None and untouched:
+        nodes.append(_shrunk(primary_id, former, grown.author))
+    undone.restored.update(dict.fromkeys(again))
+    if not untouched:
+        undone.skipped[primary_id] = None
     gone += [key, *((each, primary_id, MERGED_INTO) for each in taken)]
-    delete = [grown.former] if former is not None else []
-    return WriteBatch(nodes=nodes, edges=back, delete_edges=gone, delete_nodes=delete, touch=False, cost=1000)
+    delete = [] if former is None else [former.id]
+    return WriteBatch(nodes=nodes, edges=back, delete_edges=gone, delete_nodes=delete, cost=1000)
 
 
 def _shrunk(primary: str, former: NodeRow, author: str) -> NodePut:
@@ -542,10 +584,12 @@ def _says(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
     return own == put.own
 
 
-def _close_run(store: Store, row: NodeRow, run: RunRecord, restored: list[str], author: str) -> None:
+def _close_run(store: Store, row: NodeRow, run: RunRecord, restored: Iterable[str], author: str) -> None:
     """A run by hand leaves nothing behind; of an automatic one it is known what not to take up again."""
     if run.trigger == "manual":
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
         return
-    undone = msgspec.structs.replace(run, status="undone", apart=restored[:_MAX_APART], clusters=0, merged=0, deleted=0)
+    undone = msgspec.structs.replace(
+        run, status="undone", apart=[*restored][:_MAX_APART], clusters=0, merged=0, deleted=0
+    )
     _write_run(store, Run(row.id, undone, author))

@@ -39,8 +39,8 @@ _GRAPH = "vectors.hnsw"
 # So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
 _PUT_AT_ONCE = 16
 _BUILT_AT_ONCE = 500
-# So many stored vectors are asked with at a time, 4 ms in the graph of 100,000.
-_ASKED_AT_ONCE = 8
+# So many stored vectors are asked with at a time, 1 ms in the graph: whoever searches waits for no more.
+_ASKED_AT_ONCE = 2
 _READ_AT_ONCE = 4_096
 # With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
 _SPARE = 1.5

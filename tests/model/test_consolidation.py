@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgserve.model.consolidation import (
@@ -145,10 +146,9 @@ def test_what_is_withdrawn_holds_at_no_moment_and_comes_back_as_it_was(bounds: t
     put = withdrawn(old, MERGED, "b")
     assert put.extras is not None
     assert old.extras is not None
-    gone = row("a", "x", 7)
     extras = put.extras.onto(old.extras)
     assert (extras.ended, extras.belongs_to, extras.former_from, extras.former_to) == ("merged", "b", *bounds)
-    gone = NodeRow(*(getattr(gone, name) for name in NodeRow.__struct_fields__[:-1]), extras)
+    gone = msgspec.structs.replace(old, extras=extras)
     assert not any(is_active(gone, at) or gone.holds_at(at) for at in range(12))
     back = brought_back(gone).extras
     assert back is not None

@@ -161,6 +161,27 @@ def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, 
         undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
 
 
+def test_clusters_that_are_related_are_taken_back_in_turn(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        memories = [memory(f"{each}{at}", f"Thing {at}", created_at=NOW) for at in range(6) for each in "abc"]
+        links = [EdgePut(0, (f"b{at}", f"b{(at + 1) % 6}", "next"), 0.5 + at / 20) for at in range(6)]
+        links += [EdgePut(0, (f"c{at}", f"b{(at + 2) % 6}", "next")) for at in range(6)]
+        links += [EdgePut(0, (f"a{at}", f"a{(at + 1) % 6}", "next"), 0.6) for at in range(6)]
+        put(leased, memories, links)
+    of = place.graph(store)
+    before = exported(of)
+    done = run(place, store, similarity_threshold=1.0)
+    assert (done.clusters_found, done.memories_merged) == (6, 12)
+    with place.pool.lease(store) as leased, leased.reading() as rows:
+        found = {row.key: row.weight for row in rows.all_edges() if row.relation_type == "next"}
+    weights = {("a0", "a1"): 0.6, ("a3", "a4"): 0.65, ("a5", "a0"): 0.75, ("a2", "a4"): 1.0}
+    assert len(found) == 12
+    assert {pair: found[(*pair, "next")] for pair in weights} == weights
+    undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
+    assert (undone.restored_count, undone.skipped) == (12, [])
+    assert exported(of) == before
+
+
 def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, store: str) -> None:
     related(place, store)
     of = place.graph(store)
