@@ -29,6 +29,38 @@ def _doc(text: str, **bounds: Any) -> msgspec.Meta:
     return msgspec.Meta(description=text, **bounds)
 
 
+Dedup: TypeAlias = Literal["off", "exact", "guarded", "similarity"]
+Consolidation: TypeAlias = Literal["safe", "full", "suggest", "off"]
+Pruning: TypeAlias = Literal["archive", "delete", "off"]
+
+HalfLife = Annotated[
+    Annotated[float, msgspec.Meta(gt=0, le=36_500)] | None,
+    _doc("Days after which half of a memory's confidence is left; null: it stays"),
+]
+Reinforcement = Annotated[float, _doc("What a use adds to the confidence that is left", ge=0, le=1)]
+MinConfidence = Annotated[float, _doc("Recall leaves out what has less confidence left", ge=0, le=1)]
+DedupPolicy = Annotated[
+    Dedup,
+    _doc(
+        "What a new memory is merged into: nothing; the same text; the same words, numbers and negations; or whatever "
+        "is near"
+    ),
+]
+DedupThreshold = Annotated[float, _doc("Cosine above which `similarity` merges a new memory", ge=0, le=1)]
+ConsolidationPolicy = Annotated[
+    Consolidation,
+    _doc("What is merged by itself: what a new memory would have been, all that is near, nothing but suggestions, off"),
+]
+ConsolidationThreshold = Annotated[float, _doc("Cosine above which memories are near", ge=0, le=1)]
+ConsolidationInterval = Annotated[int, _doc("New memories after which they are consolidated", ge=1, le=1_000_000)]
+ConsolidationHours = Annotated[float, _doc("Hours after which new memories are consolidated", gt=0, le=876_000)]
+PrunePolicy = Annotated[Pruning, _doc("What becomes of memories that have faded: withdrawn, deleted, or nothing")]
+PruneThreshold = Annotated[float, _doc("Confidence below which a memory has faded", ge=0, le=1)]
+PruneHours = Annotated[float, _doc("Hours after which faded memories are looked for", gt=0, le=876_000)]
+Alpha = Annotated[float, _doc("Weight of words against meaning in recall", ge=0, le=1)]
+MinSimilarity = Annotated[float, _doc("Cosine that recall by meaning alone asks for", ge=-1, le=1)]
+DefaultLimit = Annotated[int, _doc("Memories that recall answers with", ge=1, le=100)]
+
 _KEY = "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
 
 
@@ -134,6 +166,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tls_key: Annotated[Path | None, _doc("The certificate's private key as PEM, without a password")] = None
     slow_ms: Annotated[int, _doc("Milliseconds from which on an operation is logged as slow; 0 logs none", ge=0)] = 1000
     otel_endpoint: Annotated[str, _doc("OTLP address that traces go to over HTTP, such as http://host:4318")] = ""
+    default_store: Annotated[str, _doc("Store of requests that name none")] = "default"
+    memory_half_life_days: HalfLife = 30.0
+    memory_reinforcement: Reinforcement = 0.1
+    memory_min_confidence: MinConfidence = 0.1
+    memory_dedup: DedupPolicy = "guarded"
+    memory_dedup_threshold: DedupThreshold = 0.95
+    memory_consolidation: ConsolidationPolicy = "safe"
+    memory_consolidation_threshold: ConsolidationThreshold = 0.85
+    memory_consolidation_interval: ConsolidationInterval = 50
+    memory_consolidation_hours: ConsolidationHours = 24.0
+    memory_prune: PrunePolicy = "archive"
+    memory_prune_threshold: PruneThreshold = 0.05
+    memory_prune_hours: PruneHours = 24.0
+    memory_alpha: Alpha = 0.4
+    memory_min_similarity: MinSimilarity = 0.5
+    memory_default_limit: DefaultLimit = 20
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
 
 

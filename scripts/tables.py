@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from kgserve.cli.editors import EDITORS
-from kgserve.cli.options import description, option_names, variable_name
+from kgserve.cli.options import VARIABLES_ALONE, description, option_names, variable_name
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings
 from kgserve.shell.commands import COMMANDS
@@ -45,7 +45,7 @@ def _editors() -> str:
 def _settings() -> str:
     rows = (
         (
-            f"`{option_names(field.name)[0]}`",
+            f"`{option_names(field.name)[0]}`" if field.name not in VARIABLES_ALONE else "",
             f"`{variable_name(field.name)}`",
             f"`{field.default}`" if field.default not in {"", None} else "",
             description(field),

@@ -16,6 +16,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 NOT_OF_SERVE = frozenset({"key", "call_timeout", "tools", "answers"})
 """Settings of those who ask, not of the server."""
 
+VARIABLES_ALONE = frozenset(name for name in Settings.__struct_fields__ if name.startswith("memory_"))
+"""Settings of a server that have no option: what new stores are made with."""
+
 NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not simply called like their setting."""
 
@@ -38,7 +41,11 @@ def description(field: msgspec.structs.FieldInfo) -> str:
 def settings_options(*fields: str) -> Callable[[Function], Function]:
     """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
     known = msgspec.structs.fields(Settings)
-    chosen = [field for field in known if (field.name in fields if fields else field.name not in NOT_OF_SERVE)]
+    chosen = [
+        field
+        for field in known
+        if (field.name in fields if fields else field.name not in NOT_OF_SERVE | VARIABLES_ALONE)
+    ]
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):

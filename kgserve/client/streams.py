@@ -63,6 +63,7 @@ def create(
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     history: Keeping | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreAnswer]:
     """Create an empty store with settings; one that exists stays as it is. The first inject creates a store as well.
 
@@ -74,6 +75,7 @@ def create(
         kind_whitelist=kind_whitelist,
         metadata=metadata,
         history=history,
+        memory=memory,
     )
     return CREATE.ask(name, body or None)
 
@@ -86,14 +88,21 @@ def update_settings(
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     history: Keeping | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreSettingsAnswer]:
     """Change the store's settings: what is None stays, what is empty is cleared.
 
-    ``history`` is what is kept of former states: "all", "none", or those that ended in so many last days. Raises
-    InvalidInput, whose ``errors`` name every place, and NotFound.
+    ``history`` is what is kept of former states: "all", "none", or those that ended in so many last days;
+    ``memory`` is how it remembers, merged by field. Raises InvalidInput, whose ``errors`` name every place, and
+    NotFound.
     """
     body = _chosen(
-        name=name, conflict_policy=conflict_policy, kind_whitelist=kind_whitelist, metadata=metadata, history=history
+        name=name,
+        conflict_policy=conflict_policy,
+        kind_whitelist=kind_whitelist,
+        metadata=metadata,
+        history=history,
+        memory=memory,
     )
     return UPDATE_SETTINGS.ask(store, body)
 

@@ -83,7 +83,8 @@ class Workspace:
     ``present`` are the ids that exist, of all that the batches name; ``nodes`` are the rows of those that a batch puts
     or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
     there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
-    ``merged`` the nodes that were merged, each with the next step on the way to its survivor.
+    ``merged`` the nodes that were merged, each with the next step on the way to its survivor. ``decided`` are the nodes
+    that a batch has put or deleted.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,17 @@ class Workspace:
         self.settled: Container[EdgeKey] = ()
         self.incident: dict[str, set[EdgeKey]] = {}
         self.merged: dict[str, str] = {}
+        self.decided: set[str] = set()
+
+    def join(self, more: Workspace) -> None:
+        """Take in what a further batch meets, as it is in the store: what was decided meanwhile counts before that."""
+        new = more.present - self.decided
+        self.present |= new
+        self.nodes |= {node_id: row for node_id, row in more.nodes.items() if node_id in new}
+        self.edges = more.edges | self.edges
+        self.merged = more.merged | self.merged
+        for node_id in more.incident:
+            self.incident[node_id] = {key for key, row in self.edges.items() if row is not None and node_id in key[:2]}
 
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it has come to by merges."""
@@ -108,11 +120,13 @@ class Workspace:
         """A node as it will be."""
         self.nodes[row.id] = row
         self.present.add(row.id)
+        self.decided.add(row.id)
 
     def drop_node(self, node_id: str) -> None:
         """A node that will be gone."""
         del self.nodes[node_id]
         self.present.discard(node_id)
+        self.decided.add(node_id)
         self.merged.pop(node_id, None)
 
     def put_edge(self, key: EdgeKey, row: EdgeRow) -> None:

@@ -11,6 +11,24 @@ import msgspec
 
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import STORE_NAME
+from kgserve.settings import (
+    Alpha,
+    ConsolidationHours,
+    ConsolidationInterval,
+    ConsolidationPolicy,
+    ConsolidationThreshold,
+    DedupPolicy,
+    DedupThreshold,
+    DefaultLimit,
+    HalfLife,
+    MinConfidence,
+    MinSimilarity,
+    PruneHours,
+    PrunePolicy,
+    PruneThreshold,
+    Reinforcement,
+    Settings,
+)
 
 MAX_NAME_BYTES = 512
 MAX_KINDS = 1_000
@@ -44,6 +62,65 @@ _History = Annotated[
 ]
 
 
+_HalfLives = Annotated[
+    dict[_Kind, HalfLife],
+    msgspec.Meta(max_length=MAX_KINDS, description="Half-lives of some types of memories; null: they stay"),
+]
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store remembers."""
+
+    half_life_days: HalfLife = 30.0
+    half_life_by_type: _HalfLives = {}
+    reinforcement: Reinforcement = 0.1
+    min_confidence: MinConfidence = 0.1
+    dedup: DedupPolicy = "guarded"
+    dedup_threshold: DedupThreshold = 0.95
+    consolidation: ConsolidationPolicy = "safe"
+    consolidation_threshold: ConsolidationThreshold = 0.85
+    consolidation_interval: ConsolidationInterval = 50
+    consolidation_hours: ConsolidationHours = 24.0
+    prune: PrunePolicy = "archive"
+    prune_threshold: PruneThreshold = 0.05
+    prune_hours: PruneHours = 24.0
+    alpha: Alpha = 0.4
+    min_similarity: MinSimilarity = 0.5
+    default_limit: DefaultLimit = 20
+
+    def half_life_of(self, memory_type: str) -> float | None:
+        """The half-life of a type of memories, in days."""
+        return self.half_life_by_type.get(memory_type, self.half_life_days)
+
+
+class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How a store is to remember. What is left out, or null, stays; but a half-life that is null is none."""
+
+    half_life_days: HalfLife | msgspec.UnsetType = msgspec.UNSET
+    half_life_by_type: _HalfLives | None = None
+    reinforcement: Reinforcement | None = None
+    min_confidence: MinConfidence | None = None
+    dedup: DedupPolicy | None = None
+    dedup_threshold: DedupThreshold | None = None
+    consolidation: ConsolidationPolicy | None = None
+    consolidation_threshold: ConsolidationThreshold | None = None
+    consolidation_interval: ConsolidationInterval | None = None
+    consolidation_hours: ConsolidationHours | None = None
+    prune: PrunePolicy | None = None
+    prune_threshold: PruneThreshold | None = None
+    prune_hours: PruneHours | None = None
+    alpha: Alpha | None = None
+    min_similarity: MinSimilarity | None = None
+    default_limit: DefaultLimit | None = None
+
+    def onto(self, settings: MemorySettings) -> MemorySettings:
+        """What they are then."""
+        given = msgspec.structs.asdict(self)
+        kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
+        changes = {name: value for name, value in given.items() if name not in kept and value is not msgspec.UNSET}
+        return msgspec.structs.replace(settings, **changes)
+
+
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one store; an empty ``kind_whitelist`` lets every type in."""
 
@@ -52,6 +129,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     history: Keeping = "all"
+    memory: MemorySettings = MemorySettings()
+
+
+def usual(settings: Settings) -> StoreSettings:
+    """Those of a new store of a server with these settings."""
+    names = (name for name in MemorySettings.__struct_fields__ if name != "half_life_by_type")
+    return StoreSettings(memory=MemorySettings(**{name: getattr(settings, f"memory_{name}") for name in names}))
 
 
 class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,6 +146,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     kind_whitelist: _Kinds = None
     metadata: _Metadata = None
     history: _History = None
+    memory: Annotated[MemorySettingsChange | None, msgspec.Meta(description="How it remembers; merged by field")] = None
 
 
 class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
@@ -73,6 +158,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     kind_whitelist: list[str]
     metadata: dict[str, Any]
     history: Keeping
+    memory: MemorySettings
     created_at: str
     sequence: int
 

@@ -50,6 +50,7 @@ from kgserve.model.stores import (
     BackupAnswer,
     DropAnswer,
     IndexStatus,
+    MemorySettings,
     PruneAnswer,
     RestoreBackupAnswer,
     RestoredStore,
@@ -371,6 +372,7 @@ SETTINGS: dict[str, Any] = {
     "kind_whitelist": ["requirement", "code_symbol"],
     "metadata": {"team": "checkout"},
     "history": 90,
+    "memory": {"half_life_by_type": {"preference": None}},
 }
 SETTINGS_SET = StoreSettingsAnswer(
     store="project",
@@ -379,6 +381,7 @@ SETTINGS_SET = StoreSettingsAnswer(
     kind_whitelist=["requirement", "code_symbol"],
     metadata={"team": "checkout"},
     history=90,
+    memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=_TIME,
     sequence=1,
 )

@@ -26,6 +26,7 @@ from kgserve.model.stores import (
     MAX_NAME_BYTES,
     DropAnswer,
     IndexStatus,
+    MemorySettingsChange,
     StoreAnswer,
     StoreList,
     StoreSettings,
@@ -42,7 +43,7 @@ from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
 from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import ROOM_BYTES, Layout
-from kgserve.store.store import USUAL, Store
+from kgserve.store.store import Store
 from kgserve.version import __version__
 from kgserve.views.indexer import Indexer
 
@@ -68,7 +69,7 @@ def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    created = graph.pool.create(graph.name, _checked(request)(USUAL))
+    created = graph.pool.create(graph.name, _checked(request)(graph.pool.usual))
     with graph.lease() as store:
         return StoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
@@ -217,6 +218,7 @@ def _settings(store: Store) -> StoreSettingsAnswer:
         kind_whitelist=list(described.kind_whitelist),
         metadata=described.metadata,
         history=described.history,
+        memory=described.memory,
         created_at=format_time(described.created_at),
         sequence=store.state.sequence,
     )
@@ -240,7 +242,8 @@ def _checked(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSe
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}
-    return lambda settings: msgspec.structs.replace(settings, **changes)
+    memory = request.memory or MemorySettingsChange()
+    return lambda settings: msgspec.structs.replace(settings, **changes, memory=memory.onto(settings.memory))
 
 
 def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:

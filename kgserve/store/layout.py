@@ -24,7 +24,7 @@ from kgserve.journal.journal import JournalEnd
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.model.stores import ConflictPolicy, Keeping, StoreSettings
+from kgserve.model.stores import ConflictPolicy, Keeping, MemorySettings, StoreSettings
 from kgserve.settings import MEBIBYTE
 
 log = structlog.get_logger()
@@ -58,6 +58,7 @@ class StoreFile(msgspec.Struct, frozen=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     history: Keeping = "all"
+    memory: MemorySettings = MemorySettings()
     history_from: int = 0
 
     @property
@@ -123,6 +124,7 @@ class Layout:
         self.history = self.root / "history.sqlite"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
+        self.memories = self.views / "memories.sqlite"
         self.rows = self.views / "rows"
         self.scratch = self.root / "scratch"
         self._store_file = self.root / STORE_FILE

@@ -21,14 +21,14 @@ from kgserve.errors import Conflict, InvalidInput, KgserveError, NoStore, Openin
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.requests import check_store_name
-from kgserve.model.stores import StoreSettings
+from kgserve.model.stores import StoreSettings, usual
 from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copy_on_write import WarmCopies
 from kgserve.store.engine_view import EnginePlaces
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import SUFFIX, Layout, usable_folder
-from kgserve.store.store import USUAL, Store, create_store
+from kgserve.store.store import Store, create_store
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class _Entry:
 class CreateIfMissing:
     """That a store is to be made, with the ``chosen`` settings, if there is none; ``made`` says whether it was."""
 
-    def __init__(self, chosen: StoreSettings = USUAL) -> None:
+    def __init__(self, chosen: StoreSettings | None = None) -> None:
         self.chosen = chosen
         self.made = False
 
@@ -76,6 +76,7 @@ class StorePool:
     def __init__(self, settings: Settings) -> None:
         edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
+        self.usual = usual(settings)
         self.observation = Observation(settings)
         self.data_dir = usable_folder(settings.data_dir.resolve())
         private_folder(self.data_dir)
@@ -134,8 +135,8 @@ class StorePool:
         """Give a store back."""
         self._leave(store.name)
 
-    def create(self, name: str, chosen: StoreSettings = USUAL) -> bool:
-        """Make a store with the ``chosen`` settings unless it is there; whether it was made."""
+    def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
+        """Make a store with the ``chosen`` settings, or the usual ones, unless it is there; whether it was made."""
         wish = CreateIfMissing(chosen)
         with self.lease(name, create=wish):
             return wish.made
@@ -292,7 +293,7 @@ class StorePool:
             with self._creating:
                 self._refuse_twin(layout.name)
                 private_folder(layout.root)
-            create_store(layout, self.settings, wish.chosen, time.time_ns() // 1000)
+            create_store(layout, self.settings, wish.chosen or self.usual, time.time_ns() // 1000)
         feed = self.feeds.of(layout.name)
         store = Store(layout, self.settings, self._background.submit, feed, self.observation, self._copies)
         if is_new:

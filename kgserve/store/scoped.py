@@ -16,7 +16,7 @@ from kgserve.store.feed import Feed
 from kgserve.store.feeds import Feeds, NamedWake
 from kgserve.store.layout import Layout
 from kgserve.store.pool import CreateIfMissing, StorePool
-from kgserve.store.store import USUAL, Store
+from kgserve.store.store import Store
 
 
 def seen_by(pool: StorePool, caller: Caller) -> StorePool:
@@ -55,7 +55,7 @@ class ScopedPool(StorePool):
         """As the pool's."""
         self._whole.release(store)
 
-    def create(self, name: str, chosen: StoreSettings = USUAL) -> bool:
+    def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
         self._check(name)
         wish = CreateIfMissing(chosen)

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
@@ -22,6 +22,7 @@ from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
+from kgserve.model.half_lives import HalfLives
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings
@@ -31,6 +32,7 @@ from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.accesses import Accesses
+from kgserve.store.ahead import Ahead
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
@@ -38,12 +40,12 @@ from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.layout import FORMAT, Layout, StoreFile, require_room_to_write
+from kgserve.store.memories_view import MemoriesView
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.store.writer import Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
-USUAL = StoreSettings()
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 
@@ -114,11 +116,12 @@ class Store:
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
+        self.memories = MemoriesView(layout, self.journal, self.rows, HalfLives)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
-        self.accesses = Accesses(self.submit, lambda _: {}, self.name)
+        self.accesses = Accesses(self.submit, self.memories.accesses, self.name)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -150,6 +153,14 @@ class Store:
         Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
         """
         return self._writer.submit(Write(WriteBatch(), Future(), prepare), wait)
+
+    def submit_decided(self, decide: Callable[[Ahead], WriteBatch], cost: int, wait: float = 0.0) -> Future[Report]:
+        """Queue a write whose batch is made in the writing thread, of what the writes before it come to.
+
+        It is committed with others, so ``decide`` must be quick; ``cost`` is about the bytes that its batch will have.
+        Raises what `submit` does; so does the future, and what ``decide`` raises.
+        """
+        return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
@@ -185,7 +196,7 @@ class Store:
         return self.catalog.ask(question, by_attributes=by_attributes)
 
     def tend(self) -> None:
-        """Bring engine, copy and catalog up to date, and fold the present rows, where that is due. Blocks."""
+        """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
         for look in self.each_second:
             look()
         if self._is_idle():
@@ -195,6 +206,7 @@ class Store:
         self.engine.tend(writing=self.writing)
         self.copy.tend()
         self.catalog.tend()
+        self.memories.tend()
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
@@ -252,6 +264,7 @@ class Store:
         self.engine.close()
         self.rows.close()
         self.catalog.close()
+        self.memories.close()
         end = self.journal.end
         self.journal.close()
         self.layout.mark_closed(self.state, end)
@@ -322,30 +335,42 @@ class Store:
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             return [change], [(writes[0], report)]
-        workspace = self.__gathered([write.batch for write in writes])
+        ahead = Ahead(self.rows.rows(), self.memories.ask, now) if any(write.decide for write in writes) else None
+        workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []
         reports: list[tuple[Write, Report]] = []
         for write in writes:
             try:
-                check(write.batch, workspace, rules)
-            except (InvalidInput, Conflict) as error:
+                batch = write.batch if ahead is None else self._decided(write, ahead, workspace)
+                check(batch, workspace, rules)
+            except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
                 write.future.set_exception(error)
                 continue
-            change, report = plan(write.batch, workspace, state, now, rules)
+            change, report = plan(batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
+                if ahead is not None:
+                    ahead.took(change)
             reports.append((write, report))
         return changes, reports
 
-    def __gathered(self, batches: list[WriteBatch]) -> Workspace:
+    def _decided(self, write: Write, ahead: Ahead, workspace: Workspace) -> WriteBatch:
+        """The batch of a write, with all that it meets in the workspace."""
+        if write.decide is None:
+            return write.batch
+        batch = write.decide(ahead)
+        workspace.join(self.__gathered([batch], settle=False))
+        return batch
+
+    def __gathered(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
         try:
-            return _gathered(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            return _gathered(self.rows.rows(), batches)
+            return _gathered(self.rows.rows(), batches, settle=settle)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
@@ -363,8 +388,11 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
-    """A workspace with everything that planning these batches asks for. Raises RowsDamaged."""
+def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Workspace:
+    """A workspace with everything that planning these batches asks for. Raises RowsDamaged.
+
+    Without ``settle`` there may be further batches, and no edge is taken for one that stays as it is.
+    """
     workspace = Workspace()
     batches = list(batches)
     deleted = {node_id for batch in batches for node_id in batch.delete_nodes}
@@ -382,7 +410,7 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch]) -> Workspace:
     workspace.nodes = rows.nodes(named)
     workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
     numbers = rows.edge_numbers([*keys])
-    if len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
+    if settle and len(numbers) >= MANY and not workspace.merged and all(map(_only_puts, batches)):
         settled = workspace.settled = _settled(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
     workspace.edges = {**rows.numbered_edges(numbers)}

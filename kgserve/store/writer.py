@@ -17,6 +17,7 @@ from kgserve.metrics.observation import Origin, StoreCount, current_origin, spea
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.plan import Report
+from kgserve.store.ahead import Ahead
 
 log = structlog.get_logger()
 
@@ -46,13 +47,15 @@ class Write(msgspec.Struct, eq=False):
     """A batch that waits, and where its caller waits for the report.
 
     With ``prepare`` the batch is made when its turn has come, from what all writes before it have left; or there is a
-    ``plan`` then. ``origin`` is the request that it is for, ``queued_at`` on the monotonic clock.
+    ``plan`` then. With ``decide`` it is made of what the writes of its group before it come to. ``origin`` is the
+    request that it is for, ``queued_at`` on the monotonic clock.
     """
 
     batch: WriteBatch
     future: Future[Report]
     prepare: Callable[[], WriteBatch | Planned] | None = None
     plan: Planned | None = None
+    decide: Callable[[Ahead], WriteBatch] | None = None
     origin: Origin | None = msgspec.field(default_factory=current_origin)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
 

@@ -105,7 +105,6 @@ _times = st.sampled_from(
 )
 texts = st.one_of(st.sampled_from(UNPLEASANT), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
 _names = texts.filter(bool)
-_shares = st.floats(0, 1).filter(lambda share: share > 0 or str(share) == "0.0")
 _values = st.recursive(
     st.none()
     | st.booleans()
@@ -137,15 +136,19 @@ _nodes = st.fixed_dictionaries(
         "valid_from": _times,
         "valid_to": _times,
         "name": _names,
-        "confidence": _shares,
+        "confidence": st.floats(0, 1),
         "confidence_at": _times,
+        "importance": st.floats(0, 1),
+        "source": _names,
+        "context": _names,
         "layer": st.integers(0, 3),
-        "ended": st.just("pruned"),
+        "ended": st.sampled_from(("merged", "pruned")),
+        "former_from": _times,
         "former_to": _times,
         "belongs_to": _names,
         "access_count": st.integers(1, (1 << 53) - 1),
         "last_accessed_at": _times,
-        "access_confidence": _shares,
+        "access_confidence": st.floats(0, 1),
     },
 )
 _edges = st.fixed_dictionaries(

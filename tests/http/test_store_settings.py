@@ -60,6 +60,15 @@ def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client,
     assert settings(http, api) == CHOSEN | {"name": "", "kind_whitelist": [], "metadata": {}}
 
 
+def test_how_it_remembers_is_merged_by_field(http: httpx.Client, api: str) -> None:
+    accepted(http.put(api, json={"memory": {"alpha": 0.7, "half_life_days": None}}), 201)
+    found = accepted(http.patch(api, json={"memory": {"dedup": "off", "half_life_by_type": {"fact": 90}}}))["memory"]
+    assert (found["alpha"], found["half_life_days"], found["dedup"]) == (0.7, None, "off")
+    assert found["half_life_by_type"] == {"fact": 90}
+    assert accepted(http.get(api))["memory"] == found
+    assert found["prune"] == "archive"
+
+
 @pytest.mark.parametrize(
     ("wrong", "place"),
     [
@@ -76,6 +85,10 @@ def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client,
         ({"history": "some"}, "history"),
         ({"history": True}, "history"),
         ({"colour": "red"}, "colour"),
+        ({"memory": {"alpha": 1.5}}, "memory.alpha"),
+        ({"memory": {"dedup": "some"}}, "memory.dedup"),
+        ({"memory": {"half_life_by_type": {"fact": 0}}}, "memory.half_life_by_type"),
+        ({"memory": {"colour": "red"}}, "memory.colour"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(http: httpx.Client, api: str, wrong: dict[str, Any], place: str) -> None:

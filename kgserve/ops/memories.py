@@ -1,0 +1,513 @@
+"""Memories: storing them with a look at what is there already, reading, changing and deleting them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.memories.entries import LiveMemory
+from kgserve.memories.memories import Fading, Memories
+from kgserve.memories.selecting import MemoryPlace
+from kgserve.model.batch import WriteBatch
+from kgserve.model.fields import Moment, NodeExtrasPut
+from kgserve.model.likeness import differs
+from kgserve.model.memories import (
+    LAYER_TYPES,
+    MAX_SIMILAR,
+    MAX_TOLD,
+    RESERVED_IDS,
+    SIMILAR_FROM,
+    USUAL_TYPE,
+    AssociatedEntity,
+    DeleteMemoriesRequest,
+    MemoriesDeleted,
+    Memory,
+    MemoryDeleted,
+    MemoryId,
+    MemoryRequest,
+    Similar,
+    StoredInBatch,
+    StoredMemories,
+    StoredMemory,
+    StoreMemoriesRequest,
+    StoreMemoryRequest,
+    UpdateMemoryRequest,
+)
+from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.names import IS_ABOUT
+from kgserve.model.plan import Report
+from kgserve.model.requests import NodeInput
+from kgserve.model.rows import NodeRow
+from kgserve.model.stores import MemorySettings
+from kgserve.model.times import format_time
+from kgserve.ops.graph import Graph
+from kgserve.ops.made_calls import ordered_id
+from kgserve.ops.shown_memories import shown
+from kgserve.ops.storing import MemoryPut, Stored, Storing
+from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
+from kgserve.ops.worth import now_in_microseconds, settings_of, use
+from kgserve.rows.redirect import survivor
+from kgserve.rows.snapshot import Rows
+from kgserve.store.ahead import Ahead
+from kgserve.store.store import Store
+from kgserve.views.recent import Recent
+
+T = TypeVar("T")
+
+NEIGHBOURS = 16
+"""So many near memories are looked at when one is stored."""
+COMPARED_AT_ONCE = 100
+"""A batch of more is compared by its words alone, unless its policy asks for meaning."""
+DELETED_AT_ONCE = 10_000
+SLICE = 1_000
+TEASER = 200
+"""Characters of a similar memory that are told."""
+_SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"([0-9]+)([smhdw])")
+
+
+def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemory]:
+    """Stores a memory, or meets one that says the same; makes the store if it does not exist.
+
+    What is merged is a matter of `dedup`: `exact` the same text but for case and blanks; `guarded`, as is usual, also
+    the same words in another form; `similarity` whatever is nearer than `dedup_threshold`; `off` nothing. A memory that
+    is met counts as used. What is near and was not merged is told, with what it differs in.
+
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable, and Conflict for a name that several entities have.
+    """
+    faults = Faults()
+    checked = _checked(request, faults, 0)
+    faults.raise_any()
+
+    def answer(done: _Done) -> StoredMemory:
+        (stored,), (told,) = done.stored, done.similar
+        (memory,) = _memories(done.store, [stored.id])
+        fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
+        return StoredMemory(
+            **fields,
+            outcome=stored.outcome,
+            similar=told,
+            near_checked=done.near_checked,
+            sequence=done.sequence,
+        )
+
+    return _store(graph, [checked], answer)
+
+
+def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[StoredMemories]:
+    """Stores up to 1,000 memories in one commit, each as if it came after those before it.
+
+    Raises what storing one does; `errors` name the place of each fault, and nothing is stored then.
+    """
+    faults = Faults()
+    checked = [
+        _checked(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
+        for at, each in enumerate(request.memories)
+    ]
+    faults.raise_any()
+
+    def answer(done: _Done) -> StoredMemories:
+        outcomes = [each.outcome for each in done.stored]
+        told = zip(done.stored, done.similar, strict=True)
+        return StoredMemories(
+            results=[StoredInBatch(id=each.id, outcome=each.outcome, similar=similar) for each, similar in told],
+            created=outcomes.count("created"),
+            duplicates=outcomes.count("duplicate"),
+            merged=outcomes.count("merged"),
+            near_checked=done.near_checked,
+            sequence=done.sequence,
+        )
+
+    return _store(graph, checked, answer)
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """A memory that was sent, without what only its store knows."""
+
+    request: StoreMemoryRequest
+    put: MemoryPut
+
+
+class _Done(msgspec.Struct):
+    """What became of memories that were stored together."""
+
+    store: Store
+    stored: list[Stored]
+    similar: list[list[Similar]]
+    near_checked: bool
+    sequence: int
+
+
+def _checked(request: StoreMemoryRequest, fault: Fault, place: int) -> _Checked:
+    node = NodeInput(
+        id=request.memory_id or ordered_id(place),
+        type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
+        content=request.content,
+        attributes=request.metadata,
+        tags=request.tags or None,
+        valid_from=request.valid_from,
+        valid_to=request.valid_to,
+        confidence=request.confidence,
+        importance=request.importance,
+        source=request.source or None,
+        context=request.context or None,
+        layer=request.layer,
+    )
+    put = node_put(0, node, fault)
+    created = _created(request.created_at, fault)
+    extras = put.extras or NodeExtrasPut()
+    if request.expires_in is not None:
+        extras = msgspec.structs.replace(extras, valid_to=_expiry(request, fault))
+    if not request.content.strip():
+        fault("content", "is blank")
+    if request.memory_id in RESERVED_IDS:
+        fault("id", f"{request.memory_id!r} is a path, and no id of a memory")
+    about = (*(AssociatedEntity(name=name) for name in request.entity_names), *request.entities)
+    for index, each in enumerate(about):
+        check_label(each.name, f"entity_names[{index}]", fault)
+    whole = msgspec.structs.replace(put, created_at=created, extras=extras)
+    return _Checked(request, MemoryPut(node=whole, about=about, dedup="off", threshold=1.0))
+
+
+def _created(text: str | None, fault: Fault) -> int | None:
+    at = moment(text, "created_at", fault)
+    if isinstance(at, int) and at > now_in_microseconds():
+        fault("created_at", "is in the future")
+    return at if isinstance(at, int) else None
+
+
+def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
+    if request.valid_to is not None:
+        fault("expires_in", "and valid_to are two ways to say the same; send one")
+    found = _SPAN.fullmatch(request.expires_in or "")
+    return None if found is None else now_in_microseconds() + int(found[1]) * _SPANS[found[2]] * 1_000_000
+
+
+def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], T]) -> Future[T]:
+    decided: list[Storing] = []
+    stored: list[Stored] = []
+    compared: list[_Compared] = []
+
+    def begin(store: Store) -> Future[Report]:
+        compared.append(_compared(graph, store, checked))
+        puts = compared[0].puts
+
+        def decide(ahead: Ahead) -> WriteBatch:
+            storing = Storing(ahead, compared[0].recent)
+            stored.extend(storing.store(put) for put in puts)
+            decided.append(storing)
+            return storing.batch()
+
+        return store.submit_decided(decide, sum(len(put.content) + 1_000 for put in puts))
+
+    def done(report: Report) -> T:
+        found = compared[0]
+        _count(found.store, decided[0].used)
+        similar = [_similar(found.store, put, own) for put, own in zip(found.puts, stored, strict=True)]
+        return answer(_Done(found.store, stored, similar, found.near_checked, report.sequence))
+
+    return graph.write(begin, done, create=True)
+
+
+def _count(store: Store, used: Mapping[str, float]) -> None:
+    """Count those that were met again as used."""
+    if used:
+        with store.reading() as rows:
+            met = rows.nodes(used)
+        use(store, met.values(), now_in_microseconds(), used)
+
+
+# What is near
+
+
+class _Compared(msgspec.Struct):
+    """Memories to store, beside those that are near them."""
+
+    store: Store
+    puts: list[MemoryPut]
+    recent: Recent
+    near_checked: bool
+
+
+def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compared:
+    settings = settings_of(store)
+    puts = [_with_policy(each, settings) for each in checked]
+    indexer = graph.graphs.indexer
+    indexes = None if indexer is None or indexer.embedder.degraded else indexer.of(store)
+    by_meaning = len(puts) <= COMPARED_AT_ONCE or any(put.dedup == "similarity" for put in puts)
+    if indexes is None or not by_meaning:
+        return _Compared(store, puts, Recent(), near_checked=False)
+    try:
+        vectors = indexes.vectors([put.content for put in puts])
+        near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
+    except KgserveError:
+        # An index that is behind or of another model, a service that is down: storing waits for none of them.
+        return _Compared(store, puts, indexes.recent, near_checked=False)
+    puts = [
+        msgspec.structs.replace(put, near=each, vector=vector)
+        for put, each, vector in zip(puts, near, vectors, strict=True)
+    ]
+    return _Compared(store, puts, indexes.recent, near_checked=True)
+
+
+def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
+    request = checked.request
+    threshold = settings.dedup_threshold if request.dedup_threshold is None else request.dedup_threshold
+    return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
+
+
+def _similar(store: Store, put: MemoryPut, stored: Stored) -> list[Similar]:
+    """What is near a memory and was kept apart from it."""
+    near = {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
+    if not near:
+        return []
+    with store.reading() as rows:
+        found = rows.nodes(near.keys() - {stored.id, put.node.id})
+    there = (row for node_id in near if (row := found.get(node_id)) is not None and is_active(row))
+    return [
+        Similar(
+            id=row.id,
+            similarity=round(min(near[row.id], 1.0), 4),
+            differs=differs(put.content, row.content),
+            content=row.content[:TEASER],
+        )
+        for row in islice(there, MAX_SIMILAR)
+    ]
+
+
+def is_active(row: NodeRow) -> bool:
+    """Whether a node is a memory that was not withdrawn."""
+    return row.is_memory and row.extras is not None and not row.extras.ended
+
+
+# One memory
+
+
+def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
+    """Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
+
+    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
+    withdrawn: a list with `ended` shows those.
+    """
+    with graph.lease() as store:
+        with store.reading() as rows:
+            row = _active(rows, request.memory_id, graph.name)
+        (memory,) = _memories(store, [row.id])
+        if request.touch and graph.graphs.caller.may("write"):
+            used = use(store, [row], now_in_microseconds())[row.id]
+            memory = msgspec.structs.replace(
+                memory,
+                confidence=used.confidence,
+                access_count=used.count,
+                last_accessed_at=format_time(used.last),
+            )
+        return memory
+
+
+def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
+    """Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
+
+    Raises InvalidInput, NotFound, and Conflict when it was changed since `based_on_version`.
+    """
+    faults = Faults()
+    node = NodeInput(
+        id=request.memory_id,
+        type=request.memory_type,
+        content=request.content,
+        attributes=request.metadata,
+        tags=request.tags,
+        valid_from=request.valid_from,
+        valid_to=request.valid_to,
+        confidence=request.confidence,
+        importance=request.importance,
+        source=request.source,
+        context=request.context,
+        layer=request.layer,
+    )
+    put = node_put(0, node, faults)
+    if request.content is not None and not request.content.strip():
+        faults("content", "is blank")
+    faults.raise_any()
+    leased: list[Store] = []
+
+    def decide(ahead: Ahead) -> WriteBatch:
+        row = ahead.node(ahead.survivor(request.memory_id))
+        if row is None or not is_active(row):
+            raise NotFound(_missing(request.memory_id, graph.name, row))
+        if request.based_on_version is not None and request.based_on_version != row.version:
+            raise Conflict(
+                f"based_on_version: memory {row.id!r} is at version {row.version}, not {request.based_on_version}; "
+                "look at it again"
+            )
+        extras = put.extras
+        if request.confidence is not None and extras is not None:
+            extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
+        storing = Storing(ahead, Recent())
+        storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
+        if request.entity_names is not None:
+            _associate_anew(storing, row.id, request.entity_names)
+        return storing.batch()
+
+    def begin(store: Store) -> Future[Report]:
+        leased.append(store)
+        return store.submit_decided(decide, len(request.content or "") + 1_000)
+
+    def answer(_: Report) -> Memory:
+        store = leased[0]
+        with store.reading() as rows:
+            row = _active(rows, request.memory_id, graph.name)
+        return _memories(store, [row.id])[0]
+
+    return graph.write(begin, answer)
+
+
+def _associate_anew(storing: Storing, memory: str, names: Sequence[str]) -> None:
+    there = storing.ahead.about(memory)
+    wanted = {storing.entity(name) for name in names}
+    for entity in there.keys() - wanted:
+        storing.drop_edge((memory, entity, IS_ABOUT))
+    storing.associate(memory, dict.fromkeys(wanted - there.keys(), 1.0))
+
+
+def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
+    """Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+
+    Raises Conflict for a node that is no memory.
+    """
+
+    def decide(ahead: Ahead) -> WriteBatch:
+        row = ahead.node(request.memory_id)
+        if row is None:
+            return WriteBatch()
+        if not row.is_memory:
+            raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node")
+        return WriteBatch(delete_nodes=[row.id], cost=len(row.id))
+
+    def answer(report: Report) -> MemoryDeleted:
+        existed = report.nodes_deleted > 0
+        return MemoryDeleted(deleted_id=request.memory_id, existed=existed, sequence=report.sequence)
+
+    return graph.write(lambda store: store.submit_decided(decide, len(request.memory_id)), answer)
+
+
+def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
+    """Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
+
+    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    """
+    faults = Faults()
+    before = moment(request.before_date, "before_date", faults)
+    faults.raise_any()
+    given = (request.memory_ids, request.before_date, request.min_confidence_below, request.memory_types)
+    if all(each in (None, []) for each in given) or request.memory_ids == []:
+        message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
+        raise InvalidInput(message, (FieldError("", message),))
+    wanted = _Doomed(request, before if isinstance(before, int) else None)
+    if request.dry_run:
+        with graph.lease() as store:
+            found = wanted.find(store)
+            sequence = store.state.sequence
+        done: Future[MemoriesDeleted] = Future()
+        done.set_result(wanted.told(found, sequence))
+        return done
+    found_at: list[list[str]] = []
+
+    def batch(store: Store) -> WriteBatch:
+        found_at.append(wanted.find(store))
+        doomed = found_at[0][:DELETED_AT_ONCE]
+        return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
+
+    def answer(report: Report) -> MemoriesDeleted:
+        return wanted.told(found_at[0], report.sequence)
+
+    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
+
+
+class _Doomed:
+    """Which memories a deletion means."""
+
+    def __init__(self, request: DeleteMemoriesRequest, before: int | None) -> None:
+        self._request = request
+        self._before = before
+
+    def find(self, store: Store) -> list[str]:
+        """Their ids, one more than go at once."""
+        now = now_in_microseconds()
+        return store.memories.ask(lambda memories, _: [*islice(self._among(memories, store, now), DELETED_AT_ONCE + 1)])
+
+    def _among(self, memories: Memories, store: Store, now: int) -> Iterator[str]:
+        ids = self._request.memory_ids
+        slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
+        for some in slices:
+            waiting = store.accesses.pending([each.id for each in some])
+            fits = (each.id for each in some if self._fits(each.after(waiting.get(each.id)), now))
+            yield from fits
+
+    def _slices(self, memories: Memories, now: int) -> Iterator[list[LiveMemory]]:
+        """Those that may be meant, along the index that knows most of them not to be."""
+        if (below := self._request.min_confidence_below) is not None:
+            place = Fading()
+            while some := memories.faded(below, now, place, SLICE):
+                yield some
+                place = Fading.of(some[-1])
+            return
+        wanted = MemoryFilter(
+            now=now, types=tuple(self._request.memory_types or ()), created_to=self._before, ended="any"
+        )
+        page = memories.listed(wanted, "created", MemoryPlace(), SLICE)
+        yield [*memories.live(page.ids).values()]
+        while page.next is not None:
+            page = memories.listed(wanted, "created", page.next, SLICE)
+            yield [*memories.live(page.ids).values()]
+
+    def _fits(self, memory: LiveMemory, now: int) -> bool:
+        """Whether all filters let it pass. What was withdrawn goes by its id alone."""
+        request = self._request
+        if memory.ended and request.memory_ids is None:
+            return False
+        if self._before is not None and memory.created >= self._before:
+            return False
+        if request.memory_types and memory.type not in request.memory_types:
+            return False
+        return request.min_confidence_below is None or memory.effective(now) < request.min_confidence_below
+
+    def told(self, found: list[str], sequence: int) -> MemoriesDeleted:
+        """What is said of them."""
+        doomed = found[:DELETED_AT_ONCE]
+        there = set(doomed)
+        return MemoriesDeleted(
+            dry_run=self._request.dry_run,
+            count=len(doomed),
+            ids=doomed[:MAX_TOLD],
+            missing=[each for each in self._request.memory_ids or () if each not in there][:MAX_TOLD],
+            more=len(found) > len(doomed),
+            sequence=sequence,
+        )
+
+
+def _memories(store: Store, ids: Sequence[str]) -> list[Memory]:
+    with store.reading() as rows:
+        found = rows.nodes(ids)
+        return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
+
+
+def _active(rows: Rows, memory_id: str, store: str) -> NodeRow:
+    """A memory that was not withdrawn, or the one that has absorbed it. Raises NotFound."""
+    row = rows.node(survivor(rows, memory_id))
+    if row is None or not is_active(row):
+        raise NotFound(_missing(memory_id, store, row))
+    return row
+
+
+def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
+    if row is None:
+        return f"there is no memory {memory_id!r} in store {store!r}"
+    if row.is_memory and row.extras is not None:
+        return f"memory {memory_id!r} was {row.extras.ended}; a list with ended={row.extras.ended} shows it"
+    return f"node {memory_id!r} is no memory"

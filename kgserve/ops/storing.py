@@ -1,0 +1,205 @@
+"""Deciding what a memory that is to be stored comes to: a new one, one that says so, or one that takes it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.decoding import decode_json
+from kgserve.errors import Conflict
+from kgserve.model.batch import EdgePut, NodePut
+from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtras, NodeExtrasPut
+from kgserve.model.likeness import fingerprint, text_hash
+from kgserve.model.memories import AssociatedEntity, Outcome
+from kgserve.model.merging import MERGED_INTO
+from kgserve.model.names import IS_ABOUT, folded
+from kgserve.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.model.stores import DedupPolicy
+from kgserve.ops.drafting import Draft
+from kgserve.store.ahead import Ahead
+from kgserve.views.recent import Recent
+
+EPISODE = 3
+"""The layer of what happened: the same words twice are two events."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory to store, checked: ``node`` is what it is if it is new.
+
+    ``near`` are those that the index knows near it, with their cosine; ``vector`` is its own. Both may be missing.
+    """
+
+    node: NodePut
+    about: tuple[AssociatedEntity, ...]
+    dedup: DedupPolicy
+    threshold: float
+    near: Mapping[str, float] = {}
+    vector: NDArray[np.float32] | None = None
+
+    @property
+    def content(self) -> str:
+        """What it says."""
+        return self.node.content or ""
+
+    @property
+    def extras(self) -> NodeExtras:
+        """What it has besides, if it is new."""
+        return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
+
+
+class Stored(NamedTuple):
+    """What became of a memory: ``id`` is the one that holds it."""
+
+    id: str
+    outcome: Outcome
+
+
+class Storing(Draft):
+    """Memories that are stored together, each as if it came after those before it.
+
+    ``used`` are those that were met again, each with the confidence that it has come with.
+    """
+
+    def __init__(self, ahead: Ahead, recent: Recent) -> None:
+        super().__init__(ahead)
+        self.used: dict[str, float] = {}
+        self._recent = recent
+        self._by_text: dict[bytes, list[str]] = {}
+
+    def store(self, put: MemoryPut) -> Stored:
+        """Decide one. Raises Conflict for a name of several entities, and for an id of something else."""
+        about = self._about(put)
+        own = self.node(put.node.id)
+        if own is not None:
+            return self._again(put, own, about)
+        same = self._same(put, about)
+        return self._create(put, about) if same is None else self._merge(put, same, about)
+
+    def _about(self, put: MemoryPut) -> dict[str, float]:
+        about: dict[str, float] = {}
+        for each in put.about:
+            entity = self.entity(each.name, each.entity_type)
+            about[entity] = max(each.relevance, about.get(entity, 0.0))
+        return about
+
+    def _create(self, put: MemoryPut, about: Mapping[str, float]) -> Stored:
+        row = self.put_node(put.node)
+        self.associate(row.id, about)
+        for digest in (text_hash(row.content), fingerprint(row.content)):
+            self._by_text.setdefault(digest, []).append(row.id)
+        if put.vector is not None:
+            self._recent.add(row.id, put.vector)
+        return Stored(row.id, "created")
+
+    def _again(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> Stored:
+        """A memory whose id is there already. A node that is no memory yet becomes one."""
+        if not own.is_memory:
+            return self._create(put, about)
+        survivor = self.ahead.survivor(own.id)
+        row = self.node(survivor) if survivor != own.id else own
+        if row is None or text_hash(own.content) != text_hash(put.content):
+            raise Conflict(f"memory {own.id!r} is there and says something else: update it, or leave the id out")
+        if row.extras is not None and row.extras.ended:
+            raise Conflict(f"memory {own.id!r} is there and was {row.extras.ended}: store it under another id")
+        return self._merge(put, row, about, absorbs=False)
+
+    def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> Stored:
+        """The older one stays, with its wording; another wording is kept as a memory that was absorbed."""
+        extras = put.extras
+        self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
+        self._take_over(row, extras.tags, put.node.attributes or EMPTY_OBJECT)
+        self.associate(row.id, about)
+        if not absorbs or text_hash(row.content) == text_hash(put.content):
+            return Stored(row.id, "duplicate")
+        self._absorb(put, row.id)
+        return Stored(row.id, "merged")
+
+    def _take_over(self, row: NodeRow, tags: Sequence[str], attributes: str) -> None:
+        own = () if row.extras is None else row.extras.tags
+        united = tuple(dict.fromkeys((*own, *tags)))[:MAX_TAGS]
+        joined = _joined(row.attributes, attributes)
+        if united != own or joined != row.attributes:
+            self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united)))
+
+    def _absorb(self, put: MemoryPut, into: str) -> None:
+        extras = put.extras
+        begun = self.ahead.now if put.node.created_at is None else put.node.created_at
+        withdrawn = msgspec.structs.replace(
+            put.node.extras or NodeExtrasPut(),
+            valid_from=begun,
+            valid_to=begun,
+            former_from=extras.valid_from,
+            former_to=extras.valid_to,
+            ended="merged",
+            belongs_to=into,
+        )
+        self.put_node(msgspec.structs.replace(put.node, extras=withdrawn))
+        self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO)))
+
+    def associate(self, memory: str, about: Mapping[str, float]) -> None:
+        """Have a memory be about entities at least so much."""
+        for entity, relevance in about.items():
+            key = (memory, entity, IS_ABOUT)
+            there = self.edge(key)
+            if there is None or (there.weight or 0.0) < relevance:
+                self.put_edge(EdgePut(0, key, relevance))
+
+    # What says the same
+
+    def _same(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
+        """The oldest memory that takes this one in."""
+        if put.dedup == "off" or put.extras.layer == EPISODE:
+            return None
+        found = [row for row in self._candidates(put) if self._takes(row, put) and self._agrees(row.id, about)]
+        return min(found, key=lambda row: (row.created_at, row.id), default=None)
+
+    def _candidates(self, put: MemoryPut) -> Iterable[NodeRow]:
+        in_other_words = put.dedup != "exact"
+        found = {row.id: row for row in self.ahead.saying(put.content, in_other_words=in_other_words)}
+        for digest in (text_hash(put.content), fingerprint(put.content)):
+            found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
+        found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
+        return [self._rows.get(node_id, row) for node_id, row in found.items()]
+
+    def _near(self, put: MemoryPut) -> set[str]:
+        """Those that are near enough to be one with it, where that counts."""
+        if put.dedup != "similarity" or put.vector is None:
+            return set()
+        known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
+        return known | self._recent.near(put.vector, put.threshold).keys()
+
+    def _takes(self, row: NodeRow, put: MemoryPut) -> bool:
+        """Whether a memory may take another one in, and says the same as far as the policy goes."""
+        extras = row.extras
+        if not row.is_memory or extras is None or extras.ended or extras.layer != put.extras.layer:
+            return False
+        if text_hash(row.content) == text_hash(put.content):
+            return True
+        if put.dedup == "exact":
+            return False
+        alike = row.type == put.node.type and fingerprint(row.content) == fingerprint(put.content)
+        return alike or row.id in self._near(put)
+
+    def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
+        """Whether a memory is about nobody else of the same name."""
+        there = {folded(name): entity for entity, name in self._names(self.ahead.about(memory))}
+        new = ((folded(name), entity) for entity, name in self._names(about))
+        return all(there.get(name, entity) == entity for name, entity in new)
+
+    def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
+        rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
+        return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
+
+
+def _joined(old: str, new: str) -> str:
+    """The attributes of both, of the new ones first; the old ones alone where both are too much."""
+    if new in {EMPTY_OBJECT, old}:
+        return old
+    joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
+    return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old

@@ -1,0 +1,98 @@
+"""What a write sees that is decided in its turn: the store as it will be once the writes of its group before it are in.
+
+So writes that depend on what is there need not be alone: many agents that say the same at once share one sync to the
+disk, and are told of one memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
+
+from kgserve.memories.memories import Memories
+from kgserve.model.change import ChangeSet
+from kgserve.model.likeness import fingerprint, text_hash
+from kgserve.model.merging import survivor_of
+from kgserve.model.names import IS_ABOUT, folded, names_of
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.rows.redirect import merged_among
+from kgserve.rows.snapshot import Rows
+
+T = TypeVar("T")
+_Ask = Callable[[Callable[[Memories, Rows], T]], T]
+
+
+class Ahead:
+    """The rows of the last commit under those that the group has decided so far. For the writing thread.
+
+    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds.
+    """
+
+    def __init__(self, rows: Rows, ask: _Ask[list[str]], now: int) -> None:
+        self.rows = rows
+        self.now = now
+        self._ask = ask
+        self._nodes: dict[str, NodeRow | None] = {}
+        self._edges: dict[EdgeKey, EdgeRow | None] = {}
+        self._by_text: dict[bytes, list[str]] = {}
+        self._by_name: dict[str, list[str]] = {}
+        self._merged: dict[str, str] = {}
+
+    def node(self, node_id: str) -> NodeRow | None:
+        """A node as it will be."""
+        return self._nodes[node_id] if node_id in self._nodes else self.rows.node(node_id)
+
+    def nodes(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """Those of some nodes that will be there."""
+        found = self.rows.nodes([node_id for node_id in ids if node_id not in self._nodes])
+        return found | {node_id: row for node_id in ids if (row := self._nodes.get(node_id)) is not None}
+
+    def edges(self, keys: Collection[EdgeKey]) -> dict[EdgeKey, EdgeRow]:
+        """Those of some edges that will be there."""
+        found = self.rows.edges([key for key in keys if key not in self._edges])
+        return found | {key: row for key in keys if (row := self._edges.get(key)) is not None}
+
+    def about(self, memory: str) -> dict[str, float]:
+        """The entities that a memory will be about, with how much."""
+        there = {edge.target: edge.weight for edge in self.rows.outgoing(memory) if edge.relation_type == IS_ABOUT}
+        mine = {key[1]: row for key, row in self._edges.items() if key[0] == memory and key[2] == IS_ABOUT}
+        gone = {entity for entity, row in mine.items() if row is None}
+        new = {entity: row.weight for entity, row in mine.items() if row is not None}
+        return {entity: weight for entity, weight in there.items() if entity not in gone} | new
+
+    def survivor(self, node_id: str) -> str:
+        """The node itself, or the one that it will have come to by merges."""
+        return survivor_of(merged_among(self.rows, (node_id,)) | self._merged, node_id)
+
+    def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
+        """The memories that may say the same; with ``in_other_words`` also those of the same wording."""
+        digest, wording = text_hash(text), fingerprint(text)
+        digests = {digest, wording} if in_other_words else {digest}
+        known = self._ask(lambda memories, _: [each.id for each in memories.alike(digest, wording, self.now)])
+        return self._found(known, digests, self._by_text)
+
+    def named(self, name: str) -> list[NodeRow]:
+        """The nodes that may be called so, by their name or another one, whatever its case and blanks."""
+        known = self._ask(lambda memories, _: [each.id for each in memories.named(name)])
+        return self._found(known, (folded(name),), self._by_name)
+
+    def took(self, change: ChangeSet) -> None:
+        """See what a write of the group has come to."""
+        self._edges.update(dict.fromkeys(change.edges_deleted))
+        self._nodes.update(dict.fromkeys(change.nodes_deleted))
+        for node in (*change.nodes_created, *change.nodes_updated):
+            self._nodes[node.id] = node
+            self._index(node)
+        for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
+            self._edges[edge.key] = edge
+
+    def _index(self, node: NodeRow) -> None:
+        if node.is_memory:
+            for digest in {text_hash(node.content), fingerprint(node.content)}:
+                self._by_text.setdefault(digest, []).append(node.id)
+        for name in names_of(node):
+            self._by_name.setdefault(folded(name), []).append(node.id)
+
+    def _found(self, known: Iterable[str], keys: Iterable[T], fresh: dict[T, list[str]]) -> list[NodeRow]:
+        ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in fresh.get(key, ()))
+        return [*self.nodes(ids).values()]
