@@ -64,11 +64,11 @@ class QueryVectors:
     """Vectors of queries. The last 1,000 are kept: who turns a page asks the same again."""
 
     def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
+        self.embedder = embedder
         self.of = lru_cache(QUERIES_KEPT)(self._embedded)
 
     def _embedded(self, text: str) -> Vector:
-        vector = self._embedder.embed([text])[0]
+        vector = self.embedder.embed([text])[0]
         vector.setflags(write=False)
         return vector
 

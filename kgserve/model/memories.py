@@ -39,7 +39,8 @@ RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "p
 
 Ended = Literal["superseded", "merged", "forgotten", "pruned"]
 Outcome = Literal["created", "duplicate", "merged"]
-Differs = Literal["not", "numbers", "names", "words"]
+Differs = Literal["", "not", "numbers", "names", "words"]
+"""What keeps two texts apart; nothing where they say the same, and layer, type or policy kept them apart."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]

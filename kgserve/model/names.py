@@ -1,36 +1,41 @@
-"""What nodes are called: their name, and the other ones that they go by, compared without case and blanks."""
+"""What things are called: names that count as one, and the other names that something has."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import Any
 
-from kgserve.decoding import decode_json
+from kgserve.decoding import json_decoder
+from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.rows import NodeRow
 
 IS_ABOUT = "is_about"
-"""The relation from a memory to an entity; its weight is how much the memory is about it."""
+"""The relation from a memory to what it is about; its weight says how much."""
+UNKNOWN = "unknown"
+"""The type of what was only ever named."""
 ALIASES = "aliases"
-"""The attribute that lists other names of a node."""
-_BLANKS = re.compile(r"\s+")
-_MOST = 100
+"""The attribute that lists the other names of a node that has a name."""
+MAX_ALIASES = 100
+
+_decode = json_decoder(dict[str, Any]).decode
 
 
-def fold(name: str) -> str:
-    """A name as it is compared with others: compatible characters are one, case and blanks do not count."""
-    return _BLANKS.sub(" ", unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())).strip()
+def folded(name: str) -> str:
+    """The form in which names are compared: compatible letters, case and blanks make no difference."""
+    once = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
-def aliases_of(attributes: str) -> list[str]:
-    """The other names among attributes, a JSON object; at most 100, none where they are no list of texts."""
+def aliases_in(attributes: str) -> list[str]:
+    """The other names in a node's attributes, as JSON: the texts of a list, at most 100, none of them empty."""
     if f'"{ALIASES}"' not in attributes:
         return []
-    found: Any = decode_json(attributes, dict[str, Any]).get(ALIASES)
-    return [each for each in found if isinstance(each, str) and each][:_MOST] if isinstance(found, list) else []
+    found = _decode(attributes).get(ALIASES)
+    texts = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    return [each for each in texts if each.strip() and len(each.encode(errors="replace")) <= MAX_ID_BYTES][:MAX_ALIASES]
 
 
 def names_of(row: NodeRow) -> list[str]:
-    """All names of a node that has one: its own first."""
+    """All names of a node that has one, its own first."""
     name = "" if row.extras is None else row.extras.name
-    return [name, *aliases_of(row.attributes)] if name else []
+    return [name, *aliases_in(row.attributes)] if name else []

@@ -8,9 +8,8 @@ from kgserve.errors import Conflict
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch, node_extras
 from kgserve.model.change import Access
 from kgserve.model.fields import MAX_ID_BYTES, NodeExtrasPut
-from kgserve.model.memories import UNKNOWN
 from kgserve.model.merging import is_withdrawn
-from kgserve.model.names import fold, names_of
+from kgserve.model.names import UNKNOWN, folded, names_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
 from kgserve.ops.made_calls import new_id
 from kgserve.ops.writing import cost
@@ -70,7 +69,7 @@ class Draft:
             node_extras(put.extras, old.extras if old else None),
         )
         for name in names_of(row):
-            self._by_name.setdefault(fold(name), []).append(row.id)
+            self._by_name.setdefault(folded(name), []).append(row.id)
         return row
 
     def put_edge(self, put: EdgePut) -> None:
@@ -107,21 +106,21 @@ class Draft:
         return self._only(name, found).id if found else None
 
     def find(self, name: str) -> list[NodeRow]:
-        """The entities called so: by that very name, else in another spelling, else by another name, else by their id."""
-        folded = fold(name)
-        ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(folded, ()))
-        rows = self._there(ids)
+        """The entities called so: by that very name, else another spelling, an alias, or their id."""
+        wanted = folded(name)
+        ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
+        rows = self.there(ids)
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
-            lambda row: fold(_name(row)) == folded,
-            lambda row: folded in map(fold, names_of(row)),
+            lambda row: folded(_name(row)) == wanted,
+            lambda row: wanted in map(folded, names_of(row)),
         )
         for fits in tests:
             if found := [row for row in rows if fits(row)]:
                 return found
-        return self._there((name,))
+        return self.there((name,))
 
-    def _there(self, ids: Iterable[str]) -> list[NodeRow]:
+    def there(self, ids: Iterable[str]) -> list[NodeRow]:
         """Those of some nodes that are entities, each where merges have brought it to."""
         survivors = dict.fromkeys(map(self.ahead.survivor, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)

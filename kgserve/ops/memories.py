@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.memories.entries import LiveMemory
+from kgserve.memories.memories import Fading, Memories
+from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import WriteBatch
 from kgserve.model.fields import Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
@@ -38,6 +39,7 @@ from kgserve.model.memories import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
+from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.plan import Report
 from kgserve.model.requests import NodeInput
@@ -47,14 +49,14 @@ from kgserve.model.times import format_time
 from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
-from kgserve.ops.storing import MemoryPut, Near, Recent, Stored, Storing
+from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
-from kgserve.views.indexes import Indexes
+from kgserve.views.recent import Recent
 
 T = TypeVar("T")
 
@@ -63,6 +65,7 @@ NEIGHBOURS = 16
 COMPARED_AT_ONCE = 100
 """A batch of more is compared by its words alone, unless its policy asks for meaning."""
 DELETED_AT_ONCE = 10_000
+SLICE = 1_000
 TEASER = 200
 """Characters of a similar memory that are told."""
 _SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -242,7 +245,7 @@ def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compa
         return _Compared(store, puts, Recent(), near_checked=False)
     try:
         vectors = indexes.vectors([put.content for put in puts])
-        near = [_near(indexes, vector) for vector in vectors]
+        near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # An index that is behind or of another model, a service that is down: storing waits for none of them.
         return _Compared(store, puts, indexes.recent, near_checked=False)
@@ -259,13 +262,9 @@ def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _near(indexes: Indexes, vector: NDArray[np.float32]) -> tuple[Near, ...]:
-    return tuple(Near(*each) for each in indexes.memories_near(vector, NEIGHBOURS).items())
-
-
 def _similar(store: Store, put: MemoryPut, stored: Stored) -> list[Similar]:
     """What is near a memory and was kept apart from it."""
-    near = {each.id: each.similarity for each in put.near if each.similarity >= SIMILAR_FROM}
+    near = {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
     if not near:
         return []
     with store.reading() as rows:
@@ -438,18 +437,45 @@ class _Doomed:
         self._before = before
 
     def find(self, store: Store) -> list[str]:
-        """Their ids, oldest first, one more than go at once."""
-        request = self._request
-        return store.memories.ask(
-            lambda memories, _: memories.doomed(
-                ids=request.memory_ids,
-                before=self._before,
-                below=request.min_confidence_below,
-                types=request.memory_types,
-                now=now_in_microseconds(),
-                limit=DELETED_AT_ONCE + 1,
-            )
+        """Their ids, one more than go at once."""
+        now = now_in_microseconds()
+        return store.memories.ask(lambda memories, _: [*islice(self._among(memories, store, now), DELETED_AT_ONCE + 1)])
+
+    def _among(self, memories: Memories, store: Store, now: int) -> Iterator[str]:
+        ids = self._request.memory_ids
+        slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
+        for some in slices:
+            waiting = store.accesses.pending([each.id for each in some])
+            fits = (each.id for each in some if self._fits(each.after(waiting.get(each.id)), now))
+            yield from fits
+
+    def _slices(self, memories: Memories, now: int) -> Iterator[list[LiveMemory]]:
+        """Those that may be meant, along the index that knows most of them not to be."""
+        if (below := self._request.min_confidence_below) is not None:
+            place = Fading()
+            while some := memories.faded(below, now, place, SLICE):
+                yield some
+                place = Fading.of(some[-1])
+            return
+        wanted = MemoryFilter(
+            now=now, types=tuple(self._request.memory_types or ()), created_to=self._before, ended="any"
         )
+        page = memories.listed(wanted, "created", MemoryPlace(), SLICE)
+        yield [*memories.live(page.ids).values()]
+        while page.next is not None:
+            page = memories.listed(wanted, "created", page.next, SLICE)
+            yield [*memories.live(page.ids).values()]
+
+    def _fits(self, memory: LiveMemory, now: int) -> bool:
+        """Whether all filters let it pass. What was withdrawn goes by its id alone."""
+        request = self._request
+        if memory.ended and request.memory_ids is None:
+            return False
+        if self._before is not None and memory.created >= self._before:
+            return False
+        if request.memory_types and memory.type not in request.memory_types:
+            return False
+        return request.min_confidence_below is None or memory.effective(now) < request.min_confidence_below
 
     def told(self, found: list[str], sequence: int) -> MemoriesDeleted:
         """What is said of them."""

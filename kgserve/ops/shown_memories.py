@@ -27,9 +27,7 @@ def shown(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -> list[
     return [as_memory(store, row, accesses.get(row.id), about.get(row.id, ()), now) for row in found]
 
 
-def as_memory(
-    store: Store, row: NodeRow, access: Access | None, about: Sequence[MemoryEntity], now: int
-) -> Memory:
+def as_memory(store: Store, row: NodeRow, access: Access | None, about: Sequence[MemoryEntity], now: int) -> Memory:
     """One memory; ``access`` is its last use."""
     extras = row.extras
     if extras is None or extras.confidence is None:

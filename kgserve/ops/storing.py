@@ -1,4 +1,4 @@
-"""Deciding what a memory that is to be stored comes to: a new one, one that says so already, or one that takes it in."""
+"""Deciding what a memory that is to be stored comes to: a new one, one that says so, or one that takes it in."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from kgserve.errors import Conflict
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtras, NodeExtrasPut
 from kgserve.model.likeness import fingerprint, text_hash
-from kgserve.model.memories import AssociatedEntity, Dedup, Outcome
+from kgserve.model.memories import AssociatedEntity, Outcome
 from kgserve.model.merging import MERGED_INTO
-from kgserve.model.names import IS_ABOUT, fold
+from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
+from kgserve.model.stores import DedupPolicy
 from kgserve.ops.drafting import Draft
 from kgserve.store.ahead import Ahead
+from kgserve.views.recent import Recent
 
 EPISODE = 3
 """The layer of what happened: the same words twice are two events."""
@@ -27,24 +29,17 @@ EPISODE = 3
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Near(NamedTuple):
-    """A memory that is near in meaning, by cosine."""
-
-    id: str
-    similarity: float
-
-
 class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
     """A memory to store, checked: ``node`` is what it is if it is new.
 
-    ``near`` are those that the index knows near it, ``vector`` is its own; both may be missing.
+    ``near`` are those that the index knows near it, with their cosine; ``vector`` is its own. Both may be missing.
     """
 
     node: NodePut
     about: tuple[AssociatedEntity, ...]
-    dedup: Dedup
+    dedup: DedupPolicy
     threshold: float
-    near: tuple[Near, ...] = ()
+    near: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
 
     @property
@@ -56,28 +51,6 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
     def extras(self) -> NodeExtras:
         """What it has besides, if it is new."""
         return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
-
-
-class Recent:
-    """The vectors of the memories that came last, which the index may not know yet."""
-
-    def __init__(self, most: int = 2_000) -> None:
-        self._most = most
-        self._vectors: dict[str, NDArray[np.float32]] = {}
-
-    def add(self, node_id: str, vector: NDArray[np.float32]) -> None:
-        """Note one."""
-        self._vectors[node_id] = vector
-        if len(self._vectors) > self._most:
-            del self._vectors[next(iter(self._vectors))]
-
-    def near(self, vector: NDArray[np.float32], threshold: float) -> list[Near]:
-        """Those beyond a threshold."""
-        if not self._vectors:
-            return []
-        similarities = np.stack([*self._vectors.values()]) @ vector
-        found = zip(self._vectors, similarities.tolist(), strict=True)
-        return [Near(node_id, similarity) for node_id, similarity in found if similarity > threshold]
 
 
 class Stored(NamedTuple):
@@ -191,14 +164,15 @@ class Storing(Draft):
         found = {row.id: row for row in self.ahead.saying(put.content, in_other_words=in_other_words)}
         for digest in (text_hash(put.content), fingerprint(put.content)):
             found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
-        found |= {each.id: row for each in self._near(put) if (row := self.node(each.id)) is not None}
+        found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
         return [self._rows.get(node_id, row) for node_id, row in found.items()]
 
-    def _near(self, put: MemoryPut) -> list[Near]:
+    def _near(self, put: MemoryPut) -> set[str]:
+        """Those that are near enough to be one with it, where that counts."""
         if put.dedup != "similarity" or put.vector is None:
-            return []
-        known = [each for each in put.near if each.similarity > put.threshold]
-        return known + self._recent.near(put.vector, put.threshold)
+            return set()
+        known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
+        return known | self._recent.near(put.vector, put.threshold).keys()
 
     def _takes(self, row: NodeRow, put: MemoryPut) -> bool:
         """Whether a memory may take another one in, and says the same as far as the policy goes."""
@@ -210,12 +184,12 @@ class Storing(Draft):
         if put.dedup == "exact":
             return False
         alike = row.type == put.node.type and fingerprint(row.content) == fingerprint(put.content)
-        return alike or any(each.id == row.id for each in self._near(put))
+        return alike or row.id in self._near(put)
 
     def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
         """Whether a memory is about nobody else of the same name."""
-        there = {fold(name): entity for entity, name in self._names(self.ahead.about(memory))}
-        new = ((fold(name), entity) for entity, name in self._names(about))
+        there = {folded(name): entity for entity, name in self._names(self.ahead.about(memory))}
+        new = ((folded(name), entity) for entity, name in self._names(about))
         return all(there.get(name, entity) == entity for name, entity in new)
 
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
@@ -225,7 +199,7 @@ class Storing(Draft):
 
 def _joined(old: str, new: str) -> str:
     """The attributes of both, of the new ones first; the old ones alone where both are too much."""
-    if new == EMPTY_OBJECT or new == old:
+    if new in {EMPTY_OBJECT, old}:
         return old
     joined = _encode(decode_json(old, dict[str, object]) | decode_json(new, dict[str, object]))
     return joined.decode() if len(joined) <= MAX_ATTRIBUTES_BYTES else old

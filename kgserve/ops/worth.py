@@ -1,4 +1,4 @@
-"""What memories are worth now: their confidence, faded since it was set or they were used, and what a use makes of it."""
+"""What memories are worth now: their confidence, faded since it was set or used, and what a use makes of it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.model.rows import EdgeKey
-from kgserve.rows.encoding import DATED, FRESH, ORDINAL
+from kgserve.rows.encoding import DATED, FRESH, ORDINAL, width_of_flags
 from kgserve.rows.format import BLOCK_BITS, COLUMNS, LAST, Blocks, Numbers, directory_of, mapped, texts_of
 
 SLICE_ROWS = 4096
@@ -49,6 +49,8 @@ class Base:
         self.id_at, self.hashes, self.hashed = column("id_at"), column("hashes"), column("hashed")
         self.dated = bool(len(column("dated_nodes")) or len(column("dated_edges")))
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
+        flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
+        self.width = width_of_flags(int(flags))
         self._ids = self._directory.sections["ids"].offset
         directory = self._directory
         self._texts = Blocks(texts_of(path, directory), column("text_sums").data, directory.texts_size, directory.texts)

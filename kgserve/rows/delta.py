@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from kgserve.model.change import ChangeSet
+from kgserve.model.fields import Width
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.base import Base
@@ -72,6 +73,7 @@ class Delta:
         self.versions = 0
         self.bytes = 0
         self.dated = base.dated
+        self.width = base.width
         self.merges = base.code(MERGED_INTO) >= 0
         self.node_numbers: dict[str, int] = {}
         self.node_ids: list[str] = []
@@ -162,7 +164,7 @@ class Delta:
         self.versions += 1
         if row is not None:
             self.bytes += len(row.content) + len(row.attributes)
-            self.dated = self.dated or _is_dated(row)
+            self._note_extras(row)
 
     def _put_edge(self, at: int, key: EdgeKey, row: EdgeRow | None, floor: int) -> None:
         number = self.edge_number(key)
@@ -178,7 +180,7 @@ class Delta:
         self.versions += 1
         if row is not None:
             self.bytes += len(row.attributes)
-            self.dated = self.dated or _is_dated(row)
+            self._note_extras(row)
 
     def _add_edge(self, key: EdgeKey) -> int:
         number = self.base.edges + len(self.sources)
@@ -188,6 +190,12 @@ class Delta:
         self.targets.append(target)
         self.edge_numbers[key] = number
         return number
+
+    def _note_extras(self, row: NodeRow | EdgeRow) -> None:
+        if row.extras is not None:
+            self.dated = self.dated or row.extras.valid_from is not None or row.extras.valid_to is not None
+            if self.width is not Width.MEMORY:
+                self.width = max(self.width, row.extras.width)
 
     def _note(self, number: int, source: int, target: int) -> None:
         for lists, node in ((self.out, source), (self.into, target)):
@@ -221,8 +229,3 @@ def _kept(version: Version, floor: int) -> Version:
         last = last.before
     last.before = None
     return version
-
-
-def _is_dated(row: NodeRow | EdgeRow) -> bool:
-    extras = row.extras
-    return extras is not None and (extras.valid_from is not None or extras.valid_to is not None)

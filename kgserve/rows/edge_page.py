@@ -28,6 +28,19 @@ def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
     return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
 
 
+def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
+    """Those of some edges that are of none of ``kinds``."""
+    relations = rows.base.relation[found.base]
+    own = found.base[~np.isin(relations, [rows.base.code(kind) for kind in kinds])]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
+
+
+def strong(rows: Rows, found: Gathered, least: float) -> Gathered:
+    """Those of some edges that have at least a weight."""
+    own = found.base[rows.base.weight[found.base] >= least]
+    return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
+
+
 def held_around(rows: Rows, found: Gathered, moment: int, *, outgoing: bool) -> Gathered:
     """Those edges of one node, which was true at a moment, that were so as well, and whose other ends were.
 

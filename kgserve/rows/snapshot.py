@@ -15,7 +15,7 @@ from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
 from kgserve.rows.base import SLICE_BYTES, SLICE_ROWS, Base, slices
 from kgserve.rows.delta import Around, Delta, Gathered, Version, edge_data, node_data
-from kgserve.rows.encoding import FRESH, decode_edge, decode_node, node_flags, width_of_flags, with_staleness
+from kgserve.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
 from kgserve.rows.format import Numbers
 
 FEW = 100
@@ -47,10 +47,7 @@ class Rows:
     @property
     def width(self) -> Width:
         """That of the widest row, or of one that was there a while ago."""
-        flags = np.bitwise_or.reduce(self.base.flags_of_nodes) | np.bitwise_or.reduce(self.base.flags_of_edges)
-        changed = (*self.delta.nodes.copy().values(), *self.delta.edges.copy().values())
-        widths = (width_of(each.row.extras) for each in changed if each.row is not None)
-        return max((width_of_flags(int(flags)), *widths))
+        return self.delta.width
 
     # Nodes
 
@@ -372,13 +369,23 @@ class Rows:
 
     def node_rows(self) -> Iterator[list[NodeRow]]:
         """The rows of all nodes, some thousands at a time."""
-        base, changed = self.base, self.delta.nodes
-        for numbers in self.node_slices():
-            some = numbers.tolist()
-            if some and some[-1] < base.nodes and changed.keys().isdisjoint(some):
-                yield [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
-            else:
-                yield [row for number in some if (row := self.node_row(number)) is not None]
+        return map(self._rows_of_nodes, self.node_slices())
+
+    def wide_nodes(self) -> Iterator[tuple[list[NodeRow], Gathered]]:
+        """The nodes that are memories or have a name, some thousands at a time, each time with the edges from them."""
+        own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
+        changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
+        numbers = np.union1d(own, np.fromiter(changed, np.int64))
+        for start in range(0, len(numbers), SLICE_ROWS):
+            some = numbers[start : start + SLICE_ROWS]
+            yield self._rows_of_nodes(some), self.around(some, outgoing=True)
+
+    def _rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
+        """The rows of those of some nodes, in order, that are there."""
+        base, some = self.base, numbers.tolist()
+        if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):
+            return [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
+        return [row for number in some if (row := self.node_row(number)) is not None]
 
     def edge_rows(self) -> Iterator[list[EdgeRow]]:
         """The rows of all edges, some thousands at a time."""
@@ -400,6 +407,10 @@ class Rows:
             counts.update(dict(zip(base.names, numbers, strict=True)))
             counts.update(cast("EdgeRow", version.row).relation_type for _, version in found.changed)
         return +counts
+
+
+def _is_wide(version: Version | None) -> bool:
+    return version is not None and version.row is not None and width_of(version.row.extras) is Width.MEMORY
 
 
 _NO_EDGES = np.empty(0, np.int64)

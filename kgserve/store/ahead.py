@@ -13,8 +13,7 @@ from kgserve.memories.memories import Memories
 from kgserve.model.change import ChangeSet
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.merging import survivor_of
-from kgserve.model.names import IS_ABOUT, fold, names_of
-from kgserve.model.plan import Workspace
+from kgserve.model.names import IS_ABOUT, folded, names_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
@@ -67,13 +66,15 @@ class Ahead:
 
     def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
         """The memories that may say the same; with ``in_other_words`` also those of the same wording."""
-        digests = {text_hash(text), fingerprint(text)} if in_other_words else {text_hash(text)}
-        return self._found(lambda memories: memories.saying(digests), digests, self._by_text)
+        digest, wording = text_hash(text), fingerprint(text)
+        digests = {digest, wording} if in_other_words else {digest}
+        known = self._ask(lambda memories, _: [each.id for each in memories.alike(digest, wording, self.now)])
+        return self._found(known, digests, self._by_text)
 
     def named(self, name: str) -> list[NodeRow]:
         """The nodes that may be called so, by their name or another one, whatever its case and blanks."""
-        folded = fold(name)
-        return self._found(lambda memories: memories.named(folded), (folded,), self._by_name)
+        known = self._ask(lambda memories, _: [each.id for each in memories.named(name)])
+        return self._found(known, (folded(name),), self._by_name)
 
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
@@ -90,11 +91,8 @@ class Ahead:
             for digest in {text_hash(node.content), fingerprint(node.content)}:
                 self._by_text.setdefault(digest, []).append(node.id)
         for name in names_of(node):
-            self._by_name.setdefault(fold(name), []).append(node.id)
+            self._by_name.setdefault(folded(name), []).append(node.id)
 
-    def _found(
-        self, question: Callable[[Memories], list[str]], keys: Iterable[T], fresh: dict[T, list[str]]
-    ) -> list[NodeRow]:
-        ids = dict.fromkeys(self._ask(lambda memories, _: question(memories)))
-        ids |= dict.fromkeys(node_id for key in keys for node_id in fresh.get(key, ()))
+    def _found(self, known: Iterable[str], keys: Iterable[T], fresh: dict[T, list[str]]) -> list[NodeRow]:
+        ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in fresh.get(key, ()))
         return [*self.nodes(ids).values()]

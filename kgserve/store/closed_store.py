@@ -26,14 +26,15 @@ from kgserve.store.layout import Layout
 
 # The moment is written with the cursor: a damaged number is believed only where it stands twice.
 _HISTORY = "SELECT sequence FROM cursor WHERE sequence IN (SELECT sequence FROM moment)"
-_CATALOG = "SELECT sequence FROM cursor"
+_SEEN = "SELECT sequence FROM cursor"
 _PATIENCE = 1.0  # seconds to wait for a lock; nobody should hold one
 
 
 def witnesses(layout: Layout) -> Iterator[Seen]:
     """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
     yield Seen("the history", _of_database(layout.history, _HISTORY))
-    yield Seen("the catalog", _of_database(layout.catalog, _CATALOG))
+    yield Seen("the catalog", _of_database(layout.catalog, _SEEN))
+    yield Seen("what is known of memories", _of_database(layout.memories, _SEEN))
     yield Seen("the keyword index", _of_manifest(layout.views / "keyword"))
     yield Seen("the vector index", _of_manifest(layout.views / "vector"))
     yield Seen("the present rows", newest_base(layout.rows))

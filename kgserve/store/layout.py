@@ -124,6 +124,7 @@ class Layout:
         self.history = self.root / "history.sqlite"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
+        self.memories = self.views / "memories.sqlite"
         self.rows = self.views / "rows"
         self.scratch = self.root / "scratch"
         self._store_file = self.root / STORE_FILE

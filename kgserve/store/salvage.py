@@ -22,6 +22,7 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal, Seen
 from kgserve.journal.journal import salvage as salvage_journal
+from kgserve.memories import memories
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.rows import EdgeRow, NodeRow
@@ -61,6 +62,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
         layout.forget_indexes()
         layout.forget_views()
         catalog.remove(layout.catalog)
+        memories.remove(layout.memories)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
@@ -22,6 +22,7 @@ from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.digest import measure
+from kgserve.model.half_lives import HalfLives
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings
@@ -31,6 +32,7 @@ from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.accesses import Accesses
+from kgserve.store.ahead import Ahead
 from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
@@ -38,6 +40,7 @@ from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.engine_view import EngineView
 from kgserve.store.feed import Feed
 from kgserve.store.layout import FORMAT, Layout, StoreFile, require_room_to_write
+from kgserve.store.memories_view import MemoriesView
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.store.writer import Planned, Write, Writer, prepared
 
@@ -112,11 +115,12 @@ class Store:
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
+        self.memories = MemoriesView(layout, self.journal, self.rows, HalfLives)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
-        self.accesses = Accesses(self.submit, lambda _: {}, self.name)
+        self.accesses = Accesses(self.submit, self.memories.accesses, self.name)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -191,7 +195,7 @@ class Store:
         return self.catalog.ask(question, by_attributes=by_attributes)
 
     def tend(self) -> None:
-        """Bring engine, copy and catalog up to date, and fold the present rows, where that is due. Blocks."""
+        """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
         if self._is_idle():
             self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
@@ -199,6 +203,7 @@ class Store:
         self.engine.tend(writing=self.writing)
         self.copy.tend()
         self.catalog.tend()
+        self.memories.tend()
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
@@ -256,6 +261,7 @@ class Store:
         self.engine.close()
         self.rows.close()
         self.catalog.close()
+        self.memories.close()
         end = self.journal.end
         self.journal.close()
         self.layout.mark_closed(self.state, end)

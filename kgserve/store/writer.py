@@ -47,7 +47,8 @@ class Write(msgspec.Struct, eq=False):
     """A batch that waits, and where its caller waits for the report.
 
     With ``prepare`` the batch is made when its turn has come, from what all writes before it have left; or there is a
-    ``plan`` then. With ``decide`` it is made of what the writes of its group before it come to. ``origin`` is the request that it is for, ``queued_at`` on the monotonic clock.
+    ``plan`` then. With ``decide`` it is made of what the writes of its group before it come to. ``origin`` is the
+    request that it is for, ``queued_at`` on the monotonic clock.
     """
 
     batch: WriteBatch

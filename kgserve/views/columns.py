@@ -1,8 +1,8 @@
 """What filters ask of the entities of an index, by label: columns for what all have, else the labels that have it.
 
 A filter becomes a mask over the labels, without a look at one entity after another. An entity takes 13 bytes, and more
-for what it has: 20 for its validity, 12 for its freshness, 4 a tag; and its id and 9 bytes once anybody has asked for
-a beginning of ids.
+for what it has: 20 for its validity, 12 for its freshness, 17 as a memory, 4 a tag; and its id and 9 bytes once
+anybody has asked for a beginning of ids.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.views.text import Facets, Filter
+from kgserve.views.text import Facets, Filter, Marks
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_NO_LAYER = -1
 _NO_CHARACTER = b"\xff"  # in no text of UTF-8
 
 Mask = NDArray[np.bool_]
@@ -58,6 +59,7 @@ class Columns:
         # Few entities say when they are true, or until when fresh: their labels, and beside them the times.
         self._with_validity, self._valid_from, self._valid_to = Column(np.int32), Column(np.int64), Column(np.int64)
         self._with_freshness, self._freshness_at = Column(np.int32), Column(np.int64)
+        self._memories = _Memories()
         self._tagged: dict[str, array[int]] = {}
         self._beginnings = _Beginnings()
 
@@ -98,9 +100,12 @@ class Columns:
         bounds = zip(self._valid_from.values.tolist(), self._valid_to.values.tolist(), strict=True)
         validity = dict(zip(self._with_validity.values.tolist(), bounds, strict=True))
         freshness = dict(zip(self._with_freshness.values.tolist(), self._freshness_at.values.tolist(), strict=True))
+        marks = self._memories.marks()
         return {
-            label: Facets(tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)))
-            for label in sorted(tags.keys() | validity.keys() | freshness.keys())
+            label: Facets(
+                tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)), marks.get(label)
+            )
+            for label in sorted(tags.keys() | validity.keys() | freshness.keys() | marks.keys())
             if self.live[label]
         }
 
@@ -116,6 +121,8 @@ class Columns:
             passing[self._with_freshness.values[self._freshness_at.values <= only.fresh_at]] = False
         if only.types is not None:
             passing &= self._of_types(only.types)
+        if only.wants_memories:
+            passing &= only_at(self._memories.passing(only), len(passing))
         for tag in only.tags:
             passing &= only_at(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
@@ -138,8 +145,46 @@ class Columns:
         if found.freshness_at is not None:
             self._with_freshness.extend([label])
             self._freshness_at.extend([found.freshness_at])
+        if found.marks is not None:
+            self._memories.add(label, found.marks)
         for tag in frozenset(found.tags):
             self._tagged.setdefault(tag, array("i")).append(label)
+
+
+class _Memories:
+    """The labels of memories, and beside them what filters ask of these alone."""
+
+    def __init__(self) -> None:
+        self._labels, self._created = Column(np.int32), Column(np.int64)
+        self._layer, self._source = Column(np.int8), Column(np.int32)
+        self._codes: dict[str, int] = {}
+
+    def add(self, label: int, marks: Marks) -> None:
+        """Say what a label has; labels come in order."""
+        self._labels.extend([label])
+        self._created.extend([marks.created])
+        self._layer.extend([_NO_LAYER if marks.layer is None else marks.layer])
+        self._source.extend([self._codes.setdefault(marks.source, len(self._codes))])
+
+    def marks(self) -> dict[int, Marks]:
+        """What each label has."""
+        names = list(self._codes)
+        columns = (self._created, self._layer, self._source)
+        rows = zip(*(column.values.tolist() for column in columns), strict=True)
+        marks = (Marks(created, None if layer == _NO_LAYER else layer, names[code]) for created, layer, code in rows)
+        return dict(zip(self._labels.values.tolist(), marks, strict=True))
+
+    def passing(self, only: Filter) -> Labels:
+        """The labels that pass."""
+        passes = np.ones(len(self._labels.values), np.bool_)
+        if only.layers is not None:
+            passes &= np.isin(self._layer.values, sorted(only.layers))
+        if only.sources is not None:
+            passes &= np.isin(self._source.values, [self._codes[s] for s in only.sources if s in self._codes])
+        if only.created is not None:
+            created, (first, end) = self._created.values, only.created
+            passes &= (first <= created) & (created < end)
+        return self._labels.values[passes]
 
 
 class _Beginnings:

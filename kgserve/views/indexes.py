@@ -30,6 +30,7 @@ from kgserve.views.follower import Index, IndexFollower, IndexState, IndexView, 
 from kgserve.views.history import HistoryFollower
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
 from kgserve.views.past_vectors import PastVectors, forget
+from kgserve.views.recent import Recent
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 from kgserve.views.vector import VectorHit, VectorIndex
 
@@ -145,6 +146,10 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """See `VectorIndex.near`. Raises what `search` does."""
         return self._opened().near(ids, above, most)
 
+    def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
+        """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
+        return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
         self._opened()
@@ -195,17 +200,17 @@ class VectorFollower(IndexFollower[VectorIndex]):
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
-        with_content = (text for text in texts if text.content)
-        while some := list(islice(with_content, EMBED_AT_ONCE)):
+        with_meaning = (text for text in texts if text.meaning)
+        while some := list(islice(with_meaning, EMBED_AT_ONCE)):
             self._embed(some)
         self._save(sequence)
 
     def _follow(self, step: Step) -> None:
         self.check_model()
         self._remember()
-        put = [text for text in step.put if text.content]
+        put = [text for text in step.put if text.meaning]
         self.pending = len(put)
-        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.content)])
+        self._opened().remove([*step.removed, *(text.id for text in step.put if not text.meaning)])
         for first in range(0, len(put), EMBED_AT_ONCE):
             self._embed(put[first : first + EMBED_AT_ONCE])
         self.pending = 0
@@ -217,7 +222,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         started = time.perf_counter()
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
-        vectors = embed_cached(self._embedder, self._cache, [text.content for text in texts])
+        vectors = embed_cached(self._embedder, self._cache, [text.meaning for text in texts])
         ids, types = [text.id for text in texts], [text.type for text in texts]
         self._opened().put(ids, types, vectors, [text.since for text in texts], [text.facets for text in texts])
         self.pending = max(self.pending - len(texts), 0)
@@ -395,13 +400,13 @@ class PastVectorFollower(PastFollower[PastVectors]):
         index, cache = self._opened(), self._cache
         if cache is None:
             raise Unavailable("the cache of embeddings is closed")
-        texts = [text for text in texts if text.content]
+        texts = [text for text in texts if text.meaning]
         for first in range(0, len(texts), EMBED_AT_ONCE):
             self._continue()
             some = texts[first : first + EMBED_AT_ONCE]
-            contents = sorted({text.content for text in some} - index.known(some))
-            vectors = embed_cached(self._embedder, cache, contents)
-            index.write(some, dict(zip(contents, vectors, strict=True)), index.sequence, 0)
+            meanings = sorted({text.meaning for text in some} - index.known(some))
+            vectors = embed_cached(self._embedder, cache, meanings)
+            index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
         index.write((), {}, sequence, ended)
 
     def _look(self, question: Callable[[PastVectors], Found]) -> Found:
@@ -421,6 +426,7 @@ class Indexes:
         self.queries = queries
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, patient)
+        self.recent = Recent()
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
 
@@ -450,6 +456,15 @@ class Indexes:
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """The vectors of those entities that have one."""
         return self.vector.vectors_of(ids)
+
+    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`."""
+        self.vector.require()
+        return self.vector.embedded(texts, self.queries.embedder)
+
+    def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
+        """The nearest memories that the index knows, with cosine similarities. Raises what `search` does."""
+        return self.meaning(vector, limit, Filter(memories=True))
 
 
 class IndexesAsOf:

@@ -1,4 +1,4 @@
-"""The keyword index of one store: tantivy, BM25 over content, id, summary and tags, English stemming.
+"""The keyword index of one store: tantivy, BM25 over content, id, name, summary and tags, English stemming.
 
 Every `write` leaves the folder sealed with the checksums of its files; a folder that is not as it was sealed (killed in
 between, damaged, from another version) is emptied when it is opened, and filled again by whoever owns the cursor.
@@ -22,12 +22,13 @@ from kgserve.model.fusion import word_weights
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 
-KIND = "keyword 3"
+KIND = "keyword 4"
 _ANALYZER = "text"
-# Tags are words of the summary: each field costs every entity a byte, and each search a look-up for each word.
+# Tags are words of the summary, as are type, source and context of memories: each field costs every entity a byte, and
+# each search a look-up for each word.
 _TEXT_FIELDS = ("content", "name", "summary")
 _LONGEST_TOKEN = 100
-_TIMES = ("since", "until", "valid_from", "valid_to", "freshness_at")
+_TIMES = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
 # If at least this part of all texts is likely to pass a filter, some more than are wanted are found and then filtered.
@@ -212,7 +213,9 @@ class KeywordIndex:
             return 0.0
         count = max(self._documents, 1)
         types = 1.0 if only.types is None else sum(searcher.doc_freq("type", each) for each in only.types) / count
-        return types * math.prod(searcher.doc_freq("key", _key_of_tag(tag)) / count for tag in only.tags)
+        return types * math.prod(
+            sum(searcher.doc_freq("key", key) for key in keys) / count for keys in _keys_wanted(only)
+        )
 
     @contextlib.contextmanager
     def _writing(self, memory: int) -> Generator[tantivy.IndexWriter]:
@@ -257,7 +260,7 @@ class KeywordIndex:
     def _narrowed(self, query: tantivy.Query, only: Filter) -> tantivy.Query:
         if only.is_empty:
             return query
-        parts = [(tantivy.Occur.Must, query), *self._in_time(only), *self._tagged(only)]
+        parts = [(tantivy.Occur.Must, query), *self._in_time(only), *self._marked(only)]
         if only.types is not None:
             types = self._one_of("type", sorted(only.types))
             parts.append((tantivy.Occur.Must, tantivy.Query.const_score_query(types, 0.0)))
@@ -277,9 +280,11 @@ class KeywordIndex:
         each = (tantivy.Query.term_query(self._schema, field, term) for term in terms)
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in each])
 
-    def _tagged(self, only: Filter) -> list[_Part]:
-        terms = (tantivy.Query.term_query(self._schema, "key", _key_of_tag(tag)) for tag in sorted(only.tags))
-        return [(tantivy.Occur.Must, tantivy.Query.const_score_query(term, 0.0)) for term in terms]
+    def _marked(self, only: Filter) -> list[_Part]:
+        wanted = [self._one_of("key", keys) for keys in _keys_wanted(only)]
+        if only.created is not None:
+            wanted.append(self._range("created", only.created[0], only.created[1] - 1))
+        return [(tantivy.Occur.Must, tantivy.Query.const_score_query(query, 0.0)) for query in wanted]
 
     def _in_time(self, only: Filter) -> list[_Part]:
         """What began too late or was over by then is left out; what has no such time has no such field, and stays."""
@@ -320,13 +325,14 @@ def _document(entity: Text) -> tantivy.Document:
     made.add_text("id", entity.key)
     made.add_text("key", _key_of(entity.id))
     made.add_text("name", entity.id)
+    if entity.name:
+        made.add_text("name", entity.name)
     made.add_text("type", entity.type)
     made.add_text("content", entity.content)
-    if entity.summary:
-        made.add_text("summary", entity.summary)
-    for tag in entity.tags:
-        made.add_text("summary", tag)
-        made.add_text("key", _key_of_tag(tag))
+    for words in filter(None, entity.words):
+        made.add_text("summary", words)
+    for key in _keys(entity):
+        made.add_text("key", key)
     for field, value in _times(entity):
         if value is not None:
             made.add_integer(field, value)
@@ -340,6 +346,29 @@ def _times(entity: Text) -> Iterator[tuple[str, int | None]]:
         yield "valid_from", entity.facets.valid_from
         yield "valid_to", entity.facets.valid_to
         yield "freshness_at", entity.facets.freshness_at
+        if entity.facets.marks is not None:
+            yield "created", entity.facets.marks.created
+
+
+def _keys(entity: Text) -> Iterator[str]:
+    """What filters find it by, beside its id."""
+    yield from map(_key_of_tag, entity.tags)
+    if entity.facets is not None and (marks := entity.facets.marks) is not None:
+        yield _MEMORY
+        if marks.layer is not None:
+            yield _key_of_layer(marks.layer)
+        yield _key_of_source(marks.source)
+
+
+def _keys_wanted(only: Filter) -> Iterator[list[str]]:
+    """Of each of these lists, an entity that passes has a key."""
+    yield from ([_key_of_tag(tag)] for tag in sorted(only.tags))
+    if only.wants_memories:
+        yield [_MEMORY]
+    if only.layers is not None:
+        yield [_key_of_layer(layer) for layer in sorted(only.layers)]
+    if only.sources is not None:
+        yield [_key_of_source(source) for source in sorted(only.sources)]
 
 
 def _key_of(node_id: str) -> str:
@@ -350,6 +379,18 @@ def _key_of(node_id: str) -> str:
 def _key_of_tag(tag: str) -> str:
     """A tag among the keys, where no id can be taken for it."""
     return "t" + tag.encode().hex()
+
+
+_MEMORY = "m"
+"""The key of all memories."""
+
+
+def _key_of_layer(layer: int) -> str:
+    return f"l{layer}"
+
+
+def _key_of_source(source: str) -> str:
+    return "s" + source.encode().hex()
 
 
 def _after(prefix: str) -> str:

@@ -85,15 +85,15 @@ class PastVectors:
         return len(self._held[0])
 
     def known(self, texts: Sequence[Text]) -> set[str]:
-        """The contents among those of some texts whose vectors are there."""
+        """The meanings among those of some texts whose vectors are there."""
         return {
-            text.content
-            for text in texts
-            if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(text.content),))
+            meaning
+            for meaning in {text.meaning for text in texts}
+            if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(meaning),))
         }
 
     def write(self, texts: Sequence[Text], vectors: dict[str, Vectors], sequence: int, ended: int) -> None:
-        """Take in past texts with the vectors of their contents; forget those that had ``ended`` by a commit.
+        """Take in past texts with the vectors of their meanings; forget those that had ``ended`` by a commit.
 
         All of it or nothing is done, and twice comes to the same. Raises OSError when there is no room.
         """
@@ -352,16 +352,16 @@ def _past_text(row: tuple[Any, ...]) -> PastText:
 
 def _values(past: PastText) -> tuple[Any, ...]:
     """What `_PUT` stores of a text."""
-    facets = None if past.facets is None else _encode(past.facets)
+    facets = _packed(past.facets)
     values = (past.number, past.id, past.first, past.last, past.type, past.vector, facets)
     return *values, _text_checksum(values)
 
 
 def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     """Add a past text, or lengthen the one before that said the same; None when it is there."""
-    key = _text_key(text.content)
+    key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
-    facets = None if text.facets is None else _encode(text.facets)
+    facets = _packed(text.facets)
     past = PastText(0, text.id, text.since, text.until or 0, text.type, place, text.facets)
     values = {**msgspec.structs.asdict(past), "facets": facets}
     if transaction.execute(_KNOWN, values).fetchone():
@@ -377,9 +377,13 @@ def _put_text(transaction: sqlite3.Connection, text: Text) -> PastText | None:
     return past
 
 
-def _text_key(content: str) -> bytes:
+def _packed(facets: Facets | None) -> bytes | None:
+    return None if facets is None else _encode(facets.packed)
+
+
+def _text_key(meaning: str) -> bytes:
     """What names the vector of a text."""
-    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(meaning.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _text_checksum(values: tuple[Any, ...]) -> int:

@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
 
-from kgserve.model.fields import NodeExtras
 from kgserve.model.rows import NodeRow
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Marks(msgspec.Struct, frozen=True, array_like=True):
+    """What filters ask of memories alone: when they were created, in microseconds, and as in `NodeExtras`."""
+
+    created: int
+    layer: int | None = None
+    source: str = ""
+
+
 class Facets(msgspec.Struct, frozen=True, array_like=True):
-    """What most entities do not have and some filters ask for; as in `NodeExtras`."""
+    """What most entities do not have and some filters ask for; as in `NodeExtras`. Memories alone have ``marks``."""
 
     tags: tuple[str, ...] = ()
     freshness_at: int | None = None
     valid_from: int | None = None
     valid_to: int | None = None
+    marks: Marks | None = None
 
     def hold(self, moment: int) -> bool:
         """Whether the entity was true at a moment of the world, in microseconds."""
         started = self.valid_from is None or self.valid_from <= moment
         return started and (self.valid_to is None or moment < self.valid_to)
 
+    @property
+    def packed(self) -> tuple[Any, ...]:
+        """What is stored and compared: of what is no memory the same as before there were any."""
+        values = msgspec.structs.astuple(self)
+        return values[:-1] if self.marks is None else values
+
 
 NO_FACETS = Facets()
 
 
-def facets_of(extras: NodeExtras | None) -> Facets | None:
+def facets_of(row: NodeRow) -> Facets | None:
     """What filters may ask of an entity; None where there is nothing to say."""
+    extras = row.extras
     if extras is None:
         return None
-    facets = Facets(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to)
+    marks = Marks(row.created_at, extras.layer, extras.source) if row.is_memory else None
+    facets = Facets(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to, marks)
     return None if facets == NO_FACETS else facets
 
 
@@ -49,13 +65,18 @@ class Text(msgspec.Struct, frozen=True):
     summary: str = ""
     facets: Facets | None = None
     until: int | None = None
+    name: str = ""
+    context: str = ""
 
     @classmethod
     def of(cls, row: NodeRow, since: int | None = None, until: int | None = None) -> Text:
         """The texts of a state, which has held since its own commit if nothing else is said."""
-        summary = row.extras.summary if row.extras else ""
         first = row.sequence if since is None else since
-        return cls(row.id, row.type, row.content, first, summary, facets_of(row.extras), until)
+        if row.extras is None:
+            return cls(row.id, row.type, row.content, first, until=until)
+        name = "" if row.extras.name == row.id else row.extras.name
+        context = row.extras.context if row.is_memory else ""
+        return cls(row.id, row.type, row.content, first, row.extras.summary, facets_of(row), until, name, context)
 
     @property
     def tags(self) -> Sequence[str]:
@@ -63,9 +84,22 @@ class Text(msgspec.Struct, frozen=True):
         return self.facets.tags if self.facets else ()
 
     @property
+    def meaning(self) -> str:
+        """What of it is embedded: its content, behind its name if it has one that is not its id."""
+        return f"{self.name} {self.content}".strip() if self.name else self.content
+
+    @property
+    def words(self) -> Iterator[str]:
+        """Beside its content and what it is called: its summary and tags, and of a memory what else describes it."""
+        yield self.summary
+        yield from self.tags
+        if self.facets and self.facets.marks:
+            yield from (self.context, self.facets.marks.source, self.type)
+
+    @property
     def has_words(self) -> bool:
         """Whether there is anything to find it by."""
-        return bool(self.content or self.summary or self.tags)
+        return bool(self.content or self.summary or self.tags or self.name)
 
     @property
     def key(self) -> str:
@@ -75,7 +109,9 @@ class Text(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """A checksum of all but when it held."""
-        return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, self.facets)))
+        facets = None if self.facets is None else self.facets.packed
+        named = (self.name, self.context) if self.name or self.context else ()
+        return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, facets, *named)))
 
 
 class PastKey(NamedTuple):
@@ -97,6 +133,9 @@ class Filter(msgspec.Struct, frozen=True):
 
     ``valid_at`` keeps what was true then, ``fresh_at`` what was not stale then, both in microseconds. ``as_of`` keeps
     the texts that held as of a commit. ``ids`` are the only ones to keep, ``past_ids`` those of texts that are over.
+
+    The last four keep memories alone: all of them, those of some ``layers`` or ``sources``, those that were ``created``
+    from a moment on and before another, in microseconds.
     """
 
     types: frozenset[str] | None = None
@@ -107,6 +146,10 @@ class Filter(msgspec.Struct, frozen=True):
     as_of: int | None = None
     ids: frozenset[str] | None = None
     past_ids: frozenset[str] | None = None
+    memories: bool = False
+    layers: frozenset[int] | None = None
+    sources: frozenset[str] | None = None
+    created: tuple[int, int] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +169,12 @@ class Filter(msgspec.Struct, frozen=True):
     @property
     def wants_facets(self) -> bool:
         """Whether it asks for what most entities do not have."""
-        return bool(self.tags) or self.valid_at is not None or self.fresh_at is not None
+        return bool(self.tags) or self.valid_at is not None or self.fresh_at is not None or self.wants_memories
+
+    @property
+    def wants_memories(self) -> bool:
+        """Whether memories alone pass."""
+        return self.memories or not (self.layers is None and self.sources is None and self.created is None)
 
     def passes(self, node_id: str, node_type: str, facets: Facets | None = None) -> bool:
         """Whether one entity passes, but for the commit."""
@@ -136,11 +184,18 @@ class Filter(msgspec.Struct, frozen=True):
 
     def passes_row(self, row: NodeRow) -> bool:
         """Whether the state of an entity passes, but for the commit."""
-        return self.passes(row.id, row.type, facets_of(row.extras))
+        return self.passes(row.id, row.type, facets_of(row))
 
     def _facets_pass(self, facets: Facets) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at
-        return fresh and self.tags.issubset(facets.tags) and (self.valid_at is None or facets.hold(self.valid_at))
+        held = self.valid_at is None or facets.hold(self.valid_at)
+        remembered = not self.wants_memories or (facets.marks is not None and self._marks_pass(facets.marks))
+        return fresh and held and remembered and self.tags.issubset(facets.tags)
+
+    def _marks_pass(self, marks: Marks) -> bool:
+        layer = self.layers is None or marks.layer in self.layers
+        source = self.sources is None or marks.source in self.sources
+        return layer and source and (self.created is None or self.created[0] <= marks.created < self.created[1])
 
 
 ANYTHING = Filter()

@@ -135,6 +135,17 @@ _nodes = st.fixed_dictionaries(
         "created_by": _names,
         "valid_from": _times,
         "valid_to": _times,
+        "name": _names,
+        "confidence": st.floats(0, 1),
+        "confidence_at": _times,
+        "importance": st.floats(0, 1),
+        "source": _names,
+        "context": _names,
+        "layer": st.integers(0, 3),
+        "ended": st.sampled_from(("merged", "pruned")),
+        "former_from": _times,
+        "former_to": _times,
+        "belongs_to": _names,
     },
 )
 _edges = st.fixed_dictionaries(

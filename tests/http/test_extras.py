@@ -1,4 +1,4 @@
-"""What few rows have, on every way in and out: summaries, tags, freshness, authors, validity and ordinals."""
+"""What few rows have, on every way in and out: summaries, tags, freshness, validity, names, and all of memories."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ NODE: Json = {
     "created_by": "ada~%",
     "valid_from": "0001-01-01T00:00:00.000000Z",
     "valid_to": "9999-12-31T23:59:59.999999Z",
+    "name": "Ada ü",
+    "confidence": 0.25,
+    "confidence_at": "2020-01-01T00:00:00.000001Z",
+    "importance": 0.0,
+    "source": "chat/7",
+    "context": "at\nlunch",
+    "layer": 0,
 }
 EDGE: Json = {
     "ordinal": -(1 << 53),
     "created_by": "bob",
     "valid_from": "1969-12-31T23:59:59.999999Z",
     "valid_to": "1970-01-01T00:00:00.000000Z",
+    "confidence": 1.0,
+    "context": "said",
 }
 LINK: Json = {"from": "a", "to": "b", "relation_type": "R"}
 TIME = "timestamp('2020-01-01 00:00:00')"
@@ -92,7 +101,10 @@ def test_what_is_left_out_is_kept_and_what_is_empty_is_cleared(http: httpx.Clien
         assert inject(http, full, {"id": "a", field: empty})["nodes_updated"] == 1
         assert field not in node(http, full)
         assert inject(http, full, {"id": "a", field: empty})["nodes_unchanged"] == 1
-    for field in ("valid_from", "valid_to"):
+    for field in ("name", "confidence_at", "source", "context"):
+        assert inject(http, full, {"id": "a", field: ""})["nodes_updated"] == 1
+        assert field not in node(http, full)
+    for field in ("valid_from", "valid_to", "context"):
         assert inject(http, full, edges=[LINK | {field: ""}])["edges_updated"] == 1
         assert field not in link(http, full)
     assert link(http, full)["ordinal"] == EDGE["ordinal"]
@@ -109,6 +121,8 @@ def test_another_author_alone_makes_no_version(http: httpx.Client, shared: str) 
         *(("summary", "x" * 4097), ("tags", ["x" * 513]), ("tags", [""]), ("tags", ["x"] * 101), ("tags", "x")),
         *(("freshness_at", "soon"), ("valid_to", "2025-13-01T00:00:00Z"), ("valid_from", "0001-01-01T00:00:00+01:00")),
         *(("created_by", "x" * 513), ("valid_to", "1999-12-31T23:59:59.999999Z"), ("summary", 1), ("tags", [None])),
+        *(("confidence", 1.01), ("confidence", -0.1), ("importance", 2), ("layer", 4), ("layer", -1), ("layer", 1.5)),
+        *(("name", "x" * 513), ("context", "x" * 65_537), ("confidence_at", "soon"), ("ended", "merged")),
     ],
 )
 def test_what_they_cannot_be(http: httpx.Client, api: str, field: str, wrong: Any) -> None:
@@ -137,6 +151,16 @@ def test_cypher_writes_them(http: httpx.Client, api: str) -> None:
     assert row[:2] == ["s", ["y", "x"]]
     assert row[2].startswith("2020-01-01")
     assert row[3] == 3
+    memory = "n.name = 'Ada', n.confidence = 0.5, n.importance = 1, n.source = 's', n.context = 'c', n.layer = 2"
+    assert set_(http, api, f"MATCH (n {{id: 'b'}}) SET {memory}, n.confidence_at = {TIME}")["nodes_updated"] == 1
+    assert set_(http, api, "MATCH ()-[r]->() SET r.confidence = 0.75, r.context = 'd'")["edges_updated"] == 1
+    other = node(http, api, "b")
+    assert [other[key] for key in ("name", "confidence", "importance", "layer")] == ["Ada", 0.5, 1.0, 2]
+    assert [other[key] for key in ("source", "context", "confidence_at")] == ["s", "c", moment]
+    assert (link(http, api)["confidence"], link(http, api)["context"]) == (0.75, "d")
+    assert values(http, api, "MATCH (m) WHERE m.confidence IS NOT NULL RETURN m.id, m.layer") == ["b", 2]
+    assert set_(http, api, "MATCH (n {id: 'b'}) SET n.confidence = NULL, n.layer = NULL, n.name = NULL")
+    assert node(http, api, "b").keys().isdisjoint({"confidence", "layer", "name"})
     assert set_(http, api, "MATCH (n {id: 'a'}) SET n.summary = NULL, n.tags = NULL, n.valid_to = NULL")
     assert node(http, api).keys().isdisjoint({"summary", "tags", "valid_to", "created_by"})
     assert (
@@ -154,6 +178,9 @@ def test_cypher_writes_them(http: httpx.Client, api: str) -> None:
         ("MATCH ()-[r]->() SET r.ordinal = NULL", "cannot be taken away"),
         ("MATCH ()-[r]->() SET r.ordinal = 9007199254740993", "ordinal is outside"),
         ("MATCH (n {id: 'b'}) SET n.tags = ['']", "tags"),
+        ("MATCH (n {id: 'b'}) SET n.confidence = 1.5", "confidence is outside"),
+        ("MATCH (n {id: 'b'}) SET n.layer = 4", "layer is outside"),
+        ("MATCH (n {id: 'b'}) SET n.ended = 'pruned'", "ended is kept by kgserve"),
         ("MATCH (n {id: 'b'}) SET n.valid_from = timestamp('2021-01-01 00:00:00'), n.valid_to = " + TIME, "valid_to"),
         ("MATCH (n {id: 'a'}) SET n.valid_from = timestamp('10000-01-01 00:00:00')", "valid_from"),
     ],
@@ -170,6 +197,8 @@ def test_what_cypher_cannot_write(http: httpx.Client, shared: str, statement: st
     [
         ("MATCH (n {id: 'a'}) RETURN n.`summary`, n.TAGS, n.valid_to", [None, None, None]),
         ("MATCH ()-[r]->() RETURN r.ordinal, r.created_by", [None, None]),
+        ("MATCH (m) WHERE m.confidence IS NULL RETURN count(m)", [2]),
+        ("MATCH (:Entity {layer: 2})-[r]->() RETURN count(r.context)", [0]),
         ("MATCH (n) WHERE n.Created_By IS NULL RETURN count(n)", [2]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(nodes(p), 'tags')", [[None, None]]),
         ("MATCH p = (a)-[r]->(b) RETURN properties(rels(p), 'ordinal')", [[None]]),

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from kgserve.model.fields import NodeExtras
+from kgserve.model.rows import NodeRow
 from kgserve.views.keyword import KeywordIndex
-from kgserve.views.text import Facets, Filter, Text
+from kgserve.views.text import Facets, Filter, Marks, Text
 
 WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600
+
+
+def marks_of(chance: random.Random) -> Marks | None:
+    """Two in three are memories."""
+    marks = Marks(chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"]))
+    return chance.choice([None, marks, marks])
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +34,10 @@ def texts() -> list[Text]:
                 chance.choice([None, None, 3]),
                 chance.choice([None, None, None, 8]),
                 chance.choice([None, None, None, 5]),
+                marks_of(chance),
             ),
+            name=chance.choice(["", "", "word1 named"]),
+            context=chance.choice(["", "word2 in passing"]),
         )
         for number in range(COUNT)
     ]
@@ -47,6 +59,10 @@ def filters(chance: random.Random) -> Filter:
         chance.choice([frozenset[str](), frozenset({"usual"}), frozenset({"odd"}), frozenset({"usual", "odd"})]),
         chance.choice([None, 0, 6, 9]),
         chance.choice([None, 2, 4]),
+        memories=chance.choice([False, True]),
+        layers=chance.choice([None, None, None, frozenset({1}), frozenset({0, 2})]),
+        sources=chance.choice([None, None, None, frozenset({""}), frozenset({"chat", "unknown"})]),
+        created=chance.choice([None, None, (-2, 1), (0, (1 << 63) - 1), (2, 2)]),
     )
 
 
@@ -60,3 +76,19 @@ def test_filtered_are_the_best_of_all_that_pass(index: KeywordIndex, texts: list
         found = index.search(query, limit, only)
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in passing[:limit]])
         assert {hit.id for hit in found} <= {hit.id for hit in passing}
+
+
+@pytest.mark.parametrize("word", ["eve", "gossip", "decision", "rumour", "paris"])
+def test_a_memory_is_found_by_all_that_describes_it(tmp_path: Path, word: str) -> None:
+    index = KeywordIndex(tmp_path / "index")
+    marks = Facets(marks=Marks(1, 2, "rumour mill"))
+    index.write([Text("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
+    assert [hit.id for hit in index.search(word, 5)] == ["m1"]
+
+
+def test_words_of_type_and_context_are_those_of_memories_alone(tmp_path: Path) -> None:
+    row = NodeRow("n1", "decision", "Paris", "{}", 1, 1, 0, 0, NodeExtras(name="Eve", source="mail", context="gossip"))
+    index = KeywordIndex(tmp_path / "index")
+    index.write([Text.of(row)], (), 1)
+    found = [index.search(word, 5) != [] for word in ("paris", "eve", "decision", "mail", "gossip")]
+    assert found == [True, True, False, False, False]

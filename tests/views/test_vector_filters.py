@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kgserve.views import matrix, vector
-from kgserve.views.text import NO_FACETS, Facets, Filter
+from kgserve.views.keyword import KeywordIndex
+from kgserve.views.text import NO_FACETS, Facets, Filter, Marks, Text
 from kgserve.views.vector import FairLock, VectorIndex
 from tests.fuzzing import examples
 
@@ -23,7 +24,9 @@ TIMES = st.none() | st.integers(-2, 2)
 TAGS = st.frozensets(st.sampled_from("xyz"), max_size=2)
 TYPES = st.sampled_from(["person", "place", "thing"])
 IDS = st.text("aé/\0", min_size=1, max_size=3)
-FACETS = st.builds(lambda tags, *times: Facets(tuple(sorted(tags)), *times), TAGS, TIMES, TIMES, TIMES)
+LAYERS, SOURCES = st.integers(0, 3), st.sampled_from(["", "chat", "mail"])
+MARKS = st.none() | st.builds(Marks, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
+FACETS = st.builds(lambda tags, *rest: Facets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
 FILTERS = st.builds(
     Filter,
     st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
@@ -32,6 +35,10 @@ FILTERS = st.builds(
     TIMES,
     TIMES,
     TIMES,
+    memories=st.booleans(),
+    layers=st.none() | st.frozensets(LAYERS, max_size=2),
+    sources=st.none() | st.frozensets(SOURCES | st.just("unknown"), max_size=2),
+    created=st.none() | st.tuples(st.integers(-2, 2), st.integers(-2, 2)),
 )
 
 Vectors = NDArray[np.float32]
@@ -235,3 +242,16 @@ def test_who_waits_for_a_fair_lock_comes_before_who_had_it() -> None:
         order.append("again")
     asking.join()
     assert order == ["waiting", "again"]
+
+
+def test_a_memory_that_is_withdrawn_was_never_true(tmp_path: Path) -> None:
+    """Neither index finds it, at whatever moment; with no moment asked both do."""
+    withdrawn = Facets(valid_from=5, valid_to=5, marks=Marks(5))
+    vectors, words = VectorIndex(tmp_path / "vector", WIDTH, "m"), KeywordIndex(tmp_path / "keyword")
+    vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])
+    words.write([Text("m1", "fact", "paris", facets=withdrawn)], (), 1)
+    for moment in (-1, 4, 5, 6, 1 << 60):
+        only = Filter(valid_at=moment, memories=True)
+        assert (vectors.search(KNOWN[0], 5, only), words.search("paris", 5, only)) == ([], [])
+    everything = Filter(memories=True)
+    assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search("paris", 5, everything)) == 1

@@ -1,0 +1,234 @@
+"""Taking in what a group of writes changed: each memory, name and relation that it names, and what they count for.
+
+What becomes a memory, or gets a name, without being new has edges that nobody writes now: those are read from the
+rows. These may be some commits ahead; whatever came between follows, and taking an edge in twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from kgserve.memories import statements as sql
+from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
+from kgserve.model.change import Access, NetChange
+from kgserve.model.half_lives import HalfLives
+from kgserve.model.merging import is_withdrawn
+from kgserve.model.names import IS_ABOUT, aliases_in, folded
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+
+_AT_ONCE = 5_000
+
+EdgesOf = Callable[[str], Iterable[EdgeRow]]
+"""The edges of a node, in both directions."""
+
+
+class _Entity(NamedTuple):
+    """A node that has a name. It ``stands`` unless it is withdrawn, or a memory."""
+
+    id: str
+    type: str
+    name: str
+    fold: str
+    standing: bool
+
+
+class Follower:
+    """Takes changes in, within one transaction."""
+
+    def __init__(self, transaction: sqlite3.Connection, half_lives: HalfLives, edges_of: EdgesOf) -> None:
+        self._run = transaction.execute
+        self._run_many = transaction.executemany
+        self._half_lives = half_lives
+        self._edges_of = edges_of
+        self._books = Books()
+        self._stands: dict[str, bool] = {}
+
+    def follow(self, net: NetChange) -> None:
+        """Take in what several commits come to."""
+        self._run_many(sql.UNACCESS, [(node_id,) for node_id in net.unaccessed])
+        self._run_many(sql.ACCESS_AGAIN, [(a.id, a.count, a.last, a.confidence) for a in net.accessed.values()])
+        self._drop_edges(net.edges_deleted)
+        for node_id in net.nodes_deleted:
+            self._drop(node_id)
+        adopted = [row.id for row in net.nodes_updated.values() if self._put(row)]
+        for row in net.nodes_created.values():
+            self._put(row)
+        self._touch(net.accessed.keys() - net.nodes_updated.keys() - net.nodes_created.keys())
+        self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
+        for node_id in adopted:
+            self.put_edges([*self._edges_of(node_id)])
+        self._close()
+
+    def fill(self, rows: Iterable[NodeRow]) -> None:
+        """Take in rows of nodes of which nothing is there."""
+        for row in rows:
+            if row.extras is not None:
+                self._put_memory(row, None)
+                self._put_entity(row, None)
+        self._close()
+
+    def rekey(self) -> None:
+        """Make all keys anew."""
+        number = 0
+        while rows := self._run(sql.ENTRIES, (number, _AT_ONCE)).fetchall():
+            number = rows[-1][0]
+            before = [Entry(*row[1:]) for row in rows]
+            after = [each.after(self._access(each.id), self._half_lives) for each in before]
+            self._run_many(sql.REKEY, [(each.half, each.key, each.id) for each in after])
+            for old, new in zip(before, after, strict=True):
+                self._books.book(old, (), -1)
+                self._books.book(new, (), 1)
+            self._close()
+
+    def put_edges(self, edges: Sequence[EdgeRow]) -> None:
+        """Take in edges, new or changed."""
+        self._run_many(sql.ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
+        related = [edge for edge in edges if self._stand(edge.source) and self._stand(edge.target)]
+        self._run_many(sql.RELATION, map(_relation, related))
+
+    def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
+        keys = list(keys)
+        self._run_many(sql.NOT_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT])
+        self._run_many(sql.NO_RELATION, keys)
+
+    def _drop(self, node_id: str) -> None:
+        self._drop_memory(self._entry(node_id))
+        self._drop_entity(self._entity(node_id))
+
+    def _put(self, row: NodeRow) -> bool:
+        """Take in a row; whether it is something now whose edges may have been there before."""
+        memory, entity = self._entry(row.id), self._entity(row.id)
+        became_memory = self._put_memory(row, memory)
+        return self._put_entity(row, entity) or became_memory
+
+    def _put_memory(self, row: NodeRow, before: Entry | None) -> bool:
+        if not row.is_memory:
+            self._drop_memory(before)
+            return False
+        entry = entry_of(row, self._access(row.id), self._half_lives)
+        if entry != before:
+            self._run(sql.PUT, entry)
+        self._book(before, entry, row.extras.tags if row.extras else ())
+        return before is None
+
+    def _book(self, before: Entry | None, entry: Entry, tags: Iterable[str]) -> None:
+        number = self._number(entry.id)
+        had, has = self._tags(number) if before else set[str](), set(tags)
+        self._run_many(sql.UNTAG, [(tag, number) for tag in had - has])
+        self._run_many(sql.TAG, [(tag, number) for tag in has - had])
+        self._books.book(before, had, -1)
+        self._books.book(entry, has, 1)
+
+    def _drop_memory(self, entry: Entry | None) -> None:
+        if entry is None:
+            return
+        number = self._number(entry.id)
+        tags = self._tags(number)
+        self._books.book(entry, tags, -1)
+        self._run_many(sql.UNTAG, [(tag, number) for tag in tags])
+        self._run(sql.ABOUT_NOTHING, (number,))
+        self._run(sql.DROP, (number,))
+
+    def _touch(self, ids: Iterable[str]) -> None:
+        """Take in accesses of memories whose rows have not changed."""
+        for before in filter(None, map(self._entry, ids)):
+            after = before.after(self._access(before.id), self._half_lives)
+            self._run(sql.PUT, after)
+            self._books.book(before, (), -1)
+            self._books.book(after, (), 1)
+
+    def _put_entity(self, row: NodeRow, before: _Entity | None) -> bool:
+        name = row.extras.name if row.extras is not None else ""
+        if not name:
+            self._drop_entity(before)
+            return False
+        entity = _Entity(row.id, row.type, name, folded(name), _standing(row))
+        if entity != before:
+            self._run(sql.ENTITY, entity)
+        self._name(row, entity)
+        self._count(before, -1)
+        self._count(entity, 1)
+        return self._has_risen(before, entity)
+
+    def _name(self, row: NodeRow, entity: _Entity) -> None:
+        names = {(entity.fold, row.id, entity.name, 0)}
+        names |= {(folded(alias), row.id, alias, 1) for alias in aliases_in(row.attributes)}
+        self._run(sql.UNNAME, (row.id,))
+        self._run_many(sql.NAME, sorted(names))
+
+    def _has_risen(self, before: _Entity | None, entity: _Entity) -> bool:
+        self._stands[entity.id] = entity.standing
+        stood = before is not None and before.standing
+        if stood and not entity.standing:
+            self._drop_relations(entity.id)
+        return entity.standing and not stood
+
+    def _drop_entity(self, entity: _Entity | None) -> None:
+        if entity is None:
+            return
+        self._count(entity, -1)
+        self._stands[entity.id] = False
+        self._run(sql.NO_ENTITY, (entity.id,))
+        self._run(sql.UNNAME, (entity.id,))
+        self._drop_relations(entity.id)
+
+    def _drop_relations(self, node_id: str) -> None:
+        self._run(sql.NO_RELATIONS_FROM, (node_id,))
+        self._run(sql.NO_RELATIONS_TO, (node_id,))
+
+    def _count(self, entity: _Entity | None, by: int) -> None:
+        if entity is not None and entity.standing:
+            self._books.counts[ENTITIES, entity.type] += by
+
+    def _close(self) -> None:
+        """Write down what has been counted."""
+        books, self._books = self._books, Books()
+        counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
+        self._run_many(sql.TALLY, counts)
+        self._run_many(sql.TALLY_END, [(kind, name) for kind, name, count in counts if count < 0])
+        self._run_many(sql.FADE, [(*part, books.sums[part], count) for part, count in books.terms.items()])
+        self._run_many(sql.FADED, list(books.terms))
+
+    # What is there
+
+    def _entry(self, node_id: str) -> Entry | None:
+        found = self._run(sql.ENTRY, (node_id,)).fetchone()
+        return found and Entry(*found)
+
+    def _number(self, node_id: str) -> int:
+        return self._run(sql.NUMBER, (node_id,)).fetchone()[0]
+
+    def _tags(self, number: int) -> set[str]:
+        return {tag for (tag,) in self._run(sql.TAGS_OF, (number,))}
+
+    def _access(self, node_id: str) -> Access | None:
+        found = self._run(sql.ACCESS_OF, (node_id,)).fetchone()
+        return found and Access(*found)
+
+    def _entity(self, node_id: str) -> _Entity | None:
+        found = self._run(sql.ENTITY_OF, (node_id,)).fetchone()
+        return found and _Entity(node_id, found[0], found[1], found[2], bool(found[3]))
+
+    def _stand(self, node_id: str) -> bool:
+        stands = self._stands.get(node_id)
+        if stands is None:
+            stands = self._stands[node_id] = self._run(sql.STANDS, (node_id,)).fetchone() is not None
+        return stands
+
+
+def _standing(row: NodeRow) -> bool:
+    return not (row.is_memory or (row.extras is not None and row.extras.ended) or is_withdrawn(row.extras))
+
+
+def _about(edge: EdgeRow) -> tuple[object, ...]:
+    return (edge.target, edge.weight, *_bounds(edge), edge.source)
+
+
+def _relation(edge: EdgeRow) -> tuple[object, ...]:
+    return (edge.source, edge.target, edge.relation_type, edge.weight, *_bounds(edge))
+
+
+def _bounds(edge: EdgeRow) -> tuple[int | None, int | None]:
+    return (edge.extras.valid_from, edge.extras.valid_to) if edge.extras is not None else (None, None)

@@ -1,0 +1,309 @@
+"""The file of the memory view, and what is asked of it.
+
+A view like any other: it carries the sequence that it has seen, is brought up to date before it is asked, and is built
+anew whenever it does not fit. For that reason commits do not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from kgserve.memories import selecting
+from kgserve.memories import statements as sql
+from kgserve.memories.entries import EPOCH, TOTAL, LiveMemory, epoch_and_term, worth_at
+from kgserve.memories.following import EdgesOf, Follower
+from kgserve.memories.selecting import MemoryPage, MemoryPlace, Order, Sort
+from kgserve.model import decay
+from kgserve.model.change import Access, NetChange
+from kgserve.model.decay import LEAST_KEY, Worth, least_key
+from kgserve.model.half_lives import HalfLives
+from kgserve.model.listing import Counted
+from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.names import folded
+from kgserve.model.rows import EdgeRow, NodeRow
+
+MOST_ALIKE = 100
+MOST_NAMED = 1_000
+_ROWS_AT_ONCE = 5_000
+_STATEMENTS = 512
+
+_Row = TypeVar("_Row", NodeRow, EdgeRow)
+Match = Literal["exact", "folded", "alias"]
+
+
+class Named(NamedTuple):
+    """A node that has a name, and how it was found. It stands unless it was withdrawn, or is a memory."""
+
+    id: str
+    type: str
+    name: str
+    match: Match
+    stands: bool
+
+
+class Fading(NamedTuple):
+    """A place among the memories in the order of how much they have faded, within one half-life."""
+
+    half: int = -1
+    key: int = LEAST_KEY - 1
+    id: str = ""
+
+    @classmethod
+    def of(cls, memory: LiveMemory) -> Fading:
+        """Where a memory is."""
+        worth = Worth(memory.confidence, memory.since)
+        return cls(memory.half, decay.key(worth, memory.half or None), memory.id)
+
+
+class Memories:
+    """The memory view of one store. For one thread at a time.
+
+    A file that cannot be read, or has another format, is replaced by an empty one.
+    """
+
+    def __init__(self, path: Path | None, half_lives: HalfLives) -> None:
+        """Open or create the file; without a path there are no memories, and no file."""
+        self.path = path
+        self.half_lives = half_lives
+        try:
+            self._connection = _connect(path)
+        except sqlite3.DatabaseError:
+            if path is None:
+                raise
+            remove(path)
+            self._connection = _connect(path)
+        self._run = self._connection.execute
+
+    @property
+    def sequence(self) -> int:
+        """The last commit that it has seen; -1 when it has seen nothing or failed."""
+        try:
+            return self._run(sql.SEQUENCE).fetchone()[0]
+        except sqlite3.DatabaseError:
+            return -1
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    # Following
+
+    def apply(self, net: NetChange, sequence: int, edges_of: EdgesOf) -> None:
+        """Take in what a group of writes changed; ``edges_of`` reads rows of this commit or a later one."""
+        with self._connection as transaction:
+            Follower(transaction, self.half_lives, edges_of).follow(net)
+            transaction.execute(sql.MOVE, (sequence,))
+
+    def rebuild(
+        self,
+        nodes: Iterable[NodeRow],
+        edges: Iterable[EdgeRow],
+        accesses: Iterable[Iterable[Access]],
+        sequence: int,
+    ) -> None:
+        """Forget everything; take the nodes that are memories or have a name, edges from them, and all accesses."""
+        with self._connection as transaction:
+            transaction.execute("BEGIN")
+            for statement in (*sql.NO_INDEX, *sql.EMPTY):
+                transaction.execute(statement)
+            for some in accesses:
+                transaction.executemany(sql.ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
+            follower = Follower(transaction, self.half_lives, lambda _: ())
+            for rows in _slices(nodes):
+                follower.fill(rows)
+            for rows in _slices(edges):
+                follower.put_edges(rows)
+            for statement in sql.INDEX:
+                transaction.execute(statement)
+            transaction.execute(sql.HALVE, (_text(self.half_lives),))
+            transaction.execute(sql.MOVE, (sequence,))
+
+    def halve(self, half_lives: HalfLives) -> None:
+        """Have memories fade like that from now on: all keys are made anew if anything differs."""
+        self.half_lives = half_lives
+        wanted = _text(half_lives)
+        [known] = self._run(sql.HALF_LIVES).fetchone()
+        if wanted != known:
+            with self._connection as transaction:
+                transaction.execute("BEGIN")
+                Follower(transaction, half_lives, lambda _: ()).rekey()
+                transaction.execute(sql.HALVE, (wanted,))
+
+    # Single ones
+
+    def live(self, ids: Iterable[str]) -> dict[str, LiveMemory]:
+        """What the memories among some nodes are worth."""
+        found = (self._run(sql.LIVE_OF, (node_id,)).fetchone() for node_id in ids)
+        return {row[0]: LiveMemory(*row) for row in found if row is not None}
+
+    def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
+        """What has been journaled of reading some nodes."""
+        found = (self._run(sql.ACCESS_OF, (node_id,)).fetchone() for node_id in ids)
+        return {row[0]: Access(*row) for row in found if row is not None}
+
+    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MOST_ALIKE) -> list[LiveMemory]:
+        """The memories in force that say the same, the oldest first: those of this hash, then those of this print."""
+        found: dict[str, LiveMemory] = {}
+        for query, value in ((sql.BY_HASH, hash_), (sql.BY_PRINT, print_)):
+            for row in self._run(query, {"value": value, "now": now, "limit": limit}):
+                found.setdefault(row[0], LiveMemory(*row))
+        return [*found.values()][:limit]
+
+    def versions(self, memory_id: str, limit: int) -> list[LiveMemory]:
+        """Former versions of a memory, and those that it absorbed, by when they were true."""
+        return [LiveMemory(*row) for row in self._run(sql.VERSIONS, (memory_id, limit))]
+
+    # Names and what memories are about
+
+    def named(self, name: str) -> list[Named]:
+        """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
+        rows = self._run(sql.NAMED, (folded(name), MOST_NAMED)).fetchall()
+        found = [Named(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
+        found.sort(key=lambda each: _MATCHES.index(each.match))
+        return list({each.id: each for each in reversed(found)}.values())[::-1]
+
+    def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
+        """The nodes that a memory is about, and how much: the most first."""
+        return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()
+
+    # Sets
+
+    def ids(self, wanted: MemoryFilter, limit: int) -> list[str]:
+        """At most so many of the memories that are wanted, in no order."""
+        return selecting.ids(self._connection, wanted, self._halves(), limit)
+
+    def listed(self, wanted: MemoryFilter, sort: Sort, place: MemoryPlace, limit: int) -> MemoryPage:
+        """A page of the ids of the memories that are wanted, the greatest value first. It looks at 20,000 at most."""
+        return selecting.page(self._connection, wanted, self._halves(), Order(wanted.now, sort, place), limit)
+
+    def count(self, wanted: MemoryFilter, most: int) -> Counted:
+        """How many memories are wanted, ``most`` or more not told apart."""
+        found = selecting.how_many(self._connection, wanted, self._halves(), most)
+        return Counted(found, exact=found < most)
+
+    def faded(self, below: float, now: int, after: Fading, limit: int) -> list[LiveMemory]:
+        """Memories whose confidence at a moment has faded below a value: by half-life, the most faded first.
+
+        What was set later than that moment has not, unless to 0.
+        """
+        found: list[LiveMemory] = []
+        for half in self._halves():
+            if half >= after.half and len(found) < limit:
+                place = after if half == after.half else Fading(half)
+                bound = least_key(below, now, half or None)
+                values = {"half": half, "bound": bound, "key": place.key, "id": place.id, "limit": limit - len(found)}
+                found += [LiveMemory(*row) for row in self._run(sql.FADED_BELOW, values)]
+        return found
+
+    # Counts
+
+    def total(self) -> int:
+        """Memories that have not ended."""
+        return self._count_of(TOTAL, "")
+
+    def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
+        """Counts of one kind, the most frequent first."""
+        return self._run(sql.TALLIES, (kind, limit)).fetchall()
+
+    def sum_of(self, kind: str) -> int:
+        """All counts of a kind together."""
+        return self._run(sql.SUM_OF, (kind,)).fetchone()[0]
+
+    def between(self, kind: str, first: str, behind: str) -> list[tuple[str, int]]:
+        """Counts of one kind by name, from one name to before another."""
+        return self._run(sql.IN_ORDER, (kind, first, behind)).fetchall()
+
+    def created_between(self) -> tuple[int, int] | None:
+        """When the first and the last memory were created; None when there is none."""
+        first = self._run(sql.FIRST_CREATED).fetchone()
+        last = self._run(sql.LAST_CREATED).fetchone()
+        return (first[0], last[0]) if first and last else None
+
+    def worth(self, now: int) -> float:
+        """The confidences of all memories at a moment, added up."""
+        found = sum(self._worth_of(half, now) for half in self._halves())
+        for half, key, confidence in self._future(now):
+            epoch, term = epoch_and_term(half, key, confidence)
+            found += confidence - (worth_at(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0)
+        return max(found, 0.0)
+
+    def histogram(self, now: int, buckets: int) -> list[int]:
+        """How many memories have a confidence within each of so many equal parts of 0 to 1; 1 is in the last."""
+        bounds = [number / buckets for number in range(1, buckets)]
+        below = [0, *(self.below(bound, now) for bound in bounds), self.total()]
+        return [after - before for before, after in pairwise(below)]
+
+    def below(self, minimum: float, now: int) -> int:
+        """How many memories have a confidence below a value at a moment."""
+        bounds = {half: least_key(minimum, now, half or None) for half in self._halves()}
+        found = sum(self._run(sql.BELOW, each).fetchone()[0] for each in bounds.items())
+        # What was set later than now has not faded yet, though its key is that of a greater confidence.
+        return found + sum(key >= bounds[half] and confidence < minimum for half, key, confidence in self._future(now))
+
+    def _worth_of(self, half: int, now: int) -> float:
+        last = _epoch(half, now)
+        # What was last set some hundred half-lives ago comes to nothing, however much of it there is.
+        parts = self._run(sql.SUMS, (half, last - 4, last))
+        return sum(worth_at(epoch, part, half, now) for epoch, part in parts)
+
+    def _future(self, now: int) -> Iterator[tuple[int, int, float]]:
+        """Half-life, key and confidence of what was set later than now, and has not faded yet."""
+        return self._run(sql.FUTURE, (now,))
+
+    def _halves(self) -> list[int]:
+        return self.half_lives.all
+
+    def _count_of(self, kind: str, name: str) -> int:
+        found = self._run(sql.COUNT, (kind, name)).fetchone()
+        return found[0] if found else 0
+
+
+def remove(path: Path) -> None:
+    """Delete the file and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path or ":memory:", check_same_thread=False, cached_statements=_STATEMENTS)
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (format_,) = connection.execute("PRAGMA user_version").fetchone()
+        if tables and format_ != sql.FORMAT:
+            raise sqlite3.DatabaseError("another format")
+        connection.executescript(sql.SETUP + sql.SCHEMA)
+        for statement in sql.INDEX:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+_MATCHES: tuple[Match, ...] = ("exact", "folded", "alias")
+
+
+def _match(wanted: str, alias: int, name: str) -> Match:
+    return "alias" if alias else "exact" if name == wanted else "folded"
+
+
+def _epoch(half: int, now: int) -> int:
+    return now // (EPOCH * half) if half else 0
+
+
+def _text(half_lives: HalfLives) -> str:
+    return msgspec.json.encode([half_lives.days, dict(sorted(half_lives.by_type.items()))]).decode()
+
+
+def _slices(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    source = iter(rows)
+    while some := list(islice(source, _ROWS_AT_ONCE)):
+        yield some
