@@ -20,6 +20,10 @@ class Told(NamedTuple):
     data: Any
 
 
+NOW_AND_THEN = "sync_complete"
+"""What comes of itself once a second while something is written; nobody can say between which events."""
+
+
 class Listener:
     """One open stream of a server on 127.0.0.1. ``last_id`` is what a browser would send when it comes back."""
 
@@ -45,11 +49,14 @@ class Listener:
         return self
 
     def events(self) -> Iterator[Told]:
-        """The events as they come, until the stream ends or breaks. Raises TimeoutError when nothing comes."""
+        """The events as they come, until the stream ends or breaks, but for those that come now and then.
+
+        Raises TimeoutError when nothing comes.
+        """
         with suppress(ConnectionError, HTTPException):
             while (block := self._block()) is not None:
                 kind, data = block
-                if data:
+                if data and kind != NOW_AND_THEN:
                     yield Told(self.last_id, kind, msgspec.json.decode(data))
 
     def hang_up(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -36,11 +36,23 @@ class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
     confidence: float
 
 
+Kind = Literal["", "entity", "memory", "run"]
+"""What a node is to who knows memories, named entities and runs of consolidation alone."""
+
+
+class Former(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node was before it was written or taken away, and which of its fields have changed, for who is told."""
+
+    id: str
+    kind: Kind
+    changed: tuple[str, ...] = ()
+
+
 class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The effective rows of one write with their final values, and the state they lead to.
 
     ``edges_touched`` differ from what was there in updated_at alone: no new version, no event. ``accessed`` holds after
-    everything else, and is in no digest.
+    everything else, and is in no digest. ``former`` is there for listeners alone.
     """
 
     sequence: int
@@ -53,6 +65,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     edges_touched: list[EdgeRow] = []
     edges_deleted: list[EdgeKey] = []
     accessed: list[Access] = []
+    former: list[Former] = []
     digest: bytes
     nodes: int
     edges: int

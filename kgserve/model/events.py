@@ -7,8 +7,9 @@ listener may come back with another one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -16,31 +17,36 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
+from kgserve.model.remembered import RUN, MemoryEvent, Told, told
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time
 
-EventKind = Literal[
-    "node_created",
-    "node_updated",
-    "node_deleted",
-    "edge_created",
-    "edge_updated",
-    "edge_deleted",
-    "bulk_changed",
-    "store_created",
-    "store_changed",
-    "store_dropped",
-    "index_ready",
-]
-KINDS: frozenset[str] = frozenset(get_args(EventKind))
+EventKind = (
+    MemoryEvent
+    | Literal[
+        "node_created",
+        "node_updated",
+        "node_deleted",
+        "edge_created",
+        "edge_updated",
+        "edge_deleted",
+        "bulk_changed",
+        "store_created",
+        "store_changed",
+        "store_dropped",
+        "index_ready",
+        "sync_complete",
+    ]
+)
+KINDS: frozenset[str] = frozenset(name for part in get_args(EventKind) for name in get_args(part))
 BULK_ROWS = 1_000
 """A write that changes more rows than this is told of in one event with counts."""
 REST = "*"
 """Among positions, it stands for every store that is not named."""
 
-Subject = NodeRow | EdgeRow | str | EdgeKey | dict[str, Any]
-"""What an event is about: a row, the id or key of what is gone, or further fields by name."""
+Subject = NodeRow | EdgeRow | str | EdgeKey | Told | dict[str, Any]
+"""What an event is about: a row, the id or key of what is gone, a memory or entity, or further fields by name."""
 
 _PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
 
@@ -89,7 +95,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def type(self) -> str | None:
         """Type of the node or relation, where it is known: of a deleted node it is not."""
         match self.subject:
-            case NodeRow():
+            case NodeRow() | Told():
                 return self.subject.type
             case EdgeRow():
                 return self.subject.relation_type
@@ -106,6 +112,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
             case EdgeRow():
                 return 100 + len(self.subject.attributes)
+            case Told():
+                return 100 + self.subject.cost
             case _:
                 return 100
 
@@ -128,11 +136,34 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def expand(store: str, change: ChangeSet) -> list[Event]:
-    """The events of a change set in order: a row comes after the rows that it needs, and goes before them."""
+    """The events of a change set in order: a row comes after the rows that it needs, and goes before them.
+
+    Behind all rows comes what they mean for memories and entities, so that the rows are where they always were.
+    """
+    # Most writes mean nothing beyond their rows.
+    means_more = change.former or any(row.extras is not None or row.type == RUN for row in change.nodes_created)
+    subjects = chain(_rows(change), told(change) if means_more else ())
     if (counts := counted(change)) and sum(counts.values()) > BULK_ROWS:
-        return [Event("bulk_changed", store, change.sequence, 0, change.time, counts)]
-    rows = islice(_rows(change), BULK_ROWS)
-    return [Event(kind, store, change.sequence, at, change.time, row) for at, (kind, row) in enumerate(rows)]
+        subjects = _bulk(counts, change)
+    return [Event(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
+
+
+def _bulk(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
+    """A large change set: numbers, and that a consolidation is complete."""
+    meant = [*told(change)]
+    numbers = Counter(kind for kind, _ in meant)
+    yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED.items() if numbers[kind]}
+    for kind, of in meant:
+        if kind not in _COUNTED:
+            yield kind, of
+
+
+_COUNTED: dict[EventKind, str] = {
+    "memory_created": "memories_created",
+    "memory_updated": "memories_updated",
+    "memory_deleted": "memories_deleted",
+    "entity_created": "entities_created",
+}
 
 
 def counted(change: ChangeSet) -> dict[str, Any]:
@@ -145,12 +176,6 @@ def counted(change: ChangeSet) -> dict[str, Any]:
         "edges_updated": len(change.edges_updated),
         "edges_deleted": len(change.edges_deleted),
     }
-
-
-def size(change: ChangeSet) -> int:
-    """Events of a change set."""
-    rows = sum(counted(change).values())
-    return 1 if rows > BULK_ROWS else rows
 
 
 def parse_positions(text: str, path: str) -> dict[str, Position]:
@@ -225,6 +250,8 @@ def _fields(event: Event) -> dict[str, Any]:
                 "version": row.version,
                 **_extras(row.extras, event.time),
             }
+        case Told(fields):
+            pass
         case str() as node_id:
             fields = {"id": node_id}
         case tuple() as key:

@@ -72,11 +72,15 @@ class Field(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The fields of a row: those that every row has, the extras that any may have, and those of memories and names."""
+    """The fields of a row: those that every row has, the extras that any may have, and those of memories and names.
+
+    What was ``read`` of it is in no row, but in the lines of an export.
+    """
 
     plain: tuple[Field, ...]
     extras: tuple[Field, ...]
     memory: tuple[Field, ...]
+    read: tuple[Field, ...] = ()
 
     @property
     def optional(self) -> tuple[Field, ...]:
@@ -100,7 +104,7 @@ class Fields(NamedTuple):
     @property
     def exchanged(self) -> tuple[Field, ...]:
         """Those that the lines of an export have."""
-        return tuple(field for field in self.whole if not field.is_own)
+        return tuple(field for field in (*self.whole, *self.read) if not field.is_own)
 
 
 def names(fields: tuple[Field, ...]) -> tuple[LiteralString, ...]:
@@ -152,6 +156,11 @@ NODE = Fields(
         _field("former_from", TIME, is_kept=True),
         _field("former_to", TIME, is_kept=True),
         _field("belongs_to", TEXT, is_kept=True),
+    ),
+    read=(
+        _field("access_count", WHOLE),
+        _field("last_accessed_at", TIME),
+        _field("access_confidence", REAL),
     ),
 )
 EDGE = Fields(
@@ -463,6 +472,9 @@ class NodeExtrasLine(msgspec.Struct, kw_only=True):
     former_from: str | None = None
     former_to: str | None = None
     belongs_to: str | None = None
+    access_count: int | None = None
+    last_accessed_at: str | None = None
+    access_confidence: float | None = None
 
 
 class EdgeExtrasLine(msgspec.Struct, kw_only=True):

@@ -30,10 +30,11 @@ from kgserve.model.batch import (
     says_nothing_new,
     with_heads,
 )
-from kgserve.model.change import Access, ChangeSet, StoreState
+from kgserve.model.change import Access, ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
-from kgserve.model.fields import NodeExtras
+from kgserve.model.fields import NodeExtras, Width
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
+from kgserve.model.remembered import RUN, former_of, kind_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 
@@ -162,6 +163,7 @@ class _Draft:
         self.edges_touched: list[EdgeRow] = []
         self.edges_deleted: list[EdgeKey] = []
         self.accessed: dict[str, Access] = {}
+        self.former: list[Former] = []
         self.removed: list[NodeRow | EdgeRow] = []
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
@@ -191,6 +193,8 @@ class _Draft:
         self.workspace.drop_node(node_id)
         self.nodes_deleted.append(node_id)
         self.removed.append(row)
+        if kind := kind_of(row):
+            self.former.append(Former(node_id, kind))
 
     def put_node(self, put: NodePut) -> None:
         old = self.workspace.nodes.get(put.id)
@@ -242,6 +246,9 @@ class _Draft:
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
         self.removed.append(old)
+        if row.type == RUN or _is_more(old) or _is_more(row):
+            former = former_of(old, row)
+            self.former += [former] if former is not None else []
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """The extras with the other heads that there are from now on."""
@@ -351,10 +358,16 @@ class _Draft:
             edges_touched=self.edges_touched,
             edges_deleted=self.edges_deleted,
             accessed=[*self.accessed.values()],
+            former=self.former,
             digest=digest.to_bytes(16),
             nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
             edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
         )
+
+
+def _is_more(row: NodeRow) -> bool:
+    """Whether it has something of a memory, or a name: most nodes have not."""
+    return row.extras is not None and row.extras.width is Width.MEMORY
 
 
 def plan(

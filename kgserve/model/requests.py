@@ -253,6 +253,9 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
     former_from: str | None = None
     former_to: str | None = None
     belongs_to: str | None = None
+    access_count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
+    last_accessed_at: str | None = None
+    access_confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
 class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

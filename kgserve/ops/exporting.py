@@ -17,8 +17,9 @@ from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, RowTuple
 from kgserve.ops.graph import Graph
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Held, Past, valid_moment
-from kgserve.rows.encoding import edge_line, exported_edge, exported_node, node_line
+from kgserve.rows.encoding import ExportedNode, edge_line, exported_edge, exported_node, node_line
 from kgserve.rows.snapshot import Rows
+from kgserve.store.accesses import Accesses
 from kgserve.views.history import HistoryFollower
 
 _encode = msgspec.json.Encoder().encode_lines
@@ -27,8 +28,9 @@ _encode = msgspec.json.Encoder().encode_lines
 class ExportStream:
     """All nodes, then all edges, of one state, as blocks of NDJSON lines; a context manager."""
 
-    def __init__(self, rows: Rows, release: Callable[[], None], valid_at: int | None) -> None:
+    def __init__(self, rows: Rows, accesses: Accesses, release: Callable[[], None], valid_at: int | None) -> None:
         self._rows = rows
+        self._accesses = accesses
         self._valid_at = valid_at
         self._release = release
         self.sequence = rows.at
@@ -38,11 +40,18 @@ class ExportStream:
         for numbers in rows.node_slices():
             kept = numbers if moment is None else numbers[rows.nodes_hold(numbers, moment)]
             if len(kept):
-                yield _encode([exported_node(text) for text in rows.node_texts(kept, 0)])
+                yield _encode(self._told([exported_node(text) for text in rows.node_texts(kept, 0)]))
         for found in rows.edge_slices():
             held = found if moment is None else rows.holding(found, moment)
             if len(held):
                 yield _encode([exported_edge(text) for text in rows.edge_texts(held)])
+
+    def _told(self, lines: list[ExportedNode]) -> list[ExportedNode]:
+        """The lines, those of memories with what reading has made of them."""
+        memories = {line.id: line for line in lines if line.confidence is not msgspec.UNSET}
+        for node_id, access in self._accesses.of(memories).items():
+            memories[node_id].tell(access)
+        return lines
 
     def __enter__(self) -> Self:
         return self
@@ -64,8 +73,9 @@ def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
     moment = valid_moment(valid_at)
     with contextlib.ExitStack() as stack:
         leased = stack.enter_context(graph.lease())
+        leased.accesses.settle()
         rows = stack.enter_context(leased.reading())
-        return ExportStream(rows, stack.pop_all().close, moment)
+        return ExportStream(rows, leased.accesses, stack.pop_all().close, moment)
 
 
 def encode_nodes(rows: Iterable[RowTuple]) -> bytes:

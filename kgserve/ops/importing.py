@@ -14,11 +14,12 @@ from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.memory_server import is_memory_line, memory_line
 from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.change import Access
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
 from kgserve.model.requests import EdgeLine, NodeLine
 from kgserve.ops.entities import completed
 from kgserve.ops.graph import Graph
-from kgserve.ops.validate import Faults, edge_put, node_put
+from kgserve.ops.validate import Faults, edge_put, node_access, node_put
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
 BLOCK_BYTES = 8 << 20
@@ -95,17 +96,28 @@ class Importer:
     def _take(self, block: bytes) -> None:
         if not block:
             return
-        nodes, edges, numbers = self._decode(block)
+        nodes, edges, accesses, numbers = self._decode(block)
         if not numbers:
             return
         while len(self._flying) >= BATCHES_IN_FLIGHT:
             self._land()
         # The lines were measured when they came in: no need to add up the rows.
-        batch = WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True, cost=3 * len(block))
+        newer = self._newer(accesses)
+        batch = WriteBatch(nodes=nodes, edges=edges, accesses=newer, touch=False, partial=True, cost=3 * len(block))
         report = self._of_entities(batch) if self._names_entities else self._store.submit(batch, wait=QUEUE_SECONDS)
         self._answer.nodes_sent += len(nodes)
         self._answer.edges_sent += len(edges)
         self._flying.append((report, numbers))
+
+    def _newer(self, accesses: list[Access]) -> list[Access]:
+        """Those that are later than what the store knows: which lines come first does not matter, nor how often."""
+        known = self._store.accesses.of(access.id for access in accesses)
+        newer: dict[str, Access] = {}
+        for access in accesses:
+            before = newer.get(access.id) or known.get(access.id)
+            if before is None or access.last > before.last:
+                newer[access.id] = access
+        return [*newer.values()]
 
     def _of_entities(self, batch: WriteBatch) -> Future[Report]:
         """Queue a batch whose edges need not have their ends."""
@@ -116,16 +128,18 @@ class Importer:
 
         return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
 
-    def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[int]]:
+    def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[Access], list[int]]:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
         nodes: list[NodePut] = []
         edges: list[EdgePut] = []
+        accesses: list[Access] = []
         numbers: list[int] = []
         faults = Faults()
         for number, line in self._numbered(block):
-            index = len(numbers)
+            index, access = len(numbers), None
             if isinstance(line, NodeLine):
                 put: NodePut | EdgePut = node_put(index, line, faults)
+                access = node_access(line, faults)
             else:
                 put = edge_put(index, line, faults)
             if faults.errors:
@@ -137,7 +151,9 @@ class Importer:
                 nodes.append(put)
             else:
                 edges.append(put)
-        return nodes, edges, numbers
+            if access is not None:
+                accesses.append(access)
+        return nodes, edges, accesses, numbers
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Line]]:
         texts = block.removesuffix(b"\n").split(b"\n")

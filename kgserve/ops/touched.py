@@ -9,6 +9,7 @@ from kgserve.errors import KgserveError
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, Position
+from kgserve.model.remembered import Told
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.store.feed import Feed, Wake
 
@@ -84,6 +85,8 @@ def _of_event(event: Event) -> tuple[str, ...] | None:
             return _ends(row.key)
         case str() as node_id:
             return (node_id,)
+        case Told():
+            return ()  # its row is told of, too
         case tuple() as key:
             return _ends(key)
         case _:

@@ -15,6 +15,7 @@ from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.model import fields
 from kgserve.model.attributes import Condition, Scalar, conditions
 from kgserve.model.batch import EdgePut, NodePut
+from kgserve.model.change import Access
 from kgserve.model.fields import (
     AUTHOR,
     EDGE,
@@ -87,6 +88,18 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
     return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
+
+
+def node_access(node: NodeLine, fault: Fault) -> Access | None:
+    """What a line says of reading a node, checked; None when it says nothing."""
+    count, last, confidence = node.access_count, node.last_accessed_at, node.access_confidence
+    if count is None and last is None and confidence is None:
+        return None
+    at = _time(last, "last_accessed_at", fault)
+    if count is None or last is None or confidence is None:
+        fault("access_count", "comes with last_accessed_at and access_confidence, or not at all")
+        return None
+    return Access(node.id, count, at or 0, confidence)
 
 
 def edge_put(index: int, edge: EdgeInput, fault: Fault) -> EdgePut:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from kgserve.decoding import json_decoder
+from kgserve.model.change import Access
 from kgserve.model.fields import (
     EdgeExtras,
     EdgeExtrasShown,
@@ -66,6 +67,14 @@ class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
     version: int
     created_at: str
     updated_at: str
+    access_count: int | msgspec.UnsetType = msgspec.UNSET
+    last_accessed_at: str | msgspec.UnsetType = msgspec.UNSET
+    access_confidence: float | msgspec.UnsetType = msgspec.UNSET
+
+    def tell(self, access: Access) -> None:
+        """Say what reading has made of it."""
+        self.access_count, self.access_confidence = access.count, access.confidence
+        self.last_accessed_at = format_time(access.last)
 
 
 class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):

@@ -40,8 +40,9 @@ Change = Callable[[str, Access | None], Access]
 class Accesses:
     """The accesses of one store that wait to be journaled. Any thread may use it.
 
-    ``known`` gives what was journaled. It is asked without the lock, and asked again if meanwhile something has left
-    this overlay for the journal: so nothing is counted twice, and no reading is lost between the two.
+    ``waiting`` says whether any are. ``known`` gives what was journaled; it is asked without the lock, and asked again
+    if meanwhile something has left this overlay for the journal: so nothing is counted twice, and no reading is lost
+    between the two.
     """
 
     def __init__(self, submit: Submit, known: Known, store: str = "") -> None:
@@ -54,6 +55,7 @@ class Accesses:
         self._flying: dict[str, Access] = {}
         self._flight: Future[None] | None = None
         self._since = self._not_before = 0.0
+        self.waiting = False
         self._left = 0
 
     def __len__(self) -> int:
@@ -119,7 +121,7 @@ class Accesses:
     def committed(self, changes: Iterable[ChangeSet]) -> None:
         """Forget what waits of nodes that are gone, or that somebody else has said more of. For the writing thread."""
         with self._lock:
-            for change in changes if self._pending or self._flying else ():
+            for change in changes:
                 for node_id in change.nodes_deleted:
                     self._drop(node_id)
                 for access in change.accessed:
@@ -144,6 +146,7 @@ class Accesses:
     def _note(self, made: Mapping[str, Access]) -> None:
         if not self._pending:
             self._since = time.monotonic()
+        self.waiting = True
         for node_id, access in made.items():
             if len(self._pending) < MOST or node_id in self._pending:
                 self._pending[node_id] = access
@@ -165,6 +168,7 @@ class Accesses:
             else:
                 self._pending = flying | self._pending
                 self._not_before = time.monotonic() + _RETRY_SECONDS
+            self.waiting = bool(self._pending)
         if error is not None:
             log.warning("accesses_not_written", store=self._store, waiting=len(flying), error=str(error))
         if flight is not None and error is not None:

@@ -12,9 +12,10 @@ from typing import cast
 import numpy as np
 
 from kgserve.errors import TooLarge
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.plan import Report
+from kgserve.model.remembered import kind_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.delta import Gathered
 from kgserve.rows.snapshot import Rows
@@ -39,9 +40,12 @@ class Removal:
         edge_numbers = edges_with(rows, nodes, edges)
         self._nodes = set[str]()
         self._edges = set[EdgeKey]()
+        self._former: list[Former] = []
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
             self._nodes.add(node.id)
+            if kind := kind_of(node):
+                self._former.append(Former(node.id, kind))
             digest = shift(digest, (), (node,))
         for edge in _edges(rows, sorted(edge_numbers)):
             self._edges.add(edge.key)
@@ -54,7 +58,9 @@ class Removal:
     def cost(self) -> int:
         """About the bytes of what the journal is told: the keys of all that goes."""
         nodes, edges = self._gone
-        return sum(map(len, nodes)) + sum(len(part) for key in edges for part in key) + _KEY * (len(nodes) + len(edges))
+        texts = sum(map(len, nodes)) + sum(len(part) for key in edges for part in key)
+        former = sum(len(each.id) for each in self._former)
+        return texts + former + _KEY * (len(nodes) + len(edges) + len(self._former))
 
     def unmet(self) -> list[ChangeSet] | None:
         """What others have written since this was last asked; None when any of it meets what is to go."""
@@ -70,6 +76,7 @@ class Removal:
             time=max(now, state.time + 1),
             nodes_deleted=self._gone[0],
             edges_deleted=self._gone[1],
+            former=self._former,
             digest=shift(state.digest + self._digest, (), ()).to_bytes(16),
             nodes=state.nodes - len(self._nodes),
             edges=state.edges - len(self._edges),

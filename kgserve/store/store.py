@@ -99,6 +99,8 @@ class Store:
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
         # Called in its own thread after the history has taken commits in: for waking, not for work.
         self.after_history: list[Callable[[], None]] = []
+        # Called about once a second while the store is open: for a look, not for work.
+        self.each_second: list[Callable[[], None]] = []
         # The first sequences that somebody still has to read from the journal.
         self.needed_from: list[Callable[[], int]] = []
         shutil.rmtree(layout.scratch, ignore_errors=True)
@@ -111,11 +113,12 @@ class Store:
         self._background = background
         self._closing = threading.Event()
         self._committed_at = time.monotonic()
+        self.rows_sequence = self.rows.state.sequence
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
-        self.memories = MemoriesView(layout, self.journal, self.rows, HalfLives)
+        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -196,6 +199,8 @@ class Store:
 
     def tend(self) -> None:
         """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
+        for look in self.each_second:
+            look()
         if self._is_idle():
             self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
@@ -289,9 +294,15 @@ class Store:
             self.rows.apply(changes) if planned is None else planned.show(changes[0])
             laps.lap("rows")
             self._committed_at = time.monotonic()
+            self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
+<<<<<<< HEAD
             self.accesses.committed(changes)
+=======
+            if self.accesses.waiting:
+                self.accesses.committed(changes)
+>>>>>>> main
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
@@ -366,6 +377,10 @@ class Store:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
             return _gathered(self.rows.rows(), batches, settle=settle)
+
+    def _half_lives(self) -> HalfLives:
+        memory = self.description.settings.memory
+        return HalfLives(memory.half_life_days, memory.half_life_by_type)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")

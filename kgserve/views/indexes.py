@@ -25,6 +25,7 @@ from kgserve.history.history import State
 from kgserve.history.reading import Place, read_ended
 from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
+from kgserve.model.times import format_time
 from kgserve.store.store import Store
 from kgserve.views.follower import Index, IndexFollower, IndexState, IndexView, Step, View
 from kgserve.views.history import HistoryFollower
@@ -142,13 +143,13 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """See `VectorIndex.vectors_of`."""
         return self._opened().vectors_of(ids, as_of)
 
-    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
-        """See `VectorIndex.near`. Raises what `search` does."""
-        return self._opened().near(ids, above, most)
-
     def embedded(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
+
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """See `VectorIndex.near`. Raises what `search` does."""
+        return self._opened().near(ids, above, most)
 
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
@@ -418,6 +419,29 @@ class PastVectorFollower(PastFollower[PastVectors]):
             raise Unavailable("the vectors of the past are damaged and are being made anew", retry_after=2) from error
 
 
+SYNC_SECONDS = 1.0
+
+
+class Sync:
+    """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
+
+    def __init__(self, store: Store, views: Sequence[View]) -> None:
+        self._store = store
+        self._views = views
+        # What was there when the store was opened is told by each index for itself.
+        self._told = store.rows_sequence
+        self._told_at = 0.0
+
+    def look(self) -> None:
+        """Tell it, if it has come to that."""
+        written, now = self._store.rows_sequence, time.monotonic()
+        if written <= self._told or now - self._told_at < SYNC_SECONDS:
+            return
+        if all(view.reached >= written for view in self._views):
+            self._told, self._told_at = written, now
+            self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
+
+
 class Indexes:
     """The indexes of a store: of the present, and of what it no longer holds."""
 
@@ -429,6 +453,7 @@ class Indexes:
         self.recent = Recent()
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
+        store.each_second.append(Sync(store, (self.keyword, self.vector)).look)
 
     def states(self) -> list[IndexState]:
         """How they stand; those of the past only while there is a history for them to follow."""

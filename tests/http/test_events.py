@@ -96,6 +96,32 @@ def test_the_row_is_the_one_that_the_api_shows(quick: Served, client: httpx.Clie
     assert edge.data == {**shown["outgoing"][0], **further}
 
 
+def test_what_writes_mean_for_memories_comes_behind_the_rows(quick: Served, client: httpx.Client, store: str) -> None:
+    said = {"nodes": [{"id": "m", "type": "fact", "content": "tea", "confidence": 1}, {"id": "Ada", "type": "person"}]}
+    said["nodes"][1]["name"] = "Ada"
+    accepted(client.post(f"/api/memory/{store}/inject", json=said))
+    accepted(client.post(f"/api/memory/{store}/inject", json={"nodes": [{"id": "m", "content": "coffee"}]}))
+    accepted(client.delete(f"/api/memory/{store}/nodes/m"))
+    expected = [
+        ("1-0", "node_created"), ("1-1", "node_created"), ("1-2", "entity_created"), ("1-3", "memory_created"),
+        ("2-0", "node_updated"), ("2-1", "memory_updated"), ("3-0", "node_deleted"), ("3-1", "memory_deleted"),
+    ]  # fmt: skip
+    for place in range(len(expected)):
+        with stream(quick, store, "?since=0" if not place else "", expected[place - 1][0] if place else "") as listener:
+            told = take(listener, len(expected) - place)
+        assert [(each.id, each.kind) for each in told] == expected[place:]
+    with stream(quick, store, "?since=0&kinds=memory_created,memory_updated,memory_deleted,entity_created") as listener:
+        found = [{key: each.data[key] for key in each.data.keys() - {"store", "time"}} for each in take(listener, 4)]
+    assert found == [
+        {"sequence": 1, "id": "Ada", "name": "Ada", "type": "person"},
+        {"sequence": 1, "id": "m", "content": "tea", "type": "fact"},
+        {"sequence": 2, "id": "m", "changes": {"content": "coffee"}},
+        {"sequence": 3, "id": "m", "reason": "deleted"},
+    ]
+    with Listener(quick.port, f"/api/events?store={store}", f"{store}:1-2") as listener:
+        assert [each.kind for each in take(listener, 2)] == ["memory_created", "node_updated"]
+
+
 @pytest.mark.parametrize("how", ["header", "query"])
 def test_resuming_in_the_middle_of_a_write(quick: Served, client: httpx.Client, store: str, how: str) -> None:
     inject(client, store, "a", "b", "c")

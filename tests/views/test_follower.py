@@ -8,15 +8,17 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
 from kgserve.embedding.hashing import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.change import Access
 from kgserve.model.events import Selection
 from kgserve.store.feed import Reader
-from kgserve.views.indexes import KeywordFollower, VectorFollower
+from kgserve.views.indexes import KeywordFollower, Sync, VectorFollower
 from tests.store.writing import NAME, PATIENCE, batch, layout, opened, until, write
 from tests.views.indexing import (
     FailingEmbedder,
@@ -294,3 +296,37 @@ def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
             indexer.of(store)
         with pytest.raises(Unavailable):
             indexes.keyword.search("fox", 1)
+
+
+def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with followed(tmp_path) as (store, indexes):
+        store.each_second.clear()
+        sync = Sync(store, (indexes.keyword, indexes.vector))
+        reader = Reader(store.feed, None, lambda: None)
+
+        def told(batch: WriteBatch | None = None) -> list[int]:
+            if batch is not None:
+                write(store, batch)
+            caught_up(store, indexes)
+            sync.look()
+            only = Selection(kinds=frozenset({"sync_complete"}))
+            found = [msgspec.json.decode(entry.data) for entry in reader.take(only) or reader.take(only) or ()]
+            assert all(data["timestamp"] <= data["time"] for data in found)
+            return [data["sequence"] for data in found]
+
+        assert told() == []
+        assert told(many(2, "cow")) == [1]
+        assert told(many(1, "hen", 9)) == [], "so soon after the last time"
+        monkeypatch.setattr("kgserve.views.indexes.SYNC_SECONDS", 0.0)
+        assert told() == [2]
+        assert told() == []
+        assert told(WriteBatch(accesses=[Access("n0", 1, 1, 1.0)])) == []
+        assert told(many(1, "cat", 5)) == [4]
+        reader.close()
+
+
+def test_that_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    with followed(tmp_path) as (store, _):
+        looked = threading.Event()
+        store.each_second.append(looked.set)
+        assert looked.wait(PATIENCE)
