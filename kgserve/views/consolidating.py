@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
+from kgserve.memories.memories import Memories
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.model.clusters import complete_linkage
 from kgserve.model.consolidation import (
@@ -75,16 +76,16 @@ _NAMED = 20
 
 
 class Wanted(NamedTuple):
-    """What a run goes by. ``near`` is "merge" for what is near in meaning, or "suggest", or "ignore".
+    """What a run goes by. ``near`` is "merge" for what is near in meaning, or "suggest".
 
-    Only what has been written after the commit ``since`` is compared, with everything; ``apart`` is left out.
+    With ``fresh`` only those memories are compared with all others; ``apart`` are left out.
     """
 
     threshold: float
     guard: bool
     types: frozenset[str] | None = None
-    near: Literal["merge", "suggest", "ignore"] = "merge"
-    since: int = 0
+    near: Literal["merge", "suggest"] = "merge"
+    fresh: frozenset[str] | None = None
     apart: frozenset[str] = frozenset()
 
 
@@ -113,29 +114,76 @@ class _Candidate(NamedTuple):
     sequence: int
 
 
-class _Survey(NamedTuple):
-    """All candidates of a store as of a commit; those of one wording are a group, by its first.
+class _Survey:
+    """Candidates of a store as of a commit; those of one wording are a group, by its first.
 
-    ``fresh`` are the groups that are to be compared with all others.
+    ``fresh`` are the groups that are to be compared with all others, of which some are looked up when they are met.
     """
 
-    at: int
-    candidates: dict[str, _Candidate]
-    groups: dict[str, list[str]]
-    group_of: dict[str, str]
-    fresh: list[str]
+    def __init__(self, store: Store, wanted: Wanted, now: int) -> None:
+        self.at = 0
+        self.candidates: dict[str, _Candidate] = {}
+        self.groups: dict[str, list[str]] = {}
+        self.group_of: dict[str, str] = {}
+        self._store = store
+        self._wanted = wanted
+        self._now = now
+        self._first: dict[tuple[Kind, bytes], str] = {}
+
+    def fill(self, pause: Pause) -> list[str]:
+        """Take in all that are fresh, with those of the same wording; their groups."""
+        fresh = self._wanted.fresh
+        with self._store.reading() as rows:
+            self.at = rows.at
+            for some in _slices(rows.all_nodes() if fresh is None else rows.nodes(fresh).values()):
+                started = time.perf_counter()
+                for row in some:
+                    self.add(row)
+                pause(time.perf_counter() - started)
+        if fresh is not None:
+            self._add_alike([*self.candidates], pause)
+        return sorted(self.groups)
+
+    def add(self, row: NodeRow) -> None:
+        """Take in a node, if it may become one with others."""
+        kind = _candidate_kind(row, self._wanted, self._now)
+        if kind is not None and row.id not in self.candidates:
+            found = self.candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
+            first = self._first.setdefault((kind, found.wording), row.id)
+            self.groups.setdefault(first, []).append(row.id)
+            self.group_of[row.id] = first
+
+    def look_up(self, ids: Iterable[str]) -> None:
+        """Take in what was met."""
+        if self._wanted.fresh is not None:
+            with self._store.reading() as rows:
+                for row in rows.nodes({*ids} - self.candidates.keys()).values():
+                    self.add(row)
+
+    def _add_alike(self, ids: Sequence[str], pause: Pause) -> None:
+        for first in range(0, len(ids), _IDS_AT_ONCE):
+            started = time.perf_counter()
+            self._store.memories.ask(partial(self._ask, ids[first : first + _IDS_AT_ONCE]))
+            pause(time.perf_counter() - started)
+
+    def _ask(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
+        wordings = {self.candidates[each].wording for each in ids}
+        met = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
+        for row in rows.nodes(met - self.candidates.keys()).values():
+            self.add(row)
 
 
 def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pause: Pause) -> Plan:
     """What a run has to do. Blocks for as long as it takes; ``now`` in microseconds."""
-    survey = _surveyed(store, wanted, now, pause)
-    near = _near(indexes, survey, wanted, pause) if wanted.near != "ignore" else None
+    survey = _Survey(store, wanted, now)
+    fresh = survey.fill(pause)
+    near = _near(indexes, survey, fresh, wanted.threshold, pause)
     apart: list[Contradiction] = []
     pairs = _guarded(store, near or {}, wanted, apart, pause)
     linked, left = complete_linkage(pairs), list[Cluster]()
     suggested = linked if wanted.near == "suggest" else []
     merging = linked if wanted.near == "merge" else []
-    alone = {*survey.fresh} - {*chain.from_iterable(merging)}
+    alone = {*fresh} - {*chain.from_iterable(merging)}
     groups = [*merging, *([each] for each in sorted(alone) if len(survey.groups[each]) > 1)]
     clusters = list(_decided(store, survey, groups, pairs, now, left, pause))
     suggestions = list(_decided(store, survey, suggested[:MAX_SUGGESTED], pairs, now, left, pause))
@@ -151,24 +199,10 @@ def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pau
     )
 
 
-def _surveyed(store: Store, wanted: Wanted, now: int, pause: Pause) -> _Survey:
-    candidates: dict[str, _Candidate] = {}
-    groups: defaultdict[tuple[Kind, bytes], list[str]] = defaultdict(list)
-    with store.reading() as rows:
-        at = rows.at
-        started = time.perf_counter()
-        for number, row in enumerate(rows.all_nodes()):
-            if number % _ROWS_AT_ONCE == 0:
-                pause(time.perf_counter() - started)
-                started = time.perf_counter()
-            kind = _candidate_kind(row, wanted, now)
-            if kind is not None:
-                candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
-                groups[kind, candidates[row.id].wording].append(row.id)
-    by_first = {members[0]: members for members in groups.values()}
-    group_of = {member: first for first, members in by_first.items() for member in members}
-    fresh = {group_of[each] for each, found in candidates.items() if found.sequence > wanted.since}
-    return _Survey(at, candidates, by_first, group_of, sorted(fresh))
+def _slices(rows: Iterable[NodeRow]) -> Iterator[list[NodeRow]]:
+    source = iter(rows)
+    while some := list(islice(source, _ROWS_AT_ONCE)):
+        yield some
 
 
 def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
@@ -180,18 +214,21 @@ def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
 _Pairs = dict[tuple[str, str], float]
 
 
-def _near(indexes: Indexes | None, survey: _Survey, wanted: Wanted, pause: Pause) -> _Pairs | None:
+def _near(
+    indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], threshold: float, pause: Pause
+) -> _Pairs | None:
     """The groups that are near each other, as pairs of their firsts; None where there are no vectors to go by."""
     if indexes is None or indexes.vector.degraded:
         return None
     try:
         indexes.vector.wait(survey.at, WAIT_SECONDS)
         reached = indexes.vector.reached
-        asking = [each for each in survey.fresh if survey.candidates[each].sequence <= reached]
+        asking = [each for each in fresh if survey.candidates[each].sequence <= reached]
         found: _Pairs = {}
         for first in range(0, len(asking), _IDS_AT_ONCE):
             started = time.perf_counter()
-            some = indexes.vector.near(asking[first : first + _IDS_AT_ONCE], wanted.threshold, NEIGHBOURS)
+            some = indexes.vector.near(asking[first : first + _IDS_AT_ONCE], threshold, NEIGHBOURS)
+            survey.look_up(hit.id for hits in some.values() for hit in hits)
             for each, hits in some.items():
                 for hit in hits:
                     _note(found, survey, each, hit.id, hit.similarity, reached)

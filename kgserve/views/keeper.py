@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -31,6 +31,7 @@ log = structlog.get_logger()
 TICK_SECONDS = 5.0
 """So often each store is looked at."""
 _HOUR = 3_600_000_000
+_MOST_FRESH = 5_000
 _WORTH_NOTING = 1_000
 """So many new memories make a run worth a node though it has found nothing: it need not be made again."""
 
@@ -46,6 +47,8 @@ class Keeping(View):
         self._flush = flush
         self._tail = Tail(store.layout.journal)
         self._created = 0
+        # What was written since the last run; None for more than is worth telling from the rest.
+        self._fresh: set[str] | None = set()
         self._last: RunRecord | None = None
         self._pruned_at = 0
 
@@ -77,7 +80,7 @@ class Keeping(View):
     def _refill(self) -> None:
         """What the journal no longer has is taken to be enough."""
         self.refill_wanted = False
-        self._created = max(self._created, self.settings.consolidation_interval)
+        self._created, self._fresh = max(self._created, self.settings.consolidation_interval), None
         self._move(self.store.journal.oldest - 1)
 
     def _advance(self) -> None:
@@ -97,8 +100,16 @@ class Keeping(View):
         if not self._has_memories():
             self._move(last)
         elif changes := self._tail.page(self.sequence, last):
-            self._created += sum(row.is_memory for change in changes for row in change.nodes_created)
+            for change in changes:
+                self._created += sum(row.is_memory for row in change.nodes_created)
+                self._note(row.id for row in (*change.nodes_created, *change.nodes_updated) if row.is_memory)
             self._move(changes[-1].sequence)
+
+    def _note(self, ids: Iterable[str]) -> None:
+        if self._fresh is not None:
+            self._fresh.update(ids)
+            if len(self._fresh) > _MOST_FRESH:
+                self._fresh = None
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:
@@ -118,14 +129,14 @@ class Keeping(View):
         if policy == "off" or not self._is_due(now):
             return
         threshold, created = self.settings.consolidation_threshold, self._created
-        through = self._last.through if self._last and self._last.similarity_threshold == threshold else 0
         apart = frozenset(each for _, run in consolidating.runs(self.store) for each in run.apart)
-        near = "merge" if policy == "full" else "suggest"
-        wanted = Wanted(threshold, guard=True, near=near, since=through, apart=apart)
+        near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
+        fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
+        wanted = Wanted(threshold, guard=True, near=near, fresh=fresh, apart=apart)
         plan = consolidating.plan_of(self.store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
-        self._created = 0
+        self._created, self._fresh = 0, set()
         self._last = self._carried_out(plan, threshold, now, noted=created >= _WORTH_NOTING)
 
     def _is_due(self, now: int) -> bool:

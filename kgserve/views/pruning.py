@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import Literal, NamedTuple
 
+from kgserve.memories.memories import Fading
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.consolidation import CHILD_OF, is_pinned
@@ -45,14 +45,17 @@ def faded(store: Store, now: int, pause: Pause) -> Faded:
     Protected are those that are pinned, domains and concepts, those that have children, and those that were written or
     accessed within a day.
     """
-    found = Faded([], Counter())
-    with store.reading() as rows:
-        for some in _slices(rows.all_nodes()):
-            started = time.perf_counter()
-            _add(found, store, rows, some, now)
-            pause(time.perf_counter() - started)
-    found.ids.sort()
-    return found
+    found, place, below = Faded([], Counter()), Fading(), store.description.memory.prune_threshold
+    while True:
+        started = time.perf_counter()
+        some = store.memories.ask(lambda memories, _, at=place: memories.faded(below, now, at, _AT_ONCE))
+        with store.reading() as rows:
+            _add(found, store, rows, [*rows.nodes([memory.id for memory in some]).values()], now)
+        pause(time.perf_counter() - started)
+        if len(some) < _AT_ONCE:
+            found.ids.sort()
+            return found
+        place = Fading.of(some[-1])
 
 
 def prune(store: Store, ids: Sequence[str], mode: Mode, now: int, pause: Pause) -> tuple[list[str], int]:
@@ -104,8 +107,3 @@ def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
     """Whether it was written or accessed within a day; what was never changed was written when it says."""
     written = row.created_at if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY
-
-
-def _slices(rows: Iterator[NodeRow]) -> Iterator[list[NodeRow]]:
-    while some := list(islice(rows, _AT_ONCE)):
-        yield some
