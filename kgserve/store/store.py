@@ -297,12 +297,8 @@ class Store:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
-<<<<<<< HEAD
-            self.accesses.committed(changes)
-=======
             if self.accesses.waiting:
                 self.accesses.committed(changes)
->>>>>>> main
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
