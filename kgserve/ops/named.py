@@ -21,6 +21,7 @@ from kgserve.model.memories import MAX_TOLD
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.named import (
+    USUAL_STRENGTH,
     CreatedEntity,
     CreatedRelation,
     CreateEntitiesRequest,
@@ -408,8 +409,8 @@ def _use_shown(store: Store, nodes: Iterable[GraphEntity], now: int) -> None:
 def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[RelationsCreated]:
     """Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
-    Stating a relation again sets its strength, confidence and context, and makes its confidence fresh. Makes the store
-    if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
+    Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
+    Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
     faults = Faults()
     puts = [_related(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
@@ -457,6 +458,8 @@ def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
 
 def _relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
     old = draft.edge(put.key)
+    if old is None and put.weight is None:
+        put = msgspec.structs.replace(put, weight=USUAL_STRENGTH)
     draft.put_edge(put)
     if old is None:
         return put, "created"

@@ -92,6 +92,8 @@ class Store:
         self._describing = threading.Lock()
         # Called in the changing thread after settings have changed: for waking, not for work.
         self.after_change: list[Callable[[], None]] = []
+        # The consolidations that are being carried out: one that is not, and is not done, was broken off.
+        self.runs: set[str] = set()
         self.last_check: CheckResult | None = None
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
