@@ -99,7 +99,7 @@ def test_near_duplicate_detection(http: httpx.Client) -> None:
     assert apart["similar"][0]["id"] == first["id"]
     assert apart["similar"][0]["similarity"] == pytest.approx(0.93, abs=0.01)
     accepted(http.delete(f"/api/memories/{apart['id']}"))
-    policy = {"dedup": "similarity", "dedup_threshold": 0.93}
+    policy: Json = {"dedup": "similarity", "dedup_threshold": 0.93}
     merged = stored(http, "The user likes dark mode", tags=["look"], confidence=0.6, **policy)
     assert (merged["id"], merged["outcome"], set(merged["tags"])) == (first["id"], "merged", {"ui", "look"})
     assert merged["confidence"] == pytest.approx(0.7, abs=0.001)
