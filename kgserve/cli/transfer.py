@@ -77,7 +77,9 @@ def import_(
     """Send FILEs, or standard input for "-", into STORE.
 
     Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or those of the official MCP
-    memory server; other formats are turned into such. With --as-memories importing a file again doubles nothing. A line or row that is wrong is reported by its number in its file
+    memory server; other formats are turned into such. With --as-memories importing a file again doubles nothing.
+
+    A line or row that is wrong is reported by its number in its file
     and left out; the exit code is then 1. With --data, a folder that nobody serves is opened.
     """
     with ExitStack() as stack:

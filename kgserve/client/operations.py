@@ -28,7 +28,50 @@ from kgserve.model.answers import (
     SchemaDescription,
     TagList,
 )
+from kgserve.model.memories import (
+    AssociatedEntity,
+    ConsolidateRequest,
+    ConsolidationReport,
+    ConsolidationRuns,
+    ConsolidationsQuery,
+    ConsolidationUndone,
+    DeleteMemoriesRequest,
+    MemoriesDeleted,
+    Memory,
+    MemoryDeleted,
+    MemoryId,
+    MemoryRequest,
+    PruneMemoriesRequest,
+    PruneReport,
+    RecallAnswer,
+    RecallRequest,
+    StoredMemories,
+    StoredMemory,
+    StoreMemoryRequest,
+    UndoConsolidationRequest,
+    UpdateMemoryRequest,
+)
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
+from kgserve.model.named import (
+    CreatedEntity,
+    CreatedRelation,
+    DeleteEntitiesRequest,
+    DeleteEntityRequest,
+    EntitiesCreated,
+    EntitiesDeleted,
+    EntityAnswer,
+    EntityGraph,
+    EntityGraphRequest,
+    EntityId,
+    EntityInput,
+    NamedEntity,
+    RelationId,
+    RelationInput,
+    RelationKey,
+    RelationsCreated,
+    RelationsDeleted,
+    UpdateEntityRequest,
+)
 from kgserve.model.queries import (
     ChangesQuery,
     DropQuery,
@@ -116,6 +159,30 @@ RESTORE_BACKUP = Route("restore_backup", "POST", "/api/restore", RestoreBackupAn
 REINDEX = Route("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
 SEARCH = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=True)
 CONTEXT = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True)
+STORE_MEMORY = Route("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
+STORE_MEMORIES = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
+MEMORY = Route("memory", "GET", "/api/memories/{id}", Memory)
+UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", Memory, in_body=True)
+DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
+DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
+RECALL = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True)
+CONSOLIDATE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
+CONSOLIDATIONS = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns)
+UNDO_CONSOLIDATION = Route(
+    "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", ConsolidationUndone, in_body=True
+)
+PRUNE_MEMORIES = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
+CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
+CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
+ENTITY = Route("entity", "GET", "/api/entities/{id}", EntityAnswer)
+UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", NamedEntity, in_body=True)
+DELETE_ENTITY = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
+DELETE_ENTITIES = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
+ENTITY_GRAPH = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph)
+RELATE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
+CREATE_RELATIONS = Route("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
+DELETE_RELATION = Route("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
+DELETE_RELATIONS = Route("delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True)
 
 
 def health() -> Call[Health]:
@@ -712,6 +779,490 @@ def context(  # noqa: PLR0913 - the fields of the request
             valid_at=valid_at,
         ),
     )
+
+
+def store_memory(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    content: str,
+    *,
+    memory_type: str | None = None,
+    tags: Iterable[str] = (),
+    confidence: float = 1.0,
+    source: str | None = None,
+    context: str | None = None,
+    metadata: Mapping[str, Any] = {},
+    entity_names: Iterable[str] = (),
+    entities: Iterable[Mapping[str, Any] | AssociatedEntity] = (),
+    memory_id: str | None = None,
+    importance: float = 0.5,
+    layer: int | None = None,
+    valid_from: str | None = None,
+    valid_to: str | None = None,
+    expires_in: str | None = None,
+    created_at: str | None = None,
+    dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
+    dedup_threshold: float | None = None,
+) -> Call[StoredMemory]:
+    """Store a memory.
+
+    Stores a memory, or meets one that says the same; makes the store if it does not exist.
+
+    What is merged is a matter of `dedup`: `exact` the same text but for case and blanks; `guarded`, as is usual, also
+    the same words in another form; `similarity` whatever is nearer than `dedup_threshold`; `off` nothing. A memory that
+    is met counts as used. What is near and was not merged is told, with what it differs in.
+
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable, and Conflict for a name that several entities have.
+    """
+    return STORE_MEMORY.ask(
+        store,
+        {
+            "content": content,
+            "memory_type": memory_type,
+            "tags": list(tags),
+            "confidence": confidence,
+            "source": source,
+            "context": context,
+            "metadata": _mapped(metadata),
+            "entity_names": list(entity_names),
+            "entities": list(entities),
+            "id": memory_id,
+            "importance": importance,
+            "layer": layer,
+            "valid_from": valid_from,
+            "valid_to": valid_to,
+            "expires_in": expires_in,
+            "created_at": created_at,
+            "dedup": dedup,
+            "dedup_threshold": dedup_threshold,
+        },
+        idempotent=False,
+    )
+
+
+def store_memories(store: str, memories: Iterable[Mapping[str, Any] | StoreMemoryRequest] = ()) -> Call[StoredMemories]:
+    """Store memories, all in one commit.
+
+    Stores up to 1,000 memories in one commit, each as if it came after those before it.
+
+    Raises what storing one does; `errors` name the place of each fault, and nothing is stored then.
+    """
+    return STORE_MEMORIES.ask(store, {"memories": list(memories)}, idempotent=False)
+
+
+def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
+    """One memory.
+
+    Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
+
+    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
+    withdrawn: a list with `ended` shows those.
+    """
+    return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
+
+
+def update_memory(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    memory_id: str,
+    *,
+    content: str | None = None,
+    memory_type: str | None = None,
+    tags: Iterable[str] | None = None,
+    confidence: float | None = None,
+    source: str | None = None,
+    context: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    entity_names: Iterable[str] | None = None,
+    importance: float | None = None,
+    layer: int | None = None,
+    valid_from: str | None = None,
+    valid_to: str | None = None,
+    based_on_version: int | None = None,
+) -> Call[Memory]:
+    """Change a memory.
+
+    Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
+
+    Raises InvalidInput, NotFound, and Conflict when it was changed since `based_on_version`.
+    """
+    return UPDATE_MEMORY.ask(
+        store,
+        UpdateMemoryRequest(
+            memory_id=memory_id,
+            content=content,
+            memory_type=memory_type,
+            tags=_listed(tags),
+            confidence=confidence,
+            source=source,
+            context=context,
+            metadata=_mapped(metadata),
+            entity_names=_listed(entity_names),
+            importance=importance,
+            layer=layer,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            based_on_version=based_on_version,
+        ),
+        idempotent=False,
+    )
+
+
+def delete_memory(store: str, memory_id: str) -> Call[MemoryDeleted]:
+    """Delete one memory.
+
+    Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+
+    Raises Conflict for a node that is no memory.
+    """
+    return DELETE_MEMORY.ask(store, MemoryId(memory_id=memory_id))
+
+
+def delete_memories(
+    store: str,
+    *,
+    memory_ids: Iterable[str] | None = None,
+    before_date: str | None = None,
+    min_confidence_below: float | None = None,
+    memory_types: Iterable[str] | None = None,
+    dry_run: bool = False,
+) -> Call[MemoriesDeleted]:
+    """Delete the memories that fit a filter.
+
+    Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
+
+    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    """
+    return DELETE_MEMORIES.ask(
+        store,
+        DeleteMemoriesRequest(
+            memory_ids=_listed(memory_ids),
+            before_date=before_date,
+            min_confidence_below=min_confidence_below,
+            memory_types=_listed(memory_types),
+            dry_run=dry_run,
+        ),
+        idempotent=False,
+    )
+
+
+def recall(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    query: str,
+    *,
+    types: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    min_confidence: float | None = None,
+    after_date: str | None = None,
+    before_date: str | None = None,
+    entity: str | None = None,
+    source: str | None = None,
+    layer: int | None = None,
+    mode: SearchMode = "hybrid",
+    limit: int | None = None,
+    offset: int = 0,
+    min_similarity: float | None = None,
+    alpha: float | None = None,
+    depth: int = 2,
+    touch: bool = True,
+    at_least: int | None = None,
+    explain: bool = False,
+    valid_at: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    as_of: int | str | None = None,
+) -> Call[RecallAnswer]:
+    """Find memories by words, by meaning, by whom they are about.
+
+    Answers with the best memories, best first, that pass all filters; then they count as used.
+
+    They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
+    that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
+    `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
+    what is related. `withheld` counts what matches no worse than the last hit, and has faded or is not true now.
+
+    Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
+    """
+    return RECALL.ask(
+        store,
+        RecallRequest(
+            query=query,
+            types=_listed(types),
+            tags=_listed(tags),
+            min_confidence=min_confidence,
+            after_date=after_date,
+            before_date=before_date,
+            entity=entity,
+            source=source,
+            layer=layer,
+            mode=mode,
+            limit=limit,
+            offset=offset,
+            min_similarity=min_similarity,
+            alpha=alpha,
+            depth=depth,
+            touch=touch,
+            at_least=at_least,
+            explain=explain,
+            valid_at=valid_at,
+            metadata=_mapped(metadata),
+            as_of=as_of,
+        ),
+    )
+
+
+def consolidate(
+    store: str,
+    *,
+    similarity_threshold: float | None = None,
+    dry_run: bool = False,
+    guard: bool = True,
+    types: Iterable[str] | None = None,
+) -> Call[ConsolidationReport]:
+    """Merge memories that say the same.
+
+    Makes one of memories that say the same, where each two of them are more similar than the threshold.
+
+    Only memories of the same type and layer, and never episodes. The one of the highest effective confidence stays, and
+    takes over what the others say, their tags, metadata and relations; the others are withdrawn. `guard` keeps apart
+    what differs in numbers, negation, names or opposites, and tells it as `contradictions`. `dry_run` tells what would
+    be done, `apply` does exactly that, or is refused if one of the memories has changed since. An undo takes it back.
+
+    Raises Conflict for a plan that is no longer true, or that nobody knows any more.
+    """
+    return CONSOLIDATE.ask(
+        store,
+        ConsolidateRequest(
+            similarity_threshold=similarity_threshold, dry_run=dry_run, guard=guard, types=_listed(types)
+        ),
+        wait=None,
+    )
+
+
+def consolidations(store: str, *, limit: int = 20) -> Call[ConsolidationRuns]:
+    """What consolidation has merged, run by run.
+
+    The runs of consolidation, the newest first: those that somebody asked for, and those of the store itself.
+    """
+    return CONSOLIDATIONS.ask(store, ConsolidationsQuery(limit=limit))
+
+
+def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Call[ConsolidationUndone]:
+    """Bring back what a run has merged.
+
+    Takes a run back: what it absorbed is there again, with its relations, and those that stayed are what they were.
+
+    No history is needed. A run that was broken off can be taken back as well, and so can the rest of one that was
+    partly taken back. What somebody has written since is refused, or with `force` stays.
+
+    Raises NotFound, and Conflict, which names the memories that were changed since.
+    """
+    return UNDO_CONSOLIDATION.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
+
+
+def prune_memories(store: str, *, dry_run: bool = False) -> Call[PruneReport]:
+    """Withdraw the memories that have faded.
+
+    Withdraws the memories that have faded below the store's threshold, or deletes them, as its settings say.
+
+    Never those that are pinned (importance 1), domains and concepts, those that have children, and those written or
+    accessed within a day. The store does it by itself now and then, too, unless that is off.
+    """
+    return PRUNE_MEMORIES.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
+
+
+def create_entity(
+    store: str,
+    name: str,
+    entity_type: str,
+    description: str | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    aliases: Iterable[str] | None = None,
+) -> Call[CreatedEntity]:
+    """Create an entity, or meet the one of that name.
+
+    Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
+
+    Names are the same whatever their case, blanks and forms of letters. One whose type nobody had said gets the type.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable.
+    """
+    return CREATE_ENTITY.ask(
+        store,
+        EntityInput(
+            name=name,
+            entity_type=entity_type,
+            description=description,
+            metadata=_mapped(metadata),
+            aliases=_listed(aliases),
+        ),
+    )
+
+
+def create_entities(store: str, entities: Iterable[Mapping[str, Any] | EntityInput] = ()) -> Call[EntitiesCreated]:
+    """Create entities, all in one commit.
+
+    Creates entities in one commit; those of a name and type that are there are met, in any spelling.
+
+    An entity of the name whose type nobody knows yet is given the type. Description, metadata and aliases that are
+    sent replace those that are there. Makes the store if it does not exist. Raises InvalidInput and TooLarge.
+    """
+    return CREATE_ENTITIES.ask(store, {"entities": list(entities)})
+
+
+def entity(store: str, entity_id: str) -> Call[EntityAnswer]:
+    """One entity with its relations.
+
+    Answers with an entity, by its id or its name, with its relations and how many memories are about it.
+
+    Raises NotFound, and Conflict for a name that several entities have.
+    """
+    return ENTITY.ask(store, EntityId(entity_id=entity_id))
+
+
+def update_entity(
+    store: str,
+    entity_id: str,
+    *,
+    name: str | None = None,
+    entity_type: str | None = None,
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    aliases: Iterable[str] | None = None,
+) -> Call[NamedEntity]:
+    """Change an entity.
+
+    Changes what is given of an entity, and keeps the rest; its id stays when it is renamed.
+
+    Raises InvalidInput, NotFound, and Conflict where another entity has the name and the type.
+    """
+    return UPDATE_ENTITY.ask(
+        store,
+        UpdateEntityRequest(
+            entity_id=entity_id,
+            name=name,
+            entity_type=entity_type,
+            description=description,
+            metadata=_mapped(metadata),
+            aliases=_listed(aliases),
+        ),
+    )
+
+
+def delete_entity(
+    store: str, entity_id: str, *, cascade_memories: bool = False, dry_run: bool = False
+) -> Call[EntitiesDeleted]:
+    """Delete one entity with its relations.
+
+    Deletes one entity, by its id or its name, and its relations; see `delete_entities`.
+    """
+    return DELETE_ENTITY.ask(
+        store, DeleteEntityRequest(entity_id=entity_id, cascade_memories=cascade_memories, dry_run=dry_run)
+    )
+
+
+def delete_entities(
+    store: str, entity_names: Iterable[str], *, cascade_memories: bool = False, dry_run: bool = False
+) -> Call[EntitiesDeleted]:
+    """Delete entities by name.
+
+    Deletes entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
+
+    A name that nothing has is not an error. With `dry_run` nothing is deleted. Raises Conflict for a name that several
+    entities have.
+    """
+    return DELETE_ENTITIES.ask(
+        store,
+        DeleteEntitiesRequest(entity_names=list(entity_names), cascade_memories=cascade_memories, dry_run=dry_run),
+    )
+
+
+def entity_graph(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    entity_id: str,
+    *,
+    depth: int = 1,
+    min_strength: float = 0.0,
+    include_memories: bool = True,
+    max_nodes: int = 100,
+    max_memories: int = 10,
+    touch: bool = True,
+) -> Call[EntityGraph]:
+    """What an entity is related to, with memories.
+
+    Walks from one entity over relations, in both directions, to those that it reaches.
+
+    Answers with them, with the relations between them, and with the surest memories about each; these count as used,
+    unless `touch` is false or the key only reads. Raises NotFound, and Conflict for a name that several entities have.
+    """
+    return ENTITY_GRAPH.ask(
+        store,
+        EntityGraphRequest(
+            entity_id=entity_id,
+            depth=depth,
+            min_strength=min_strength,
+            include_memories=include_memories,
+            max_nodes=max_nodes,
+            max_memories=max_memories,
+            touch=touch,
+        ),
+    )
+
+
+def relate(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    source: str,
+    target: str,
+    relation_type: str,
+    *,
+    strength: float | None = None,
+    confidence: float | None = None,
+    context: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Call[CreatedRelation]:
+    """Relate two entities by name.
+
+    Relates two entities by their names; ends that are not there are made, as `unknown`.
+
+    Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
+    StorageFull and Unavailable.
+    """
+    return RELATE.ask(
+        store,
+        RelationInput(
+            source=source,
+            target=target,
+            relation_type=relation_type,
+            strength=strength,
+            confidence=confidence,
+            context=context,
+            metadata=_mapped(metadata),
+        ),
+    )
+
+
+def create_relations(store: str, relations: Iterable[Mapping[str, Any] | RelationInput] = ()) -> Call[RelationsCreated]:
+    """Relate entities by name, all in one commit.
+
+    Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
+
+    Stating a relation again sets its strength, confidence and context, and makes its confidence fresh. Makes the store
+    if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
+    """
+    return CREATE_RELATIONS.ask(store, {"relations": list(relations)})
+
+
+def delete_relation(store: str, relation_id: str) -> Call[RelationsDeleted]:
+    """Delete one relation by its id.
+
+    Deletes one relation by its id. Deleting one that is not there is not an error.
+    """
+    return DELETE_RELATION.ask(store, RelationId(relation_id=relation_id))
+
+
+def delete_relations(store: str, relations: Iterable[Mapping[str, Any] | RelationKey] = ()) -> Call[RelationsDeleted]:
+    """Delete relations by the names of their ends.
+
+    Deletes relations by the names of their ends, in one commit. One that is not there is not an error.
+    """
+    return DELETE_RELATIONS.ask(store, {"relations": list(relations)})
 
 
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:

@@ -86,12 +86,14 @@ class StoreMemory(Given, kw_only=True):
     memory_type: Annotated[
         Label, Meta(description="observation, decision, learning, error, pattern, preference, fact or procedure")
     ] = "observation"
-    tags: Annotated[_Labels, Meta(description="To find it by")] = []
+    tags: Annotated[_Labels, Meta(description="To find it by")] = msgspec.field(default_factory=list)
     confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1")] = 1.0
     source: Annotated[Text, Meta(description="Where it is from")] | UnsetType = UNSET
     context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
-    metadata: Metadata = {}
-    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = []
+    metadata: Metadata = msgspec.field(default_factory=dict)
+    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = msgspec.field(
+        default_factory=list
+    )
 
 
 class RecallMemories(Given, kw_only=True):
@@ -310,7 +312,8 @@ def _graph_found(found: EntityGraph, given: GetEntityGraph, _store: str) -> Repl
     lines = lines_within([*lines, *map(_arrow, found.edges[: len(edges)])], _ROOM)
     cut = found.truncated or (len(nodes), len(edges)) < (len(found.nodes), len(found.edges))
     more = "not all of it is shown: a smaller depth, or a higher min_strength" if cut else ""
-    head = f"{given.entity_name}: {counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
+    counts = f"{counted(len(found.nodes), 'entity', 'entities')}, {counted(len(found.edges), 'relation')}"
+    head = f"{given.entity_name}: {counts}"
     return Reply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
 
 

@@ -7,17 +7,18 @@ anew whenever it does not fit. For that reason commits do not wait for the disk.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.memories import selecting
+from kgserve.memories import naming, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import EPOCH, TOTAL, LiveMemory, epoch_and_term, worth_at
 from kgserve.memories.following import EdgesOf, Follower
+from kgserve.memories.naming import EntityPage, EntityPlace, RelationFilter, RelationPage
 from kgserve.memories.selecting import MemoryPage, MemoryPlace, Order, Sort
 from kgserve.model import decay
 from kgserve.model.change import Access, NetChange
@@ -26,7 +27,7 @@ from kgserve.model.half_lives import HalfLives
 from kgserve.model.listing import Counted
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import folded
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
 MOST_ALIKE = 100
 MOST_NAMED = 1_000
@@ -172,15 +173,30 @@ class Memories:
         """The nodes that a memory is about, and how much: the most first."""
         return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()
 
+    def entities(self, types: Sequence[str], start: str, after: EntityPlace, limit: int) -> EntityPage:
+        """A page of the entities of some types, or of all, whose names start so in any case, by name."""
+        return naming.entities(self._connection, types, folded(start), after, limit)
+
+    def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationPage:
+        """A page of the relations between entities that are wanted. It looks at 20,000 at most."""
+        return naming.relations(self._connection, wanted, after, limit)
+
     # Sets
 
     def ids(self, wanted: MemoryFilter, limit: int) -> list[str]:
         """At most so many of the memories that are wanted, in no order."""
         return selecting.ids(self._connection, wanted, self._halves(), limit)
 
-    def listed(self, wanted: MemoryFilter, sort: Sort, place: MemoryPlace, limit: int) -> MemoryPage:
+    def listed(
+        self,
+        wanted: MemoryFilter,
+        sort: Sort,
+        place: MemoryPlace,
+        limit: int,
+        also: Callable[[str], bool] | None = None,
+    ) -> MemoryPage:
         """A page of the ids of the memories that are wanted, the greatest value first. It looks at 20,000 at most."""
-        return selecting.page(self._connection, wanted, self._halves(), Order(wanted.now, sort, place), limit)
+        return selecting.page(self._connection, wanted, self._halves(), Order(wanted.now, sort, place), limit, also)
 
     def count(self, wanted: MemoryFilter, most: int) -> Counted:
         """How many memories are wanted, ``most`` or more not told apart."""
@@ -215,9 +231,9 @@ class Memories:
         """All counts of a kind together."""
         return self._run(sql.SUM_OF, (kind,)).fetchone()[0]
 
-    def between(self, kind: str, first: str, behind: str) -> list[tuple[str, int]]:
-        """Counts of one kind by name, from one name to before another."""
-        return self._run(sql.IN_ORDER, (kind, first, behind)).fetchall()
+    def by_name(self, kind: str) -> list[tuple[str, int]]:
+        """Counts of one kind, by name."""
+        return self._run(sql.BY_NAME, (kind,)).fetchall()
 
     def created_between(self) -> tuple[int, int] | None:
         """When the first and the last memory were created; None when there is none."""

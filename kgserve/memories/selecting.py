@@ -6,8 +6,10 @@ from __future__ import annotations
 import heapq
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import BOUNDED, TAGS, TOTAL, TYPES
@@ -71,13 +73,22 @@ def how_many(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[
 
 
 def page(
-    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order, limit: int
+    reader: sqlite3.Connection,
+    wanted: MemoryFilter,
+    halves: Sequence[int],
+    order: Order,
+    limit: int,
+    also: Callable[[str], bool] | None = None,
 ) -> MemoryPage:
-    """The next memories in the order of a list: the greatest value first, and of equal ones the last id."""
+    """The next memories in the order of a list: the greatest value first, and of equal ones the last id.
+
+    ``also`` is asked of those that the filter lets pass.
+    """
     found = _in_order(reader, wanted, halves, order)
     chosen: list[str] = []
     at = order.place
-    for number, (_, id_, value, half, fits) in enumerate(found):
+    for number, (_, id_, value, half, passes) in enumerate(found):
+        fits = passes and (also is None or also(id_))
         if number == MAX_PASSED or (fits and len(chosen) == limit):
             return MemoryPage(chosen, at)
         skip = at.skip
@@ -110,8 +121,8 @@ def _key_of(log2: float, half: int, now: int) -> int:
 def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[list[str], Values]:
     """What a memory ``m`` must meet, but for its being active."""
     texts: list[str] = []
-    values: Values = {"now": wanted.now}
-    if not wanted.ended and _any_bounded(reader):
+    values: Values = {"at": wanted.moment}
+    if not wanted.ended and wanted.moment is not None and _any_bounded(reader):
         texts.append(_HOLDS)
     elif wanted.ended and wanted.ended != ANY_END:
         texts.append("m.ended = :ended")
@@ -122,7 +133,11 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
         values[f"tag{at}"] = tag
         texts.append(f"EXISTS (SELECT 1 FROM tagged WHERE tag = :tag{at} AND memory = m.number)")
     if wanted.entity:
-        texts.append(f"EXISTS (SELECT 1 FROM about WHERE entity = :entity AND memory = m.number AND {_ABOUT_HOLDS})")
+        holds = "1" if wanted.moment is None else _ABOUT_HOLDS
+        texts.append(f"EXISTS (SELECT 1 FROM about WHERE entity = :entity AND memory = m.number AND {holds})")
+    if wanted.among is not None:
+        values["among"] = msgspec.json.encode(sorted(wanted.among)).decode()
+        texts.append("m.id IN (SELECT value FROM json_each(:among))")
     texts += [text for field, text in _SIMPLE.items() if getattr(wanted, field) not in (None, "")]
     values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "ended")}
     if wanted.min_confidence > 0:
@@ -130,8 +145,8 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     return texts, values
 
 
-_HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
-_ABOUT_HOLDS = "(start IS NULL OR start <= :now) AND (stop IS NULL OR stop > :now)"
+_HOLDS = "(m.start IS NULL OR m.start <= :at) AND (m.stop IS NULL OR m.stop > :at)"
+_ABOUT_HOLDS = "(start IS NULL OR start <= :at) AND (stop IS NULL OR stop > :at)"
 _SIMPLE = {
     "created_from": "m.created >= :created_from",
     "created_to": "m.created <= :created_to",
@@ -184,6 +199,8 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, values: Values) ->
         if wanted.types:
             count = sum(_count(reader, TYPES, each) for each in set(wanted.types))
             ways.append(_Way("FROM memory AS m INDEXED BY memory_type WHERE", count))
+    if wanted.among is not None:
+        ways.append(_Way(_AMONG, len(wanted.among)))
     if wanted.entity:
         ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
     best = min(ways, key=lambda way: way.size)
@@ -193,6 +210,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, values: Values) ->
     return best
 
 
+_AMONG = "FROM (SELECT value FROM json_each(:among)) AS j CROSS JOIN memory AS m ON m.id = j.value WHERE"
 _BY_ENTITY = "FROM about AS a CROSS JOIN memory AS m ON m.number = a.memory WHERE a.entity = :entity AND"
 
 
@@ -221,7 +239,8 @@ _Step = tuple[tuple[float, str], str, int, int, bool]
 
 def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[_Step]:
     conditions, values = _conditions(reader, wanted, halves)
-    way = _fewest(reader, wanted, values) if wanted.tags or wanted.entity or wanted.types else None
+    is_narrow = wanted.tags or wanted.entity or wanted.types or wanted.among is not None
+    way = _fewest(reader, wanted, values) if is_narrow else None
     if way is not None and way.size <= FEW:
         actives = ", ".join(map(str, _actives(wanted)))
         text = " AND ".join([f"{way.source} m.active IN ({actives})", *conditions])

@@ -133,7 +133,7 @@ TALLY = "INSERT INTO tally VALUES (?, ?, ?) ON CONFLICT (kind, name) DO UPDATE S
 TALLY_END = "DELETE FROM tally WHERE kind = ? AND name = ? AND count <= 0"
 COUNT = "SELECT count FROM tally WHERE kind = ? AND name = ?"
 TALLIES = "SELECT name, count FROM tally WHERE kind = ? ORDER BY count DESC, name LIMIT ?"
-IN_ORDER = "SELECT name, count FROM tally WHERE kind = ? AND name >= ? AND name < ? ORDER BY name"
+BY_NAME = "SELECT name, count FROM tally WHERE kind = ? ORDER BY name"
 SUM_OF = "SELECT coalesce(sum(count), 0) FROM tally WHERE kind = ?"
 
 FADE = """

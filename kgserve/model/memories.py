@@ -288,7 +288,7 @@ class RecallRequest(Recalling, kw_only=True):
 
 
 class RecallQuery(Recalling, kw_only=True):
-    """The same as a query. Lists are given by repeating the parameter, or with commas."""
+    """The same as a query. Lists are given by repeating the parameter."""
 
     query: _Query = msgspec.field(name="q")
     metadata: (

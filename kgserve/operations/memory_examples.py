@@ -5,14 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.model.memories import (
+    Cluster,
+    ConsolidationReport,
+    ConsolidationRun,
+    ConsolidationRuns,
+    ConsolidationUndone,
+    Contradiction,
     MemoriesDeleted,
     Memory,
     MemoryDeleted,
     MemoryEntity,
+    PruneReport,
+    RecallAnswer,
+    RecalledMemory,
     Similar,
     StoredInBatch,
     StoredMemories,
     StoredMemory,
+)
+from kgserve.model.named import (
+    CreatedEntity,
+    CreatedRelation,
+    EntitiesCreated,
+    EntitiesDeleted,
+    EntityAnswer,
+    EntityGraph,
+    GraphEntity,
+    NamedEntity,
+    Relation,
+    RelationKey,
+    RelationsCreated,
+    RelationsDeleted,
 )
 
 _TIME = "2025-07-15T12:00:00.000000Z"
@@ -61,3 +84,111 @@ UPDATE_MEMORY: dict[str, Any] = {"tags": ["database", "decided"], "importance": 
 MEMORY_DELETED = MemoryDeleted(deleted_id=_ID, existed=True, sequence=3)
 DELETE_MEMORIES: dict[str, Any] = {"memory_types": ["error"], "min_confidence_below": 0.2, "dry_run": True}
 MEMORIES_DELETED = MemoriesDeleted(dry_run=True, count=1, ids=[_OTHER], missing=[], more=False, sequence=3)
+
+RECALL: dict[str, Any] = {"query": "which database does the shop use?", "types": ["preference", "decision"]}
+RECALLED = RecallAnswer(
+    hits=[RecalledMemory(**_MEMORY, score=0.81)],
+    withheld={"below_confidence": 1},
+    degraded=False,
+    index_sequence=2,
+    took_ms=9.5,
+)
+CONSOLIDATE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
+_CLUSTER = Cluster(primary=_ID, absorbed=[_OTHER], similarity=0.91, content=_MEMORY["content"], tags=["database"])
+CONSOLIDATED = ConsolidationReport(
+    dry_run=True,
+    run=None,
+    plan=2,
+    threshold=0.85,
+    clusters_found=1,
+    memories_merged=1,
+    memories_deleted=1,
+    clusters=[_CLUSTER],
+    contradictions=[Contradiction(ids=[_ID, _OTHER], similarity=0.97, differs="numbers")],
+    contradictions_count=1,
+    left=[],
+    near_checked=True,
+    sequence=2,
+    took_ms=12.5,
+)
+_RUN = "01980de2-0b11-7c64-a1d2-3e5f7a9b0c1d"
+CONSOLIDATIONS = ConsolidationRuns(
+    runs=[
+        ConsolidationRun(
+            id=_RUN,
+            started_at=_TIME,
+            trigger="manual",
+            state="done",
+            threshold=0.85,
+            guard=True,
+            clusters=1,
+            merged=1,
+            deleted=1,
+            suggestions=[],
+        )
+    ]
+)
+UNDO: dict[str, Any] = {"force": False}
+UNDONE = ConsolidationUndone(run=_RUN, restored=[_OTHER], restored_count=1, skipped=[], sequence=4)
+PRUNE: dict[str, Any] = {"dry_run": True}
+PRUNED = PruneReport(
+    dry_run=True, mode="archive", threshold=0.05, count=1, ids=[_OTHER], kept={"pinned": 1}, sequence=3
+)
+
+_ALICE: dict[str, Any] = {
+    "id": "Alice",
+    "name": "Alice",
+    "entity_type": "person",
+    "description": "Software engineer",
+    "metadata": {},
+    "aliases": ["Al"],
+    "created_at": _TIME,
+    "updated_at": _TIME,
+    "version": 1,
+}
+_WORKS: dict[str, Any] = {
+    "id": "Alice~works_on~Web shop",
+    "source": "Alice",
+    "source_name": "Alice",
+    "target": "Web shop",
+    "target_name": "Web shop",
+    "relation_type": "works_on",
+    "strength": 0.8,
+    "confidence": 1.0,
+    "effective_confidence": 1.0,
+    "context": None,
+    "metadata": {},
+    "created_at": _TIME,
+    "updated_at": _TIME,
+}
+_KEY: dict[str, Any] = {"source": "Alice", "target": "Web shop", "relation_type": "works_on"}
+ENTITY_INPUT: dict[str, Any] = {"name": "Alice", "entity_type": "person", "description": "Software engineer"}
+ENTITIES_INPUT: dict[str, Any] = {"entities": [ENTITY_INPUT]}
+ENTITY = NamedEntity(**_ALICE)
+ENTITY_CREATED = CreatedEntity(**_ALICE, outcome="created", sequence=2)
+ENTITIES_CREATED = EntitiesCreated(entities=[ENTITY_CREATED], created=1, sequence=2)
+ENTITY_WHOLE = EntityAnswer(**_ALICE, relations=[Relation(**_WORKS)], relations_truncated=False, memories=1)
+UPDATE_ENTITY: dict[str, Any] = {"aliases": ["Al", "Alice B."]}
+DELETE_ENTITIES: dict[str, Any] = {"entity_names": ["Alice"], "cascade_memories": True, "dry_run": True}
+ENTITIES_DELETED = EntitiesDeleted(
+    dry_run=True,
+    count=1,
+    ids=["Alice"],
+    missing=[],
+    relations_deleted=1,
+    memories_deleted=1,
+    memories_shared=0,
+    sequence=2,
+)
+ENTITY_GRAPH = EntityGraph(
+    nodes=[GraphEntity(**_ALICE, depth=0, memory_count=1, memories=[MEMORY])],
+    edges=[],
+    truncated=False,
+    sequence=2,
+)
+RELATION_INPUT: dict[str, Any] = {**_KEY, "strength": 0.8}
+RELATIONS_INPUT: dict[str, Any] = {"relations": [RELATION_INPUT]}
+RELATION_CREATED = CreatedRelation(**_WORKS, outcome="created", sequence=2)
+RELATIONS_CREATED = RelationsCreated(relations=[RELATION_CREATED], created=1, entities_created=["Web shop"], sequence=2)
+DELETE_RELATIONS: dict[str, Any] = {"relations": [_KEY]}
+RELATIONS_DELETED = RelationsDeleted(deleted=1, missing=[RelationKey(**_KEY)], sequence=3)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+from kgserve.model.memories import ConsolidationRuns, RecallAnswer
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.operation import READ, WRITE, UseCase
-from kgserve.ops import memories
+from kgserve.ops import consolidating, memories, named, naming, recall
 
 _MEMORIES = "/api/memories"
 _MEMORY = f"{_MEMORIES}/{{id}}"
+_ENTITIES = "/api/entities"
+_ENTITY = f"{_ENTITIES}/{{id}}"
+_RELATIONS = "/api/relations"
+_SEARCH = (*READ, "too_large", "unsupported", "conflict", "gone")
 _KNOWN = (*WRITE, "not_found")
 
 
@@ -18,8 +23,15 @@ def _made(answer: Any) -> int:
     return 201 if answer.outcome == "created" else 200
 
 
+def _entity_at(answer: Any) -> str:
+    return f"{_ENTITIES}/{quote(answer.id, safe='')}"
+
+
 def _memory_at(answer: Any) -> str:
     return f"{_MEMORIES}/{quote(answer.id, safe='')}"
+
+
+NOTHING_RECALLED = RecallAnswer(hits=[], withheld={}, degraded=False, index_sequence=0, took_ms=0.0)
 
 
 # fmt: off
@@ -56,5 +68,88 @@ MEMORY_CASES = (
         id="deleteMemories", tag="memories", role="write", summary="Delete the memories that fit a filter",
         sent=examples.DELETE_MEMORIES, example=examples.MEMORIES_DELETED, errors=_KNOWN, threads="writes",
         repeatable=False,
+    ),
+    UseCase(
+        *("recall", "POST", f"{_MEMORIES}/search", recall.recall),
+        id="recall", tag="memories", role="read", summary="Find memories by words, by meaning, by whom they are about",
+        sent=examples.RECALL, example=examples.RECALLED, errors=_SEARCH, nothing=NOTHING_RECALLED,
+    ),
+    UseCase(
+        *("consolidate", "POST", f"{_MEMORIES}/consolidate", consolidating.consolidate),
+        id="consolidate", tag="memories", role="write", summary="Merge memories that say the same",
+        sent=examples.CONSOLIDATE, optional=True, example=examples.CONSOLIDATED, errors=_KNOWN, threads="transfers",
+        long=True,
+    ),
+    UseCase(
+        *("consolidations", "GET", f"{_MEMORIES}/consolidations", consolidating.consolidations),
+        id="listConsolidations", tag="memories", role="read", summary="What consolidation has merged, run by run",
+        example=examples.CONSOLIDATIONS, nothing=ConsolidationRuns(runs=[]),
+    ),
+    UseCase(
+        *("undo_consolidation", "POST", f"{_MEMORIES}/consolidations/{{id}}/undo", consolidating.undo_consolidation),
+        id="undoConsolidation", tag="memories", role="write", summary="Bring back what a run has merged",
+        sent=examples.UNDO, optional=True, example=examples.UNDONE, errors=_KNOWN, threads="transfers", long=True,
+    ),
+    UseCase(
+        *("prune_memories", "POST", f"{_MEMORIES}/prune", consolidating.prune_memories),
+        id="pruneMemories", tag="memories", role="write", summary="Withdraw the memories that have faded",
+        sent=examples.PRUNE, optional=True, example=examples.PRUNED, errors=_KNOWN, threads="transfers", long=True,
+    ),
+    UseCase(
+        *("create_entity", "POST", _ENTITIES, naming.create_entity),
+        id="createEntity", tag="entities", role="write", summary="Create an entity, or meet the one of that name",
+        sent=examples.ENTITY_INPUT, example=examples.ENTITY_CREATED, errors=WRITE, threads="writes",
+        statuses=(201, 200), status=_made, location=_entity_at, positional=("description",),
+    ),
+    UseCase(
+        *("create_entities", "POST", f"{_ENTITIES}/batch", named.create_entities),
+        id="createEntities", tag="entities", role="write", summary="Create entities, all in one commit",
+        sent=examples.ENTITIES_INPUT, example=examples.ENTITIES_CREATED, errors=WRITE, threads="writes",
+    ),
+    UseCase(
+        *("entity", "GET", _ENTITY, named.get_entity),
+        id="getEntity", tag="entities", role="read", summary="One entity with its relations",
+        example=examples.ENTITY_WHOLE, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("update_entity", "PUT", _ENTITY, named.update_entity),
+        id="updateEntity", tag="entities", role="write", summary="Change an entity", also=("PATCH",),
+        sent=examples.UPDATE_ENTITY, example=examples.ENTITY, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("delete_entity", "DELETE", _ENTITY, named.delete_entity),
+        id="deleteEntity", tag="entities", role="write", summary="Delete one entity with its relations",
+        example=examples.ENTITIES_DELETED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("delete_entities", "POST", f"{_ENTITIES}/delete", named.delete_entities),
+        id="deleteEntities", tag="entities", role="write", summary="Delete entities by name",
+        sent=examples.DELETE_ENTITIES, example=examples.ENTITIES_DELETED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("entity_graph", "GET", f"{_ENTITY}/graph", named.entity_graph),
+        id="entityGraph", tag="entities", role="read", summary="What an entity is related to, with memories",
+        example=examples.ENTITY_GRAPH, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("relate", "POST", _RELATIONS, naming.relate),
+        id="createRelation", tag="entities", role="write", summary="Relate two entities by name",
+        sent=examples.RELATION_INPUT, example=examples.RELATION_CREATED, errors=WRITE, threads="writes",
+        statuses=(201, 200), status=_made,
+    ),
+    UseCase(
+        *("create_relations", "POST", f"{_RELATIONS}/batch", named.create_relations),
+        id="createRelations", tag="entities", role="write", summary="Relate entities by name, all in one commit",
+        sent=examples.RELATIONS_INPUT, example=examples.RELATIONS_CREATED, errors=WRITE, threads="writes",
+    ),
+    UseCase(
+        *("delete_relation", "DELETE", f"{_RELATIONS}/{{id}}", named.delete_relation),
+        id="deleteRelation", tag="entities", role="write", summary="Delete one relation by its id",
+        example=examples.RELATIONS_DELETED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("delete_relations", "POST", f"{_RELATIONS}/delete", named.delete_relations),
+        id="deleteRelations", tag="entities", role="write", summary="Delete relations by the names of their ends",
+        sent=examples.DELETE_RELATIONS, example=examples.RELATIONS_DELETED, errors=_KNOWN, threads="writes",
     ),
 )

@@ -21,6 +21,7 @@ from kgserve.model.memories import MAX_TOLD
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.named import (
+    USUAL_STRENGTH,
     CreatedEntity,
     CreatedRelation,
     CreateEntitiesRequest,
@@ -117,7 +118,7 @@ def create_entities(graph: Graph, request: CreateEntitiesRequest) -> Future[Enti
     def answer(_: Store, rows: Rows, report: Report) -> EntitiesCreated:
         found = rows.nodes({node_id for node_id, _ in made})
         entities = [
-            CreatedEntity(**_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
+            CreatedEntity(**entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
             for node_id, outcome in made
         ]
         created = sum(outcome == "created" for _, outcome in made)
@@ -182,7 +183,7 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
     Raises NotFound, and Conflict for a name that several entities have.
     """
     with graph.lease() as store:
-        entity = _found(store, request.entity_id, graph.name)
+        entity = found_entity(store, request.entity_id, graph.name)
         with store.reading() as rows:
             edges = list(islice(_relations_of(rows, entity), MOST_RELATIONS + 1))
             number = rows.number(entity)
@@ -191,8 +192,8 @@ def get_entity(graph: Graph, request: EntityId) -> EntityAnswer:
             if row is None:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
             return EntityAnswer(
-                **_fields(row),
-                relations=_relations(store, rows, edges[:MOST_RELATIONS]),
+                **entity_fields(row),
+                relations=shown_relations(store, rows, edges[:MOST_RELATIONS]),
                 relations_truncated=len(edges) > MOST_RELATIONS,
                 memories=len(about),
             )
@@ -230,7 +231,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[NamedEnt
         row = rows.node(met[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
-        return NamedEntity(**_fields(row))
+        return NamedEntity(**entity_fields(row))
 
     return _decided(graph, decide, answer, len(request.description or "") + 1_000)
 
@@ -320,17 +321,17 @@ def entity_graph(graph: Graph, request: EntityGraphRequest) -> EntityGraph:
     unless `touch` is false or the key only reads. Raises NotFound, and Conflict for a name that several entities have.
     """
     with graph.lease() as store:
-        start = _found(store, request.entity_id, graph.name)
+        start = found_entity(store, request.entity_id, graph.name)
         now = now_in_microseconds()
         with store.reading() as rows:
             around = _Around(rows, request.min_strength, now)
             depths, truncated = around.walk(start, request.depth, request.max_nodes)
             found = rows.nodes(depths)
             nodes = [
-                GraphEntity(**_fields(found[each]), depth=depth, **_remembered(store, rows, each, request, now))
+                GraphEntity(**entity_fields(found[each]), depth=depth, **_remembered(store, rows, each, request, now))
                 for each, depth in depths.items()
             ]
-            sequence, relations = rows.at, _relations(store, rows, around.between(depths))
+            sequence, relations = rows.at, shown_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.may("write"):
             _use_shown(store, nodes, now)
         return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
@@ -408,8 +409,8 @@ def _use_shown(store: Store, nodes: Iterable[GraphEntity], now: int) -> None:
 def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[RelationsCreated]:
     """Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
-    Stating a relation again sets its strength, confidence and context, and makes its confidence fresh. Makes the store
-    if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
+    Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
+    Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
     faults = Faults()
     puts = [_related(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
@@ -426,7 +427,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
 
     def answer(store: Store, rows: Rows, report: Report) -> RelationsCreated:
         found = rows.edges([put.key for put, _ in made])
-        relations = _relations(store, rows, [found[put.key] for put, _ in made])
+        relations = shown_relations(store, rows, [found[put.key] for put, _ in made])
         told = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)
@@ -457,6 +458,8 @@ def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
 
 def _relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
     old = draft.edge(put.key)
+    if old is None and put.weight is None:
+        put = msgspec.structs.replace(put, weight=USUAL_STRENGTH)
     draft.put_edge(put)
     if old is None:
         return put, "created"
@@ -526,7 +529,8 @@ def _one(draft: Draft, text: str, store: str) -> NodeRow:
     return row
 
 
-def _found(store: Store, text: str, name: str) -> str:
+def found_entity(store: Store, text: str, name: str) -> str:
+    """The id of the entity that has an id, or is called so, in the store of a name. Raises NotFound and Conflict."""
     with store.reading() as rows:
         return _one(Draft(Ahead(rows, store.memories.ask, now_in_microseconds())), text, name).id
 
@@ -539,7 +543,7 @@ def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 
-def _fields(row: NodeRow) -> dict[str, Any]:
+def entity_fields(row: NodeRow) -> dict[str, Any]:
     """The fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
     aliases = aliases_in(row.attributes)
@@ -558,7 +562,8 @@ def _fields(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def _relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
+def shown_relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
+    """Relations as callers get them."""
     settings, now = settings_of(store), now_in_microseconds()
     fading = decay.half_life_of(settings.half_life_days, {}, "")
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})

@@ -28,7 +28,8 @@ from kgserve.model.requests import (
 )
 from tests.client.scripted import problem
 
-NOT_FOR_CLIENTS = {("GET", "/docs"), ("GET", "/metrics")}  # for browsers, and for Prometheus
+# For browsers, for Prometheus, and for those who have no more than an address: clients recall by POST.
+NOT_FOR_CLIENTS = {("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search")}
 SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_node": ("a",),
     "delete_edge": ("a", "b", "r"),
@@ -54,6 +55,24 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "cypher": ("RETURN 1",),
     "cypher_rows": ("RETURN 1",),
     "import_": ([],),
+    "store_memory": ("words",),
+    "store_memories": ([{"content": "words"}],),
+    "memory": ("m",),
+    "update_memory": ("m",),
+    "delete_memory": ("m",),
+    "recall": ("words",),
+    "undo_consolidation": ("r",),
+    "create_entity": ("Ann", "person"),
+    "create_entities": ([{"name": "Ann", "entity_type": "person"}],),
+    "entity": ("Ann",),
+    "update_entity": ("Ann",),
+    "delete_entity": ("Ann",),
+    "delete_entities": (["Ann"],),
+    "entity_graph": ("Ann",),
+    "relate": ("Ann", "Bob", "knows"),
+    "create_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
+    "delete_relation": ("Ann~knows~Bob",),
+    "delete_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
 }
 
 

@@ -1,10 +1,11 @@
 """Makes the data folders that `test_upgrade.py` opens: written by another version of kgserve, told by its own answers.
 
-Run it with that version on the path, from its checkout, and the name of a folder for the two archives:
+Run it with that version on the path, from its checkout, with the name of a folder for the archives, and which of them:
 
-    PYTHONPATH=. python PATH/TO/make_store.py FOLDER
+    PYTHONPATH=. python PATH/TO/make_store.py FOLDER closed killed
 
-The archives beside this script are of commit c8545b6, the last one before nodes and edges had extras.
+The archives "closed" and "killed" beside this script are of commit c8545b6, the last one before nodes and edges had
+extras; "extended", in which some have, is of 6834dd2, the last one before there were memories and names.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import msgspec
 
 from kgserve.embedding.embedder import load_embedder
 from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
-from kgserve.model.requests import EdgeKeyRequest, InjectRequest
-from kgserve.ops import history, stores
+from kgserve.model.requests import CypherRequest, EdgeKeyRequest, InjectRequest
+from kgserve.ops import cypher, history, stores
 from kgserve.ops.exporting import export, export_as_of
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
@@ -42,14 +43,14 @@ TOLD = "told.json"
 ODD = ("it's", 'say "hi"', "two\nlines", "back\\slash", "Ünïcödé 日本 😀", " ", "a/b")
 
 
-def main(target: Path) -> None:
-    """Write both archives."""
+def main(target: Path, endings: list[str]) -> None:
+    """Write some of the archives."""
     target.mkdir(parents=True, exist_ok=True)
-    for ending in ("closed", "killed"):
+    for ending in endings:
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder) / "data"
             done = subprocess.run([sys.executable, __file__, ending, str(data)], check=False)
-            assert done.returncode == (0 if ending == "closed" else -signal.SIGKILL), done
+            assert done.returncode == (-signal.SIGKILL if ending == "killed" else 0), done
             with tarfile.open(target / f"{ending}.tar.gz", "w:gz") as archive:
                 archive.add(data, "data", filter=_anonymous)
 
@@ -60,7 +61,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def write(data: Path, *, kill: bool) -> None:
+def write(data: Path, ending: str) -> None:
     """Make one data folder, and say what is in it."""
     settings = Settings(data_dir=data, buffer_pool_mb=64, check_interval=0, embedding_provider="hashing")
     with (
@@ -72,10 +73,12 @@ def write(data: Path, *, kill: bool) -> None:
         _plant(pool)
         _compact(pool)
         _tend(pool)
-        if kill:
+        if ending == "killed":
             _add_a_tail(pool)
+        if ending == "extended":
+            _extend(pool)
         _tell(pool, historian, data / TOLD)
-        if kill:
+        if ending == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -117,6 +120,14 @@ def _add_a_tail(pool: StorePool) -> None:
     """A second snapshot, and a write that it does not hold."""
     _compact(pool)
     _inject(pool, [{"id": "late", "type": "herb", "content": "after the second snapshot"}], [])
+
+
+def _extend(pool: StorePool) -> None:
+    """Extras, in the engine's file too."""
+    extras = {"summary": "in short", "tags": ["a", "b:c"], "created_by": "ada", "freshness_at": "2031-01-01T00:00:00Z"}
+    edge = _edge("plant-2", "plant-13", "beside", 0.9) | {"ordinal": 7, "valid_from": "2020-01-01T00:00:00Z"}
+    _inject(pool, [{"id": "plant-7", **extras}, {"id": "plant-8", "valid_from": "2020-01-01T00:00:00Z"}], [edge])
+    cypher.run(graph_of(pool, STORE), CypherRequest(query="MATCH (n:Entity) RETURN count(n.summary)"))
 
 
 def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
@@ -172,7 +183,7 @@ def _lines(stream: Any) -> list[Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("closed", "killed"):
-        write(Path(sys.argv[2]), kill=sys.argv[1] == "killed")
+    if sys.argv[1] in ("closed", "killed", "extended"):
+        write(Path(sys.argv[2]), sys.argv[1])
     else:
-        main(Path(sys.argv[1]))
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Data folders that the version before extras has left, one closed and one killed, with the present code on them."""
+"""Data folders that earlier versions have left, before extras and before memories, with the present code on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.http.serving import accepted
 # As `make_store.py` names them.
 STORE, TOLD = "garden", "told.json"
 ARCHIVES = Path(__file__).parent / "data"
-LEFT = ("closed", "killed")
+LEFT = ("closed", "killed", "extended")
 HASHING = {"KGSERVE_EMBEDDING_PROVIDER": "hashing", "KGSERVE_BUFFER_POOL_MB": "64"}
 
 
@@ -171,6 +171,23 @@ def take_what_is_new(upgraded: Upgraded) -> None:
     assert [each["id"] for each in upgraded.get("/nodes", tag="green", valid_at="any")["nodes"]] == ["plant-2"]
     assert upgraded.lines(as_of=sequence) == upgraded.told["export"]
     assert upgraded.lines() != upgraded.told["export"]
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_columns_of_memories_come_with_the_first_memory_or_name(left: str, tmp_path: Path) -> None:
+    data = unpacked(left, tmp_path)
+    with under_a_server(data) as upgraded:
+        asked = {"query": "MATCH (n:Entity {id: 'plant-2'}) RETURN n"}
+        assert upgraded.post("/cypher", asked)["rows"][0][0].keys().isdisjoint({"confidence", "name"})
+        upgraded.post("/inject", {"nodes": [{"id": "plant-1", "content": "no memory"}]})
+        assert upgraded.post("/cypher", asked)["rows"][0][0].keys().isdisjoint({"confidence", "name"})
+        assert not (data / f"{STORE}_memory" / "views" / "memories.sqlite").exists()
+        upgraded.post("/inject", {"nodes": [{"id": "plant-1", "name": "the first"}]})
+        assert upgraded.post("/cypher", asked)["rows"][0][0].keys() >= {"confidence", "name"}
+        remembered = upgraded.client.post(f"/api/memories?store={STORE}", json={"content": "roses need sun"})
+        assert remembered.status_code == 201, remembered.text
+        assert upgraded.lines(as_of=upgraded.told["sequence"]) == upgraded.told["export"]
+    sound(data)
 
 
 def sound(data: Path) -> None:

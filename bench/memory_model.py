@@ -1,0 +1,117 @@
+"""Which memories a recall must find: a look at each of them, without indexes, and random questions to ask."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp
+from kgserve.embedding.embedder import Embedder
+from kgserve.views.keyword import KeywordIndex
+from kgserve.views.vector import VectorHit
+
+HALF_LIFE = 30 * DAY
+MIN_CONFIDENCE = 0.1
+DEPTH = 2
+# What is as near to a bound as this may be on either side of it by the time it is asked for.
+_EDGE = 2e-4
+
+
+class Model:
+    """Memories and entities in dictionaries."""
+
+    def __init__(self, made: Sequence[Made], named: Sequence[Named], embedder: Embedder, now: float) -> None:
+        """``now`` is about when it will be asked, in seconds since 1970."""
+        self.made = {each.id: each for each in made}
+        self.now = now
+        self._embedder = embedder
+        self._related: dict[str, list[tuple[str, float]]] = {}
+        for one in named:
+            for other, strength, confidence in one.related:
+                self._related.setdefault(one.id, []).append((other, strength * confidence))
+                self._related.setdefault(other, []).append((one.id, strength * confidence))
+        self._vectors = embedder.embed([each.content for each in made])
+        with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
+            # How texts become terms is not in question here.
+            self.terms = KeywordIndex(Path(folder) / "terms").terms
+            self._words = {each.id: self._words_of(each) for each in made}
+
+    def _words_of(self, made: Made) -> set[str]:
+        return set(self.terms(" ".join((made.id, made.content, *made.tags, made.type, made.source or ""))))
+
+    def worth(self, made: Made) -> float:
+        """What is left of a confidence."""
+        return made.confidence * 0.5 ** ((self.now - made.created) / HALF_LIFE)
+
+    def passing(self, filters: Mapping[str, Any], *, graph: bool) -> tuple[set[str], set[str]]:
+        """Those that pass for certain, and those that may, for their confidence is just at the bound."""
+        fits = [each for each in self.made.values() if self._fits(each, filters, graph=graph)]
+        least = filters.get("min_confidence", MIN_CONFIDENCE)
+        surely = {each.id for each in fits if self.worth(each) >= least * (1 + _EDGE)}
+        return surely, surely | {each.id for each in fits if self.worth(each) >= least * (1 - _EDGE)}
+
+    def _fits(self, made: Made, filters: Mapping[str, Any], *, graph: bool) -> bool:
+        created = stamp(made.created)
+        return (
+            ("types" not in filters or made.type in filters["types"])
+            and set(filters.get("tags", ())) <= set(made.tags)
+            and filters.get("after_date", "") <= created < filters.get("before_date", "9")
+            and ("source" not in filters or made.source == filters["source"])
+            and ("layer" not in filters or made.layer == filters["layer"])
+            and (graph or "entity" not in filters or any(key == filters["entity"] for key, _ in made.about))
+        )
+
+    def holding(self, query: str, among: set[str]) -> set[str]:
+        """Those that hold any of the words."""
+        wanted = set(self.terms(query))
+        return {key for key in among if self._words[key] & wanted}
+
+    def near(self, query: str, among: set[str], least: float, limit: int) -> list[VectorHit]:
+        """The nearest ones."""
+        scores = self._vectors @ self._embedder.embed([query])[0]
+        order = np.argsort(-scores, kind="stable")
+        ids = [*self.made]
+        found = (VectorHit(ids[place], float(scores[place])) for place in order if ids[place] in among)
+        return [hit for hit in found if hit.similarity >= least][:limit]
+
+    def around(self, entity: str, among: set[str]) -> dict[str, float]:
+        """The memories that are found from an entity, with their scores."""
+        best = level = {entity: 1.0}
+        for _ in range(DEPTH):
+            further: dict[str, float] = {}
+            for one, strength in level.items():
+                for other, worth in self._related.get(one, ()):
+                    further[other] = max(further.get(other, 0.0), strength * worth)
+            level = further
+            best = {key: max(best.get(key, 0.0), level.get(key, 0.0)) for key in (*best, *level)}
+        ways = ((key, [best.get(e, 0.0) * r for e, r in self.made[key].about]) for key in among)
+        return {key: max(found) * self.worth(self.made[key]) for key, found in ways if max(found, default=0.0) > 0}
+
+
+def some_filters(chance: random.Random, now: float, made: Made, share: float) -> dict[str, Any]:
+    """Each filter that there is with a likelihood; half of them as a memory has them, so that something passes."""
+    first = now - chance.random() * OLDEST_DAYS * DAY
+    last = first + chance.random() * OLDEST_DAYS * DAY
+    own = chance.random() < 0.5
+    every: dict[str, Any] = {
+        "types": [made.type] if own else chance.sample(TYPES, 2),
+        "tags": made.tags[:1] if own else [chance.choice(TAGS)],
+        "min_confidence": chance.choice([0.0, 0.05, 0.2, 0.5, 0.9]),
+        "after_date": stamp(min(first, made.created) if own else first),
+        "before_date": stamp(max(last, made.created + 1) if own else last),
+        "entity": made.about[0][0] if own else f"e{chance.randrange(100)}",
+        "source": (made.source or SOURCES[0]) if own else chance.choice(SOURCES),
+        "layer": made.layer or chance.choice([1, 2, 3]),
+    }
+    return {name: value for name, value in every.items() if chance.random() < share}
+
+
+def some_words(chance: random.Random, made: Made) -> str:
+    """A question in the words of a memory."""
+    words = made.content.split()
+    return " ".join(chance.sample(words, min(len(words), chance.randint(1, 5))))

@@ -1,0 +1,78 @@
+"""Recall as a bare array, for those who have only an address to ask by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get
+
+from kgserve.access.caller import Hidden
+from kgserve.decoding import decode_json
+from kgserve.errors import FieldError, InvalidInput, NoStore
+from kgserve.http.direct import store_of
+from kgserve.http.parameters import OF_DEFAULT, asked_store, query
+from kgserve.http.service import Service, answer, service_of
+from kgserve.model.attributes import Scalar
+from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
+from kgserve.operations import memory_examples as examples
+from kgserve.operations.memory_table import NOTHING_RECALLED
+from kgserve.operations.operation import READ, Body, Operation, described
+from kgserve.ops import recall
+
+_LISTS = frozenset({"types", "tags"})
+_SEARCH = Operation(
+    id="searchMemories",
+    role="read",
+    tag="memories",
+    summary="Find memories, as a bare array",
+    query=RecallQuery,
+    answer=Body(RecalledMemory, examples.RECALLED.hits, many=True),
+    errors=(*READ, "conflict", "gone"),
+    headers=(
+        ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
+        ("Kgserve-Degraded", "`true`: meaning is judged by words and letters alone"),
+        ("Kgserve-Index-Sequence", "The commit that the indexes have seen"),
+    ),
+    of_default=True,
+)
+
+
+@get("/api/memories/search", opt=described(_SEARCH))
+async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories that fit a question, best and surest first: what POST answers with as `hits`.
+
+    `types` and `tags` may be repeated. What else POST says of the answer is in headers.
+    """
+    asked = _asked(query(request, RecallQuery, repeated=_LISTS, passed=OF_DEFAULT))
+    found = await _recalled(request, service_of(request), asked)
+    response = answer(msgspec.json.encode(found.hits))
+    response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
+    response.headers["kgserve-degraded"] = str(found.degraded).lower()
+    response.headers["kgserve-index-sequence"] = str(found.index_sequence)
+    return response
+
+
+async def _recalled(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
+    graph = service.graphs.graph(store_of(request.scope, service))
+    try:
+        return await service.call(recall.recall, graph, asked)
+    except NoStore as error:
+        if isinstance(error, Hidden) or asked_store(request.scope, "").named:
+            raise
+        return NOTHING_RECALLED
+
+
+def _asked(given: RecallQuery) -> RecallRequest:
+    values = msgspec.structs.asdict(given)
+    if given.metadata is not None:
+        values["metadata"] = _metadata(given.metadata)
+    return RecallRequest(**values)
+
+
+def _metadata(text: str) -> dict[str, Scalar]:
+    try:
+        return decode_json(text.encode(), dict[str, Scalar])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        message = "is not a JSON object of texts, numbers, true, false and null"
+        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from error

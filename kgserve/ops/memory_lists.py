@@ -1,0 +1,217 @@
+"""Lists of memories, of entities and of relations, in pages. None of them counts as a use."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from kgserve.decoding import decode_json, msgpack_decoder
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.memories.memories import Memories
+from kgserve.memories.naming import RelationFilter
+from kgserve.memories.selecting import FEW, MemoryPlace, Sort
+from kgserve.model.attributes import Condition, Wanted, has_all
+from kgserve.model.listing import NodeFilter
+from kgserve.model.memories import MAX_SKIPPED, MemoriesQuery, MemoryPage
+from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.named import (
+    EntitiesQuery,
+    EntityMemoriesRequest,
+    EntityPage,
+    NamedEntity,
+    RelationPage,
+    RelationsQuery,
+)
+from kgserve.model.rows import EdgeKey
+from kgserve.ops.graph import Graph
+from kgserve.ops.moments import valid_moment
+from kgserve.ops.named import entity_fields, found_entity, shown_relations
+from kgserve.ops.shown_memories import shown
+from kgserve.ops.validate import Faults, asked_attributes, moment
+from kgserve.ops.worth import now_in_microseconds
+from kgserve.rows.snapshot import Rows
+from kgserve.store.memories_view import MemoriesDamaged
+from kgserve.store.store import Store
+
+T = TypeVar("T")
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a page of memories begins, in which order, and when its first page was asked for."""
+
+    sort: Sort
+    now: _Whole
+    value: _Whole
+    id: str
+    half: _Whole
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MAX_SKIPPED)]
+
+
+def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
+    """Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
+
+    A page that has looked at 20,000 memories ends there: it may be short, or empty, with a `next_cursor`. Raises
+    InvalidInput, NotFound for an entity that there is not, and Conflict for a name that several entities have.
+    """
+    if request.offset and request.cursor:
+        message = "goes with the first page only; the cursor knows how far that was"
+        raise InvalidInput(f"offset: {message}", (FieldError("offset", message),))
+    start = _start(request.cursor, request.sort, request.offset)
+    wanted = _wanted(request, start.now)
+    conditions = asked_attributes(_attributes(request.metadata), "metadata")
+    with graph.lease() as store:
+        if request.entity:
+            wanted = msgspec.structs.replace(wanted, entity=found_entity(store, request.entity, graph.name))
+        if conditions:
+            wanted = msgspec.structs.replace(wanted, among=_holders(store, conditions))
+        if wanted.min_confidence or start.sort in ("confidence", "accessed"):
+            # What waits to be journaled is not in the view.
+            store.accesses.settle()
+        return _page(store, wanted, conditions, start, request.limit)
+
+
+def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:
+    """What is asked for, but for what only the store knows."""
+    faults = Faults()
+    after, before = moment(request.after_date, "after_date", faults), moment(request.before_date, "before_date", faults)
+    faults.raise_any()
+    return MemoryFilter(
+        now,
+        types=tuple(filter(None, request.types or ())),
+        tags=tuple(filter(None, dict.fromkeys(request.tags or ()))),
+        min_confidence=request.min_confidence or 0.0,
+        created_from=after if isinstance(after, int) else None,
+        created_to=before - 1 if isinstance(before, int) else None,
+        source=request.source or "",
+        layer=request.layer,
+        ended=request.ended or "",
+        valid_at=msgspec.UNSET if request.valid_at is None else valid_moment(request.valid_at),
+    )
+
+
+def entity_memories(graph: Graph, request: EntityMemoriesRequest) -> MemoryPage:
+    """Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does."""
+    query = MemoriesQuery(entity=request.entity_id, limit=request.limit, offset=request.offset, cursor=request.cursor)
+    return list_memories(graph, query)
+
+
+def _page(
+    store: Store, wanted: MemoryFilter, conditions: tuple[Condition, ...], start: _Cursor, limit: int
+) -> MemoryPage:
+    place = MemoryPlace(start.value, start.id, start.half, start.skip)
+
+    def look(memories: Memories, rows: Rows) -> MemoryPage:
+        also = _having(rows, conditions) if conditions else None
+        page = memories.listed(wanted, start.sort, place, limit, also)
+        found = rows.nodes(page.ids)
+        if len(found) != len(page.ids) or not all(row.is_memory for row in found.values()):
+            raise MemoriesDamaged("it names a memory that is not there")
+        cursor = None if page.next is None else _cursor(_Cursor(start.sort, start.now, *page.next))
+        return MemoryPage(memories=shown(store, rows, [*found.values()], now_in_microseconds()), next_cursor=cursor)
+
+    return store.memories.ask(look)
+
+
+def _attributes(text: str | None) -> dict[str, Any] | None:
+    try:
+        return None if text is None else decode_json(text, Wanted)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
+        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from None
+
+
+def _holders(store: Store, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
+    """The nodes that have some attributes, if those are few."""
+    wanted = NodeFilter(attributes=conditions)
+    ids = store.listing(lambda catalog, _: catalog.having(wanted, FEW + 1), by_attributes=True)
+    return frozenset(ids) if len(ids) <= FEW else None
+
+
+def _having(rows: Rows, conditions: tuple[Condition, ...]) -> Callable[[str], bool]:
+    def has(node_id: str) -> bool:
+        row = rows.node(node_id)
+        return row is not None and has_all(row.attributes, conditions)
+
+    return has
+
+
+def list_entities(graph: Graph, request: EntitiesQuery) -> EntityPage:
+    """Lists the entities that have a name, by name in any case and then by id. Raises InvalidInput for a cursor."""
+    after = _decoded(request.cursor, tuple[str, str], ("", ""))
+    types = tuple(filter(None, request.type))
+    with graph.lease() as store:
+
+        def look(memories: Memories, rows: Rows) -> EntityPage:
+            page = memories.entities(types, request.name, after, request.limit)
+            found = rows.nodes(page.ids)
+            if len(found) != len(page.ids):
+                raise MemoriesDamaged("it names an entity that is not there")
+            entities = [NamedEntity(**entity_fields(row)) for row in found.values()]
+            return EntityPage(entities=entities, next_cursor=None if page.next is None else _cursor(page.next))
+
+        return store.memories.ask(look)
+
+
+def list_relations(graph: Graph, request: RelationsQuery) -> RelationPage:
+    """Lists the relations between entities that have a name, those that are true now, by their ends and their types.
+
+    A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
+    InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
+    """
+    after = _decoded(request.cursor, EdgeKey, None)
+    with graph.lease() as store:
+        wanted = RelationFilter(
+            now_in_microseconds(),
+            found_entity(store, request.source, graph.name) if request.source else "",
+            found_entity(store, request.target, graph.name) if request.target else "",
+            tuple(filter(None, request.type)),
+            request.min_strength,
+        )
+
+        def look(memories: Memories, rows: Rows) -> RelationPage:
+            page = memories.relations(wanted, after, request.limit)
+            found = rows.edges(page.keys)
+            if len(found) != len(page.keys):
+                raise MemoriesDamaged("it names a relation that is not there")
+            relations = shown_relations(store, rows, [*found.values()])
+            return RelationPage(relations=relations, next_cursor=None if page.next is None else _cursor(page.next))
+
+        return store.memories.ask(look)
+
+
+# Cursors
+
+
+def _start(cursor: str | None, sort: Sort, offset: int) -> _Cursor:
+    first = _Cursor(sort, now_in_microseconds(), *MemoryPlace(skip=offset))
+    found = _decoded(cursor, _Cursor, first)
+    if found.sort != sort:
+        raise _no_cursor()
+    return found
+
+
+def _cursor(place: object) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
+
+
+def _decoded(cursor: str | None, kind: Any, start: T) -> T:
+    if not cursor:
+        return start
+    try:
+        found = msgpack_decoder(kind).decode(urlsafe_b64decode((cursor + "=" * (-len(cursor) % 4)).encode("ascii")))
+    except (ValueError, msgspec.DecodeError):
+        raise _no_cursor() from None
+    # The decoder passes over signs that are none of its alphabet.
+    if _cursor(found) != cursor:
+        raise _no_cursor()
+    return found
+
+
+def _no_cursor() -> InvalidInput:
+    message = "is not a cursor that a page of this list gave"
+    return InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
