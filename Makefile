@@ -56,7 +56,7 @@ fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) $(model) ## Measure on WordNet against the stated baselines (ARGS=rows, engine, memory or growth for those alone)
+bench: $(dev) $(model) ## Measure on WordNet against the stated baselines (ARGS=rows, engine, footprint or growth for those alone)
 	@$(bin)/python -m bench $(ARGS)
 
 demo: $(run) ## Load a real graph into a server, walk it, cut it, stop

@@ -14,6 +14,7 @@ from bench import (
     cypher,
     engine,
     events,
+    footprint,
     growth,
     history,
     http_floor,
@@ -21,7 +22,6 @@ from bench import (
     ingest,
     inject,
     mcp,
-    memory,
     pool,
     schema,
     search,
@@ -66,7 +66,7 @@ BENCHES: dict[str, Bench] = {
 BY_NAME: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
     "engine": engine.main,
-    "memory": memory.main,
+    "footprint": footprint.main,
     "growth": growth.main,
     "search": search.main,
 }

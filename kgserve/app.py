@@ -75,9 +75,8 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             log.flush()
-            for follower in (graphs.indexer, graphs.historian):
-                if follower is not None:
-                    follower.halt()
+            for companion in pool.companions:
+                companion.halt()
             await asyncio.to_thread(pool.close)
             audit.close()
 

@@ -13,6 +13,7 @@ from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
+from kgserve.cli.memories import consolidate
 from kgserve.cli.model import model
 from kgserve.cli.remote import in_words
 from kgserve.cli.serve import health, serve, stop, version
@@ -45,6 +46,7 @@ for _command in (
     top,
     reindex,
     prune_history,
+    consolidate,
     model,
     backup,
     restore,

@@ -31,7 +31,9 @@ EXPORTED = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORTED = (*EXPORTED, "graphiti")
 LINES = frozenset({"ndjson", "memory-server"})
 """What is sent as it is: the importer tells these lines apart."""
-STREAMED = LINES | {"graphml"}
+MEMORIES = "memories"
+"""The memory server's lines as memories."""
+STREAMED = LINES | {"graphml", MEMORIES}
 """What standard input can hold."""
 
 BLOCK = 256 << 10
@@ -53,6 +55,11 @@ SIGN_OF_LIFE = b" " * 1024
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A TOML or JSON file that says what the columns of CSV files mean.",
 )
+@click.option(
+    "--as-memories",
+    is_flag=True,
+    help="Of the memory server's files: make entities by name, and a memory about it of each observation.",
+)
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @server_options
 @private_files()
@@ -62,6 +69,7 @@ def import_(
     *,
     kind: str | None,
     mapping: Path | None,
+    as_memories: bool,
     wait_index: bool,
     server: str | None,
     data_dir: str | None,
@@ -69,11 +77,13 @@ def import_(
     """Send FILEs, or standard input for "-", into STORE.
 
     Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or those of the official MCP
-    memory server; other formats are turned into such. A line or row that is wrong is reported by its number in its file
+    memory server; other formats are turned into such. With --as-memories importing a file again doubles nothing. A line or row that is wrong is reported by its number in its file
     and left out; the exit code is then 1. With --data, a folder that nobody serves is opened.
     """
     with ExitStack() as stack:
-        conversion, blocks, total = _read(files, kind, mapping, stack)
+        if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
+            raise click.UsageError("--as-memories is for files of the memory server: --format memory-server")
+        conversion, blocks, total = _read(files, MEMORIES if as_memories else kind, mapping, stack)
         with _opened_stores(server, data_dir, indexes=wait_index) as opened:
             with Progress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))

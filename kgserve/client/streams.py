@@ -146,8 +146,8 @@ def entity_history(
     store: str, entity_id: str, *, limit: int = 1000, after_sequence: int | None = None
 ) -> Call[list[EntityVersion]]:
     """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
-    asked = EntityHistoryRequest(entity_id=entity_id, store=store, limit=limit, after_sequence=after_sequence or 0)
-    return ENTITY_HISTORY.ask(None, asked)
+    asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
+    return ENTITY_HISTORY.ask(store, asked)
 
 
 def search_batch(

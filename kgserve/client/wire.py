@@ -19,6 +19,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 
+_STORE = "{store}"
 _PART = re.compile(r"\{(\w+)\}")
 Wait = float | None | msgspec.UnsetType
 Query = Mapping[str, str | int | Sequence[str] | None]
@@ -63,9 +64,9 @@ class Route(msgspec.Struct, Generic[T], frozen=True):
         """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""
         fields = _fields(asked)
         parts = {name: fields.pop(name) for name in _PART.findall(self.path) if name in fields}
+        query, body = ({}, asked and fields) if self.in_body else (fields, None)
         if store is not None:
-            parts["store"] = store
-        query, body = (None, asked and fields) if self.in_body else (fields, None)
+            (parts if _STORE in self.path else query)["store"] = store
         return self.call(parts, query, body, store=store, asked=asked, **more)
 
     def call(self, parts: Mapping[str, str], query: Query | None = None, body: Any = None, **more: Any) -> Call[T]:

@@ -16,6 +16,7 @@ from kgserve.formats.lines import EDGES, NODES, Part, edges_last, read_lines
 from kgserve.formats.mapping import mapped, read_mapping
 from kgserve.formats.memory_server import write_memory_server
 from kgserve.formats.parquet_pair import ParquetTable, write_parquet
+from kgserve.formats.remembered import read_memories
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti"]
@@ -92,6 +93,8 @@ def stream_part(kind: str, file: BinaryIO, name: str) -> Part:
     match kind:
         case "graphml":
             records = edges_last(read_graphml(file, name))
+        case "memories":
+            records = edges_last(read_memories(file))
         case _:
             records = read_lines(file)
     return Part(name, "line", records)

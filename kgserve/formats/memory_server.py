@@ -42,10 +42,15 @@ def is_memory_line(text: bytes) -> bool:
     return bool(_THEIRS.search(text) and _NEEDED.search(text)) and not _OURS.search(text)
 
 
-def memory_line(text: bytes) -> NodeLine | EdgeLine:
+def read_line(text: bytes) -> Entity | Relation:
     """What a line of the memory server's says. Raises msgspec's DecodeError."""
-    found: _EntityLine | _RelationLine = _decode(text.removeprefix(BOM_UTF8))
-    if isinstance(found, _EntityLine):
+    return _decode(text.removeprefix(BOM_UTF8))
+
+
+def memory_line(text: bytes) -> NodeLine | EdgeLine:
+    """The same as a line of the exchange format."""
+    found = read_line(text)
+    if isinstance(found, Entity):
         content = content_of(found.observations)
         return NodeLine(id=found.name, type=found.entity_type or ENTITY_TYPE, content=content)
     return EdgeLine(source=found.source, target=found.target, relation_type=found.relation_type)

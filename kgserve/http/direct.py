@@ -11,17 +11,20 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import quote
 
 import msgspec
 import msgspec.inspect
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
+from kgserve.access.caller import Hidden
+from kgserve.errors import NoStore
 from kgserve.http.body import json_of
 from kgserve.http.connection import in_task
-from kgserve.http.parameters import NONE, decoded, query_of
+from kgserve.http.parameters import NONE, OF_DEFAULT, asked_store, decoded, query_of
 from kgserve.http.service import answer, service_of
-from kgserve.operations.operation import Operation, UseCase, described
+from kgserve.operations.operation import ALIAS, STORE_PARAMETER, Operation, UseCase, described
 from kgserve.rows.walk import TooLong
 from kgserve.store.pool import NotOpen
 
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
 
     from kgserve.access.authentication import RequestContext
     from kgserve.http.service import Service
+    from kgserve.operations.operation import Method
 
 SHORT_WRITE = 50
 """Rows that a write may have to be checked where it arrives."""
 CASE = "use_case"
 """The key of a handler's ``opt`` for the use case that it is."""
+_CREATED = 201
 _PARAMETER = None
 _HERE = "/"
 
@@ -54,6 +59,14 @@ class DirectOperation(NamedTuple):
     async def answered(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
         """The JSON of the answer, for a caller that may have it. Raises as the use case and as `read_json`."""
         target, request = await self._request(scope, receive, service)
+        try:
+            return await self._found(target, request, service)
+        except NoStore as error:
+            if self.case.nothing is None or isinstance(error, Hidden) or asked_store(scope, "").named:
+                raise
+            return msgspec.json.encode(self.case.nothing)
+
+    async def _found(self, target: Any, request: Any, service: Service) -> bytes:
         found = self._at_once(target, request)
         if isinstance(found, bytes):
             return found
@@ -79,8 +92,13 @@ class DirectOperation(NamedTuple):
         if self.case.status is None:
             return answer(await self.answered(scope, request.receive, service))
         target, asked = await self._request(scope, request.receive, service)
-        made = await service.in_threads(self.case.threads, partial(self.case.ask, target, asked))
-        return answer(msgspec.json.encode(made), self.case.status(made))
+        made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
+        response = answer(msgspec.json.encode(made), self.case.status(made))
+        if self.case.location and response.status_code == _CREATED:
+            named = asked_store(scope, "")
+            where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
+            response.headers["location"] = self.case.location(made) + where
+        return response
 
     async def _request(self, scope: HTTPScope, receive: Receive, service: Service) -> tuple[Any, msgspec.Struct | None]:
         """The graph that it is about, or all of them, and the request."""
@@ -91,19 +109,27 @@ class DirectOperation(NamedTuple):
                 scope["headers"], receive, service, cast("type[msgspec.Struct]", case.sent), optional=case.optional
             )
         graphs = service.graphs
-        target = graphs.graph(decoded(given["store"], "store")) if case.of_store else graphs
+        target = graphs.graph(store_of(scope, service)) if case.of_store else graphs
         return target, self.read(given, scope["query_string"], body)
+
+
+def store_of(scope: HTTPScope, service: Service) -> str:
+    """The store that a request is about: that of its path, or what it says otherwise."""
+    given = scope["path_params"].get("store")
+    if given is None:
+        return asked_store(scope, service.settings.default_store).name
+    return decoded(given, "store")
 
 
 def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
     """Handlers for use cases."""
-    return [_route(case) for case in cases]
+    return [_route(case, method) for case in cases for method in (case.method, *case.also)]
 
 
-def _route(case: UseCase) -> HTTPRouteHandler:
+def _route(case: UseCase, method: Method) -> HTTPRouteHandler:
     path = case.path.replace("}", ":str}")
-    opt = described(case.operation) | {CASE: case}
-    route = HTTPRouteHandler(path, http_method=case.method, status_code=case.operation.statuses[0], opt=opt)
+    opt = described(case.operation) | {CASE: case, ALIAS: method != case.method}
+    route = HTTPRouteHandler(path, http_method=method, status_code=case.operation.statuses[0], opt=opt)
     found = DirectOperation("", case, _reader(case))
 
     async def routed(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -116,13 +142,14 @@ def _route(case: UseCase) -> HTTPRouteHandler:
 def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
     request, sent, in_path = case.request, case.sent, case.in_path
     repeated = NONE if sent is None or case.in_body else _lists(sent)
+    passed = OF_DEFAULT if case.operation.of_default else NONE
 
     def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
         if request is None:
             return None
         named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}
         if sent is not None and not case.in_body:
-            body = query_of(query, sent, repeated=repeated)
+            body = query_of(query, sent, repeated=repeated, passed=passed)
         if not named:
             return body
         return request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
@@ -144,6 +171,13 @@ def _json_of(found: Any) -> Any:
     return found if isinstance(found, bytes | Future) else msgspec.json.encode(found)
 
 
+def authorized_store(scope: HTTPScope, operation: Operation, service: Service) -> str | None:
+    """The store that a request is about, if it is about one, percent-encoded as in a path."""
+    if operation.of_default:
+        return quote(asked_store(scope, service.settings.default_store).name, safe="")
+    return scope["path_params"].get("store")
+
+
 class Shortcuts(NamedTuple):
     """The direct operations of an application, and what they work with."""
 
@@ -162,7 +196,8 @@ class Shortcuts(NamedTuple):
     async def answered(self, found: DirectOperation, scope: HTTPScope, receive: Receive) -> bytes:
         """The JSON of the answer, if the caller may have it."""
         context = cast("RequestContext", scope["state"]["request_context"])
-        context.authorize(scope["path_params"].get("store"), found.operation.id, found.operation.role)
+        store = authorized_store(scope, found.operation, self.service)
+        context.authorize(store, found.operation.id, found.operation.role)
         service = self.service if context.caller.sees_all else self.service.seen_by(context.caller)
         return await found.answered(scope, receive, service)
 
@@ -188,7 +223,8 @@ class Directory:
         case: UseCase | None = handler.opt.get(CASE)
         if case is not None and case.status is None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
-            methods[case.method] = (DirectOperation(template, case, _reader(case)), names)
+            found = DirectOperation(template, case, _reader(case))
+            methods.update(dict.fromkeys((case.method, *case.also), (found, names)))
 
     def find(self, method: str, path: str) -> tuple[DirectOperation, dict[str, str]] | None:
         """The operation at a path as it was sent, and its path parameters; None for what the router must see."""

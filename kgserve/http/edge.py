@@ -29,6 +29,7 @@ from kgserve.access.authentication import RequestContext, WrongKey, masked
 from kgserve.access.caller import NOBODY, Hidden
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
+from kgserve.http.direct import authorized_store
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
@@ -61,7 +62,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, "
+    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
     b"Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 )
 EXPOSED_HEADERS = (
@@ -270,10 +271,10 @@ async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
     operation = cast("Operation | None", handler.opt.get(KEY))
-    store = connection.path_params.get("store")
     if operation is None:
-        context.authorize(store)
+        context.authorize(connection.path_params.get("store"))
     else:
+        store = authorized_store(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
         context.authorize(store, operation.id, operation.role)
 
 
@@ -432,7 +433,7 @@ class _Observed:
 
     def _note(self, method: str, route: str, status: int, seconds: float) -> None:
         caller = self._scope["state"]["request_context"].caller.name
-        store = self._scope.get("path_params", {}).get("store")
+        store = self._scope["state"]["request_context"].store
         fields = {"method": method, "route": route, "status": status, "store": store, "caller": caller}
         self._observation.slow.note("request", seconds, self._origin.parts, **fields)
 

@@ -8,7 +8,8 @@ from urllib.parse import quote
 import msgspec
 from litestar import Request, Response, get
 
-from kgserve.http.parameters import path_text, query
+from kgserve.http.direct import store_of
+from kgserve.http.parameters import OF_DEFAULT, path_text, query
 from kgserve.http.service import answer, service_of
 from kgserve.model.answers import EntityVersion
 from kgserve.model.queries import EntityHistoryQuery, EntityHistoryRequest
@@ -24,6 +25,7 @@ _HISTORY = Operation(
     query=EntityHistoryQuery,
     answer=Body(EntityVersion, examples.ENTITY_HISTORY, many=True),
     errors=(*READ, "conflict"),
+    of_default=True,
     headers=(("Link", "The next page, as `<…>; rel=next`, if there may be one"),),
 )
 
@@ -35,11 +37,12 @@ async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
     after the `sequence` of its last version, as the header `Link` says.
     """
-    wanted, service = query(request, EntityHistoryQuery), service_of(request)
+    wanted, service = query(request, EntityHistoryQuery, passed=OF_DEFAULT), service_of(request)
     asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
-    found = await service.call(ops.entity_history, service.graphs, asked)
+    store = store_of(request.scope, service)
+    found = await service.call(ops.entity_history, service.graphs.graph(store), asked)
     response = answer(await service.call(msgspec.json.encode, found.versions))
     if found.next_after is not None:
-        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={wanted.store}&limit={wanted.limit}"
+        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
         response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
     return response

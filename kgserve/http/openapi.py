@@ -20,7 +20,7 @@ from kgserve.access.authentication import PUBLIC
 from kgserve.http.problem import KINDS, MEDIA_TYPE
 from kgserve.http.service import answer
 from kgserve.model.answers import Problem
-from kgserve.operations.operation import KEY, Body, Operation, described
+from kgserve.operations.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Body, Operation, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +39,7 @@ _TAGS = {
     "search": "Find nodes, and keep the indexes that find them",
     "versions": "Writing with regard to the version that was seen, subgraphs, and ending what is no longer true.",
     "history": "What was: states of nodes, writes, and going back to them",
+    "memories": "Memories, whose confidence fades, and what they are about",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
     "backup": "Keeping copies of whole stores, and making stores out of them",
@@ -56,8 +57,13 @@ _PARAMETERS: dict[str, Json] = {
         "example": "req-001",
     },
 }
-
-
+_OF_DEFAULT: tuple[Json, ...] = tuple(
+    {"name": name, "in": place, "required": False, "description": text, "schema": _PARAMETERS["store"]["schema"]}
+    for name, place, text in (
+        (STORE_PARAMETER, "query", "Name of the store; left out: that of the header, or else the default store"),
+        (STORE_HEADER, "header", "Name of the store, where the query has none"),
+    )
+)
 _SCHEMES: dict[str, Json] = {
     "key": {
         "type": "http",
@@ -96,7 +102,7 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Ope
     for route in sorted(app.routes, key=lambda route: route.path_format):
         if isinstance(route, HTTPRoute):
             for method, (handler, _) in sorted(route.route_handler_map.items()):
-                if operation := handler.opt.get(KEY):
+                if (operation := handler.opt.get(KEY)) and not handler.opt.get(ALIAS):
                     yield route.path_format, method, handler, operation
 
 
@@ -108,7 +114,11 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
         "description": _text(path, handler, operation),
         "x-role": None if path in PUBLIC else operation.role,
         "security": [] if path in PUBLIC else [{"key": []}, {}],
-        "parameters": [*_path_parameters(path), *_query_parameters(operation)],
+        "parameters": [
+            *_path_parameters(path),
+            *_query_parameters(operation),
+            *(_OF_DEFAULT if operation.of_default else ()),
+        ],
         "responses": _responses(operation),
     }
     if operation.request is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -11,9 +11,12 @@ from litestar import Request
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.requests import place_of
+from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from litestar.types import HTTPScope
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -32,28 +35,54 @@ def decoded(segment: str, name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
+class AskedStore(NamedTuple):
+    """The store that a request is about; whether it was ``named``, or is the default."""
+
+    name: str
+    named: bool
+
+
+def asked_store(scope: HTTPScope, default: str) -> AskedStore:
+    """The store of a request whose path names none: that of the query, else that of the header, else the default."""
+    if b"store" in scope["query_string"]:
+        given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
+        _once([STORE_PARAMETER] * len(given))
+        if given:
+            return AskedStore(given[0], named=True)
+    header = STORE_HEADER.lower().encode()
+    sent = next((value for name, value in scope["headers"] if name == header), b"")
+    return AskedStore(sent.decode("latin-1"), named=True) if sent else AskedStore(default, named=False)
+
+
 NONE: frozenset[str] = frozenset()
+OF_DEFAULT = frozenset({STORE_PARAMETER})
+"""What `asked_store` reads."""
 
 
 def query(
-    request: Request[Any, Any, Any], into: type[T], lists: frozenset[str] = NONE, repeated: frozenset[str] = NONE
+    request: Request[Any, Any, Any],
+    into: type[T],
+    lists: frozenset[str] = NONE,
+    repeated: frozenset[str] = NONE,
+    passed: frozenset[str] = NONE,
 ) -> T:
     """As `query_of`."""
-    return query_of(request.scope["query_string"], into, lists, repeated)
+    return query_of(request.scope["query_string"], into, lists, repeated, passed)
 
 
-def query_of(text: bytes, into: type[T], lists: frozenset[str] = NONE, repeated: frozenset[str] = NONE) -> T:
+def query_of(
+    text: bytes,
+    into: type[T],
+    lists: frozenset[str] = NONE,
+    repeated: frozenset[str] = NONE,
+    passed: frozenset[str] = NONE,
+) -> T:
     """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
 
     Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
-    value each time.
+    value each time. Those in ``passed`` are for somebody else.
     """
-    try:
-        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidInput("the query is not percent-encoded UTF-8") from None
-    except ValueError:
-        raise InvalidInput("the query has too many fields") from None
+    pairs = [(name, value) for name, value in _pairs(text) if name not in passed]
     _once(name for name, _ in pairs if name not in lists | repeated)
     values: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -64,6 +93,15 @@ def query_of(text: bytes, into: type[T], lists: frozenset[str] = NONE, repeated:
     except msgspec.ValidationError as error:
         fault = place_of(error)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+def _pairs(text: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidInput("the query has too many fields") from None
 
 
 def _once(names: Iterable[str]) -> None:

@@ -59,11 +59,22 @@ class Service:
         return seen
 
     async def in_threads(self, threads: Threads, work: Callable[[], Any]) -> Any:
-        """What ``work`` answers in the end, run in one of those threads. A caller's leaving ends no write."""
+        """What ``work`` answers in the end, as JSON if it is a Future, run in one of those threads.
+
+        A caller's leaving ends no write.
+        """
+        found = await self._in(threads, work)
+        return await self.settled(found) if isinstance(found, Future) else found
+
+    async def begun_in_threads(self, threads: Threads, work: Callable[[], Any]) -> Any:
+        """The same without making JSON of it."""
+        found = await self._in(threads, work)
+        return await asyncio.shield(asyncio.wrap_future(found)) if isinstance(found, Future) else found
+
+    async def _in(self, threads: Threads, work: Callable[[], Any]) -> Any:
         limiter = {"reads": self._calls, "writes": self._writes, "transfers": self._transfers}[threads]
         working = self._run(work, limiter)
-        found = await (asyncio.shield(working) if threads == "writes" else working)
-        return await self.settled(found) if isinstance(found, Future) else found
+        return await (asyncio.shield(working) if threads == "writes" else working)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""

@@ -130,7 +130,7 @@ def _done(graphs: Graphs, call: Call[Any]) -> Any:
     if name == "cypher":
         return cypher.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
     if name == "entity_history":
-        return history.entity_history(graphs, _read(call.asked, EntityHistoryRequest)).versions
+        return history.entity_history(graphs.graph(call.store or ""), _read(call.asked, EntityHistoryRequest)).versions
     case = _CASES[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))

@@ -26,11 +26,12 @@ from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, Inva
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
+from kgserve.mcp.entity_memory import RecallMemories
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.tools import Tool
-from kgserve.mcp.toolsets import TOOLS, chosen
+from kgserve.mcp.toolsets import TOOLS, called, chosen
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.waiting import Shares, patiently
@@ -43,6 +44,9 @@ T = TypeVar("T")
 READ_THREADS = 16
 WRITE_THREADS = 16
 PROGRESS_SECONDS = 1.0
+
+Searching = schemas.Search | schemas.SearchBatch | schemas.Context | RecallMemories
+"""What is asked of the indexes."""
 
 OWN_WRITES_SECONDS = 0.5
 """A search waits so long for the indexes to have seen what its caller wrote last."""
@@ -152,11 +156,12 @@ class Calls:
 
         Raises MCPError for a tool that there is not.
         """
-        tool = TOOLS.get(params.name)
+        wishes = _wished(context)
+        tool = called(params.name, wishes.tools, params.arguments)
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, _wished(context), visit_of(context), _asker(context), [])
+        call = Call(tool, params.arguments, wishes, visit_of(context), _asker(context), [])
         made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
         answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
         if context.meta is None or context.meta.get("progress_token") is None:
@@ -239,11 +244,11 @@ class Calls:
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
         graph = graphs.graph(store)
-        if isinstance(given, schemas.Search | schemas.SearchBatch | schemas.Context) and not _at_a_moment(given):
+        if isinstance(given, Searching) and not _at_a_moment(given):
             return self._sees_own(graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _sees_own(self, graph: Graph, call: Call, given: schemas.Search | schemas.SearchBatch | schemas.Context) -> Any:
+    def _sees_own(self, graph: Graph, call: Call, given: Searching) -> Any:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
         if last := self._written.last(call.asker, graph.name):
             search.wait_for(graph, last, OWN_WRITES_SECONDS)
@@ -266,7 +271,7 @@ def _nothing(call: Call) -> Reply | None:
     """What is said of a default store that is still to be made; None of one that the call names: it must be there."""
     if call.tool.nothing is None or not call.wishes.store or store_named(call.arguments or {}):
         return None
-    hint = "nothing has been stored here yet; inject_knowledge_graph makes the store"
+    hint = f"nothing has been stored here yet; {call.tool.maker} makes the store"
     return Reply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
 
 

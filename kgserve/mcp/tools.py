@@ -38,7 +38,7 @@ class Tool(NamedTuple, Generic[G]):
     ``administers``: it needs the role of an administrator, whatever its effect. ``runs_statement``: a statement
     of the caller's, which may take long. ``writes_with``: the argument with which a tool that reads writes.
     ``without_store``: it answers without one, too. ``nothing``: its values for a default store that is not there yet;
-    None: that is an error.
+    None: that is an error; ``maker``: the tool that makes the store.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Tool(NamedTuple, Generic[G]):
     writes_with: str = ""
     without_store: bool = False
     nothing: Mapping[str, Any] | None = None
+    maker: str = "inject_knowledge_graph"
 
     def role(self, arguments: Mapping[str, Any] | None) -> Role:
         """What a key needs for a call of it."""

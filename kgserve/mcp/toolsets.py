@@ -1,16 +1,30 @@
-"""The sets of tools that clients choose from."""
+"""The sets of tools that clients choose from, and the tool that a call means.
+
+Two sets follow interfaces that others have made, and have four names in common. Of those, a call means the one of the
+set that its connection asks for; on a connection that asks for neither, the one whose arguments it has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.mcp.tools import GRAPH_TOOLS, Tool
 from kgserve.mcp.values import shortened
 
-TOOLS: dict[str, Tool[Any]] = {tool.name: tool for tool in (*GRAPH_TOOLS, *MEMORY_SERVER_TOOLS)}
+ENTITY_MEMORY = "entity-memory"
+MEMORY_SERVER = "memory-server"
+
+_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+TOOLS: dict[str, Tool[Any]] = _ENTITY_MEMORY | {tool.name: tool for tool in (*GRAPH_TOOLS, *MEMORY_SERVER_TOOLS)}
+"""By name; of a name that two sets have, the memory server's."""
+SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
 
 TOOLSETS: dict[str, tuple[str, ...]] = {
     "graph": (
@@ -26,7 +40,8 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         "delete_graph_relation",
     ),
     "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
-    "memory-server": tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
+    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
+    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
     "all": tuple(tool.name for tool in GRAPH_TOOLS),
 }
 """What is listed when it is asked for. Whatever is not listed can be called all the same."""
@@ -37,13 +52,44 @@ DEFAULT_TOOLSET = "graph"
 def chosen(asked: str) -> Sequence[Tool[Any]]:
     """The tools of sets and names with commas between, in the order of the table.
 
-    Raises InvalidInput for what is neither.
+    Raises InvalidInput for what is neither, and for two sets with the same names.
     """
-    names: set[str] = set()
-    for name in filter(None, map(str.strip, asked.split(","))):
+    wanted, names = _asked(asked), set[str]()
+    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
+        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
+        raise _refused(f"{both}; ask for one of them, and for single tools of the other")
+    for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
             known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
-            message = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
-            raise InvalidInput(f"tools: {message}", (FieldError("tools", message),))
+            raise _refused(f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}")
         names.update(TOOLSETS.get(name, (name,)))
-    return [tool for tool in TOOLS.values() if tool.name in (names or TOOLSETS[DEFAULT_TOOLSET])]
+    tools = TOOLS | _ENTITY_MEMORY if ENTITY_MEMORY in wanted else TOOLS
+    return [tool for tool in tools.values() if tool.name in (names or TOOLSETS[DEFAULT_TOOLSET])]
+
+
+def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
+    """The tool that a call means, on a connection that asked for these; None for none that there is."""
+    if name not in SHARED_NAMES:
+        return TOOLS.get(name)
+    wanted = _asked(asked)
+    if ENTITY_MEMORY in wanted:
+        return _ENTITY_MEMORY[name]
+    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
+        return TOOLS[name]
+    return _ENTITY_MEMORY[name]
+
+
+def _asked(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
+def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
+    try:
+        convert(dict(arguments or {}), tool.arguments)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
+
+
+def _refused(message: str) -> InvalidInput:
+    return InvalidInput(f"tools: {message}", (FieldError("tools", message),))

@@ -14,10 +14,12 @@ from kgserve.memories import statements as sql
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
 from kgserve.model.change import Access, NetChange
 from kgserve.model.half_lives import HalfLives
-from kgserve.model.merging import is_withdrawn
+from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
+NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
+"""What joins no two entities: that a memory is about one, and that one has come to another."""
 _AT_ONCE = 5_000
 
 EdgesOf = Callable[[str], Iterable[EdgeRow]]
@@ -85,7 +87,8 @@ class Follower:
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
         """Take in edges, new or changed."""
         self._run_many(sql.ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
-        related = [edge for edge in edges if self._stand(edge.source) and self._stand(edge.target)]
+        related = [edge for edge in edges if edge.relation_type not in NO_RELATIONS]
+        related = [edge for edge in related if self._stand(edge.source) and self._stand(edge.target)]
         self._run_many(sql.RELATION, map(_relation, related))
 
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:

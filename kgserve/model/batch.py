@@ -177,6 +177,10 @@ Fault = tuple[str, str]
 """A field, and what is wrong with it."""
 
 
+OWN_KINDS = frozenset({"consolidation"})
+"""Types of the nodes that a store writes itself; none keeps them out."""
+
+
 class Rules(msgspec.Struct, frozen=True):
     """What a store's settings say about writes. ``kinds``: only these types; empty: any.
 
@@ -188,7 +192,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     def allows(self, node_type: str | None) -> bool:
         """Whether a node may be given a type."""
-        return node_type is None or not self.kinds or node_type in self.kinds
+        return node_type is None or not self.kinds or node_type in self.kinds or node_type in OWN_KINDS
 
 
 ANY = Rules()

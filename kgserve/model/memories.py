@@ -297,6 +297,12 @@ class RecallQuery(Recalling, kw_only=True):
     as_of: AsOfText | None = None
 
 
+class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The plan of a dry run."""
+
+    plan: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
+
+
 class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to consolidate."""
 
@@ -313,8 +319,8 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     types: Annotated[_Labels, msgspec.Meta(description="Only memories of these types")] | None = None
     apply: (
         Annotated[
-            int,
-            msgspec.Meta(ge=0, lt=1 << 53, description="`plan` of a dry run: do exactly that, or it is a conflict"),
+            ApplyPlan,
+            msgspec.Meta(description="Do exactly what a dry run has told, asked for as it was, or it is a conflict"),
         ]
         | None
     ) = None
@@ -491,8 +497,17 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     primary: str
     absorbed: list[str]
-    similarity: Annotated[float, msgspec.Meta(description="The least cosine between two of them")]
+    similarity: Annotated[float, msgspec.Meta(description="The least cosine between two; 1 for equal wording")]
     content: str
+    tags: list[str]
+    reason: Annotated[str, msgspec.Meta(description="Why it is left; empty for one that is not")] = ""
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """Memories that are near, and were left to a person."""
+
+    ids: list[str]
+    similarity: float
 
 
 class Contradiction(msgspec.Struct, kw_only=True):
@@ -506,19 +521,24 @@ class Contradiction(msgspec.Struct, kw_only=True):
 class ConsolidationReport(msgspec.Struct, kw_only=True):
     """What a consolidation did, or would do.
 
-    ``plan`` of a dry run can be applied as it is. ``run`` can be undone; it is null where nothing was merged.
+    ``plan`` of a dry run can be applied as it is. ``run`` can be undone; it is null where nothing was merged. Without
+    vectors (``near_checked``) only the wording counts.
     """
 
     dry_run: bool
     run: str | None
-    plan: int | None
+    plan: Annotated[int, msgspec.Meta(description="The commit that it was computed from")]
     threshold: float
     clusters_found: int
     memories_merged: Annotated[int, msgspec.Meta(description="Memories that others were merged into")]
     memories_deleted: Annotated[int, msgspec.Meta(description="Memories that were absorbed: withdrawn, not erased")]
     clusters: Annotated[list[Cluster], msgspec.Meta(description="The first 100")]
     contradictions: Annotated[list[Contradiction], msgspec.Meta(description="The first 100")]
-    left: Annotated[list[Cluster], msgspec.Meta(description="Found and not merged: too long, or suggestions; 100")]
+    contradictions_count: int
+    left: Annotated[
+        list[Cluster], msgspec.Meta(description="Found and not merged, each with its reason; the first 100")
+    ]
+    near_checked: bool
     sequence: int
     took_ms: float
 
@@ -529,12 +549,13 @@ class ConsolidationRun(msgspec.Struct, kw_only=True):
     id: str
     started_at: str
     trigger: Literal["manual", "automatic"]
-    state: Literal["done", "interrupted", "undone"]
+    state: Literal["running", "done", "interrupted", "undone"]
     threshold: float
     guard: bool
     clusters: int
     merged: int
     deleted: int
+    suggestions: Annotated[list[Suggestion], msgspec.Meta(description="Near in meaning, and left to a person")]
 
 
 class ConsolidationRuns(msgspec.Struct, kw_only=True):
@@ -544,7 +565,7 @@ class ConsolidationRuns(msgspec.Struct, kw_only=True):
 
 
 class ConsolidationUndone(msgspec.Struct, kw_only=True):
-    """What undoing a run brought back; ``skipped`` had been changed since, or are gone."""
+    """What undoing a run brought back; ``skipped`` had been changed since and are as they are, or are gone."""
 
     run: str
     restored: Annotated[list[str], msgspec.Meta(description="Memories that are back, the first 100")]

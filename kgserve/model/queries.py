@@ -128,7 +128,6 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of an entity's history."""
 
-    store: Annotated[str, msgspec.Meta(description="Name of the store")]
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSIONS, description="Most versions on the page")] = MAX_VERSIONS
     after_sequence: Annotated[
         _Sequence, msgspec.Meta(description="`sequence` of the last version of the page before")

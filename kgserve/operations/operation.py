@@ -21,6 +21,10 @@ ZIP = "application/zip"
 
 STORE = "/api/memory/{store}"
 KEY = "operation"
+ALIAS = "alias"
+"""The key of a handler's ``opt`` for being another way to an operation, which is described without it."""
+STORE_HEADER = "Kgserve-Store"
+STORE_PARAMETER = "store"
 
 # The second row is the transport's: every request may meet it.
 ALWAYS = (
@@ -51,6 +55,7 @@ class Operation(NamedTuple):
     """One method of one path, as it is described; ``errors`` are codes of `problem.KINDS`.
 
     ``others`` are answers of other media types, for those who accept them. ``role`` is what a key needs for it.
+    ``of_default``: it is about a store that its path does not name; the query does, or a header, or the settings.
     """
 
     id: str
@@ -64,6 +69,7 @@ class Operation(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     others: tuple[Body, ...] = ()
     role: Role = "admin"
+    of_default: bool = False
 
 
 def described(operation: Operation) -> dict[str, Any]:
@@ -83,6 +89,8 @@ class UseCase:
     arrives if nothing has to wait, else in one of the ``threads``. ``status``: from an answer to its status, where that
     is not always 200. ``repeatable``: done twice it comes to the same as once. ``long``: a client waits for the answer
     without end. ``positional``: parameters of the client's that need not be named, beside those without a default.
+    ``location``: from an answer with status 201 to the path of what was made. ``nothing``: what is answered where the
+    default store is still to be made. ``also``: other methods that do the same.
 
     It knows of itself the Structs of its ``request`` and its ``answer``, and whether it is ``of_store``: about one.
     """
@@ -110,11 +118,15 @@ class UseCase:
         repeatable: bool = True,
         long: bool = False,
         positional: tuple[str, ...] = (),
+        location: Callable[[Any], str] | None = None,
+        nothing: msgspec.Struct | None = None,
+        also: tuple[Method, ...] = (),
     ) -> None:
         self.name, self.path, self.run = name, path, run
         self.method: Method = method
         self.threads: Threads = threads
         self.short, self.status = short, status
+        self.location, self.nothing, self.also = location, nothing, also
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
         hints = get_type_hints(run)
         found, parameters = hints.pop("return"), list(hints.values())
@@ -125,7 +137,12 @@ class UseCase:
         body = Body(self.sent, sent, optional=optional) if self.in_body else None
         query = None if self.in_body else self.sent
         said = Body(answer or type(example), example)
-        self.operation = Operation(id, tag, summary, said, errors, body, query, statuses, role=role)
+        headers = (("Location", "Where what was made can be read"),) if location else ()
+        self.operation = Operation(
+            *(id, tag, summary, said, errors, body, query, statuses, headers),
+            role=role,
+            of_default=self.of_store and not path.startswith(STORE),
+        )
 
     @property
     def description(self) -> str:

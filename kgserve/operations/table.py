@@ -9,6 +9,7 @@ from __future__ import annotations
 from kgserve.model.answers import ListedPage
 from kgserve.model.requests import InjectRequest
 from kgserve.operations import examples
+from kgserve.operations.memory_table import MEMORY_CASES
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
 from kgserve.ops import (
     backup,
@@ -256,4 +257,5 @@ USE_CASES = (
         id="context", tag="search", role="read", summary="Get text about a question that fits a budget of tokens",
         sent=examples.CONTEXT, example=examples.CONTEXT_FOUND, errors=_SEARCH,
     ),
+    *MEMORY_CASES,
 )

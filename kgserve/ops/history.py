@@ -33,7 +33,7 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
-from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.graph import Graph
 from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost, inject_answer
@@ -227,21 +227,21 @@ class EntityPage(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
-def entity_history(graphs: Graphs, request: EntityHistoryRequest) -> EntityPage:
+def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     """The states of an entity that began after a sequence, oldest first.
 
     A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was,
     Conflict when no history is kept, Unavailable.
     """
-    store, entity_id, after = request.store, request.entity_id, request.after_sequence
+    entity_id, after = request.entity_id, request.after_sequence
     faults = Faults()
     check_label(entity_id, "entity_id", faults)
     faults.raise_any()
-    with graphs.graph(store).lease() as leased:
-        follower = whole_history(graphs.historian, leased)
+    with graph.lease() as leased:
+        follower = whole_history(graph.graphs.historian, leased)
         found, cut = _states(follower, entity_id, request.limit, after)
     if not found and after == 0:
-        raise NotFound(f"store {store!r} knows of no entity {entity_id!r}, past or present")
+        raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
     return EntityPage([_entity_version(state) for state in found], found[-1].first if cut else None)
 
 

@@ -69,9 +69,13 @@ class Holders:
         return self._ask(lambda catalog, _: catalog.how_many(self._wanted))
 
     def among(self, only: Filter) -> Filter:
-        """A filter that lets these alone pass. Raises Unavailable while the history is behind."""
+        """A filter that lets these alone pass, if it did before. Raises Unavailable while the history is behind."""
         ids, past = self._ids
-        return msgspec.structs.replace(only, ids=ids, past_ids=past)
+        return msgspec.structs.replace(
+            only,
+            ids=ids if only.ids is None else ids & only.ids,
+            past_ids=past if only.past_ids is None else past & only.past_ids,
+        )
 
     @cached_property
     def _ids(self) -> tuple[frozenset[str], frozenset[str]]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 import numpy as np
@@ -64,6 +64,14 @@ class Surroundings(ABC):
         found = self._rows(ids)
         return found if self._valid_at is None else {key: row for key, row in found.items() if self._holds(row)}
 
+    def states(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The nodes among some ids, by id, whether they were true or not."""
+        return self._rows(ids)
+
+    def edges(self, node_id: str) -> list[EdgeRow]:
+        """All true edges of a node, in either direction, whose ends need not be true."""
+        return [edge for edge in self._all_around(node_id) if self._holds(edge)]
+
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         """The other ends of each node's edges, in either direction, with weights; at most 33 each."""
         around = {node_id: self._around(node_id) for node_id in ids}
@@ -86,7 +94,7 @@ class Surroundings(ABC):
         return [edge for edge in self._some_outgoing(node_id) if self._holds(edge)]
 
     def _followed(self, ids: Collection[str]) -> Iterator[EdgeRow]:
-        edges = [edge for node_id in ids for edge in self._all_around(node_id) if self._holds(edge)]
+        edges = [edge for node_id in ids for edge in self.edges(node_id)]
         there = self._true({end for edge in edges for end in edge.key[:2]})
         return (edge for edge in edges if edge.source in there and edge.target in there)
 
@@ -127,11 +135,11 @@ class PresentSurroundings(Surroundings):
 
     def __init__(self, rows: Rows, valid_at: int | None) -> None:
         super().__init__(valid_at)
-        self._present = rows
+        self.present = rows
 
     def neighbours(self, ids: Sequence[str]) -> Neighbours:
         """See `Surroundings.neighbours`."""
-        names = self._present.delta.ids
+        names = self.present.delta.ids
         found = {node_id: self._ends(node_id) for node_id in ids}
         ends = iter(names([end for each in found.values() for end, _ in each]))
         return {node_id: [(next(ends), weight) for _, weight in each] for node_id, each in found.items()}
@@ -139,10 +147,10 @@ class PresentSurroundings(Surroundings):
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         """See `Surroundings.walk`."""
         wanted = msgspec.structs.replace(_walk(start, depth, max_nodes), valid_at=self._valid_at)
-        return list(self._present.rows_of(walk(self._present, wanted).edges))
+        return list(self.present.rows_of(walk(self.present, wanted).edges))
 
     def _ends(self, node_id: str) -> list[tuple[int, float]]:
-        rows, node = self._present, self._present.number(node_id)
+        rows, node = self.present, self.present.number(node_id)
         found: list[tuple[int, float]] = []
         if node < 0:
             return found
@@ -153,7 +161,7 @@ class PresentSurroundings(Surroundings):
         return found[:_ENOUGH]
 
     def _few_ends(self, node: int, *, outgoing: bool) -> list[tuple[int, float]]:
-        edges, weights = self._present.edges_of(node, outgoing=outgoing), self._present.base.weights
+        edges, weights = self.present.edges_of(node, outgoing=outgoing), self.present.base.weights
         own = zip(edges.numbers[:_ENOUGH], edges.ends[:_ENOUGH], strict=True)
         found: list[tuple[int, float]] = [(end, weights[number]) for number, end in own]
         if edges.changed:
@@ -161,7 +169,7 @@ class PresentSurroundings(Surroundings):
         return found
 
     def _some_ends(self, node: int, *, outgoing: bool) -> Iterable[tuple[int, float]]:
-        rows = self._present
+        rows = self.present
         edges = rows.around(np.array([node]), outgoing=outgoing)
         if self._valid_at is not None and rows.dated:
             # With so many it is taken for a hub, however few of them are true.
@@ -170,19 +178,19 @@ class PresentSurroundings(Surroundings):
         return zip(rows.ends(edges)[outgoing].tolist(), rows.weights(edges), strict=True)
 
     def _survivor(self, node_id: str) -> str:
-        return survivor(self._present, node_id)
+        return survivor(self.present, node_id)
 
     def _rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        return self._present.nodes(ids)
+        return self.present.nodes(ids)
 
     def _around(self, node_id: str) -> list[EdgeRow]:
         return self._all_around(node_id)
 
     def _all_around(self, node_id: str) -> list[EdgeRow]:
-        return [*self._present.outgoing(node_id), *self._present.incoming(node_id)]
+        return [*self.present.outgoing(node_id), *self.present.incoming(node_id)]
 
     def _some_outgoing(self, node_id: str) -> list[EdgeRow]:
-        return list(islice(self._present.outgoing(node_id), MAX_SHOWN + 1))
+        return list(islice(self.present.outgoing(node_id), MAX_SHOWN + 1))
 
 
 class PastSurroundings(Surroundings):
@@ -308,10 +316,13 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
     """
     started = time.perf_counter()
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
-    with graph.pool.observation.span("search", attributes), _searching(graph, request, (request,)) as searched:
+    with (
+        graph.pool.observation.span("search", attributes),
+        searching(graph, request, words_alone=request.mode == "keyword") as searched,
+    ):
         hits = Finder(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
-    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=_since(started))
+    return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=since(started))
 
 
 def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer:
@@ -322,7 +333,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
-    with _searching(graph, request, request.queries) as searched:
+    with searching(graph, request, words_alone=_words_alone(request.queries)) as searched:
         for variant in request.queries:
             hits = Finder(searched, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
             nodes.update((hit.node.id, hit.node) for hit in hits)
@@ -337,7 +348,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
         per_query_hits=[len(ranking) for ranking in rankings],
         degraded=degraded,
         index_sequence=sequence,
-        took_ms=_since(started),
+        took_ms=since(started),
     )
 
 
@@ -347,7 +358,7 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
     The text is never over the budget. Raises what a search raises.
     """
     wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
-    with _searching(graph, request, (wanted,)) as searched:
+    with searching(graph, request, words_alone=False) as searched:
         hits = Finder(searched, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
         nodes = [hit.node for hit in hits]
         edges = _between(searched.around, nodes)
@@ -364,29 +375,45 @@ def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
     )
 
 
+class Asked(Protocol):
+    """What any way of searching has."""
+
+    @property
+    def at_least(self) -> int | None:
+        """The commit that the indexes must have seen."""
+
+    @property
+    def as_of(self) -> int | str | None:
+        """The commit, or the time, as of which the store is looked at."""
+
+    @property
+    def valid_at(self) -> str | None:
+        """The moment of the world."""
+
+
 @contextmanager
-def _searching(
-    graph: Graph,
-    request: SearchRequest | BatchSearchRequest | ContextRequest,
-    variants: Iterable[SearchRequest | SearchVariant],
-) -> Generator[Searched]:
-    """The store at the moment that is asked for, once its indexes have seen what they must."""
+def searching(graph: Graph, asked: Asked, *, words_alone: bool) -> Generator[Searched]:
+    """The store at the moment that is asked for, once its indexes, or that of words alone, have seen what they must."""
     indexer = graph.graphs.indexer
     if indexer is None:
         raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
-    words_alone = all(variant.mode == "keyword" for variant in variants)
     with graph.lease() as store:
         indexes = indexer.of(store)
         with part("index_wait"):
-            await_sequence(indexes, request.at_least, words_alone=words_alone)
-        with at_moment(store, indexer, graph.past(request.as_of), request.valid_at) as searched:
+            await_sequence(indexes, asked.at_least, words_alone=words_alone)
+        with at_moment(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.at is not None:
                 await_sequence(indexes, searched.at, words_alone=words_alone)
             yield searched
 
 
-def _since(started: float) -> float:
+def _words_alone(variants: Iterable[SearchRequest | SearchVariant]) -> bool:
+    return all(variant.mode == "keyword" for variant in variants)
+
+
+def since(started: float) -> float:
+    """Milliseconds since a reading of the performance counter."""
     return round((time.perf_counter() - started) * 1000, 3)
 
 

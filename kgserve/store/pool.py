@@ -52,6 +52,9 @@ class Companion(Protocol):
     def closing(self, store: Store) -> None:
         """A store is about to close; blocks until whatever follows it has let go."""
 
+    def halt(self) -> None:
+        """All stores are about to close: begin nothing new."""
+
 
 class _Entry:
     """A store's place in the pool; ``gate`` is held while it opens or closes."""

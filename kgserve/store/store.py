@@ -92,6 +92,8 @@ class Store:
         self._describing = threading.Lock()
         # Called in the changing thread after settings have changed: for waking, not for work.
         self.after_change: list[Callable[[], None]] = []
+        # The consolidations that are being carried out: one that is not, and is not done, was broken off.
+        self.runs: set[str] = set()
         self.last_check: CheckResult | None = None
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
@@ -116,7 +118,7 @@ class Store:
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
-        self.memories = MemoriesView(layout, self.journal, self.rows, HalfLives)
+        self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -371,6 +373,10 @@ class Store:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
             return _gathered(self.rows.rows(), batches, settle=settle)
+
+    def _half_lives(self) -> HalfLives:
+        memory = self.description.settings.memory
+        return HalfLives(memory.half_life_days, memory.half_life_by_type)
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")

@@ -147,9 +147,18 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """See `VectorIndex.near`. Raises what `search` does."""
+        return self._opened().near(ids, above, most)
+
     def require(self) -> None:
         """Raises what `search` would if it could not be answered now."""
         self._opened()
+
+    @property
+    def degraded(self) -> bool:
+        """See `Embedder.degraded`."""
+        return self._embedder.degraded
 
     @property
     def model(self) -> str:

@@ -11,6 +11,7 @@ from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
+from kgserve.views.keeper import Keeper
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -19,6 +20,7 @@ class Opened(msgspec.Struct, frozen=True):
     pool: StorePool
     indexer: Indexer | None
     historian: Historian | None
+    keeper: Keeper
 
 
 def open_all(settings: Settings, stack: ExitStack) -> Opened:
@@ -29,9 +31,10 @@ def open_all(settings: Settings, stack: ExitStack) -> Opened:
     # Built first and closed last: closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
     historian = stack.enter_context(closing(Historian())) if settings.history else None
+    keeper = stack.enter_context(closing(Keeper(indexer)))
     pool = stack.enter_context(StorePool(settings))
-    pool.companions += [each for each in (indexer, historian) if each is not None]
-    return Opened(pool, indexer, historian)
+    pool.companions += [each for each in (indexer, historian, keeper) if each is not None]
+    return Opened(pool, indexer, historian, keeper)
 
 
 def make_indexer(settings: Settings) -> Indexer:

@@ -39,6 +39,8 @@ _GRAPH = "vectors.hnsw"
 # So many vectors at a time, 6 ms in the graph: whoever searches waits for no more.
 _PUT_AT_ONCE = 16
 _BUILT_AT_ONCE = 500
+# So many stored vectors are asked with at a time, 1 ms in the graph: whoever searches waits for no more.
+_ASKED_AT_ONCE = 2
 _READ_AT_ONCE = 4_096
 # With a filter the graph is asked for so many times as many as would be enough, and again for more if they were not.
 _SPARE = 1.5
@@ -208,7 +210,29 @@ class VectorIndex:
             rows = self._rows.values[np.asarray(labels, np.intp)]
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
+    def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
+        """Of each of those entities that are there, the others that are more similar than ``above``, nearest first.
+
+        At most so many each. Nothing is embedded; who searches meanwhile waits for a few milliseconds.
+        """
+        found: dict[str, list[VectorHit]] = {}
+        for first in range(0, len(ids), _ASKED_AT_ONCE):
+            with self._lock:
+                known = [
+                    (each, self._labels[each]) for each in ids[first : first + _ASKED_AT_ONCE] if each in self._labels
+                ]
+                for (node_id, label), hits in zip(known, self._around([at for _, at in known], most + 1), strict=True):
+                    others = (hit for hit in hits if hit.id != self._ids[label] and hit.similarity > above)
+                    found[node_id] = list(others)[:most]
+        return found
+
     # All below with the lock held
+
+    def _around(self, labels: Sequence[int], count: int) -> Iterator[list[VectorHit]]:
+        """The nearest of each of some labels, which are among them."""
+        count = min(count, len(self._labels))
+        for query in self._rows.values[np.asarray(labels, np.intp)]:
+            yield self._exact(query, count) if self._graph is None else self._approximate(query, count)
 
     def _put(
         self,

@@ -105,6 +105,7 @@ _times = st.sampled_from(
 )
 texts = st.one_of(st.sampled_from(UNPLEASANT), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
 _names = texts.filter(bool)
+_shares = st.floats(0, 1).filter(lambda share: share > 0 or str(share) == "0.0")
 _values = st.recursive(
     st.none()
     | st.booleans()
@@ -148,7 +149,7 @@ _nodes = st.fixed_dictionaries(
         "belongs_to": _names,
         "access_count": st.integers(1, (1 << 53) - 1),
         "last_accessed_at": _times,
-        "access_confidence": st.floats(0, 1),
+        "access_confidence": _shares,
     },
 )
 _edges = st.fixed_dictionaries(

@@ -95,6 +95,6 @@ def test_what_cannot_be_asked(http: httpx.Client, store: str, api: str) -> None:
     put(http, api, id="a")
     refusal(ask(http, store, "never"), 404)
     refusal(ask(http, f"{store}-not-there", "a"), 404)
-    assert "store" in refusal(http.get("/api/v1/entities/a/history"), 400)["detail"]
+    assert "'default'" in refusal(http.get("/api/v1/entities/a/history"), 404)["detail"]
     for query in ({"limit": 0}, {"limit": 1001}, {"after_sequence": -1}, {"colour": "red"}):
         refusal(ask(http, store, "a", **query), 400)

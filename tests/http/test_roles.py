@@ -52,7 +52,11 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def of_store(self) -> bool:
-        return "{store}" in self.path
+        return "{store}" in self.path or self.of_default
+
+    @property
+    def of_default(self) -> bool:
+        return any(each["name"] == "Kgserve-Store" for each in self.described["parameters"])
 
     def answer(self, http: httpx.Client, store: str) -> tuple[int, bytes]:
         """Status, and the body of what is no stream; the request is that of the description's example."""
@@ -62,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True):
         with http.stream(
             self.method,
             path,
-            params={"confirm": store} if self.id == "dropStore" else {},
+            params=({"confirm": store} if self.id == "dropStore" else {}) | ({"store": store} if self.of_default else {}),
             content=example if isinstance(example, str) else msgspec.json.encode(example),
             headers={"content-type": media} if media else {},
         ) as answer:

@@ -199,3 +199,20 @@ def test_many_threads_search_while_one_writes(folder: Path) -> None:
         thread.join()
     assert wrong == []
     assert len(index) == 50
+
+
+@pytest.mark.parametrize("exact_up_to", [1000, 0])
+def test_what_is_near_a_stored_vector(folder: Path, exact_up_to: int) -> None:
+    vectors, index = make(300), VectorIndex(folder, WIDTH, "m", exact_up_to)
+    fill(index, vectors)
+    index.remove(["n7"])
+    near = index.near([*names(40), "nobody"], 0.4, 5)
+    assert near.keys() == {*names(40)} - {"n7"}
+    for node_id, hits in near.items():
+        own = int(node_id[1:])
+        similarities = vectors @ vectors[own]
+        similarities[[own, 7]] = -1.0
+        wanted = [f"n{place}" for place in np.argsort(-similarities, kind="stable")[:5] if similarities[place] > 0.4]
+        assert [hit.id for hit in hits] == wanted
+        assert all(hit.similarity == pytest.approx(similarities[int(hit.id[1:])], abs=1e-5) for hit in hits)
+    assert VectorIndex(folder, WIDTH, "m").near(["n1"], 0.0, 5) == {}

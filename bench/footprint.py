@@ -1,4 +1,4 @@
-"""What the server's process takes: `python -m bench.memory [--only idle|stores|wordnet] [--quick]`.
+"""What the server's process takes: `python -m bench.footprint [--only idle|stores|wordnet] [--quick]`.
 
 Memory of its own and pages of files are told apart; the kernel takes the second back when it needs them.
 """
@@ -165,7 +165,7 @@ PARTS: Mapping[str, Callable[..., Report]] = {"idle": idle, "stores": stores, "w
 
 def main(arguments: Sequence[str]) -> int:
     """Print a table for each part."""
-    parser = argparse.ArgumentParser(prog="python -m bench.memory", description="What the server's process takes.")
+    parser = argparse.ArgumentParser(prog="python -m bench.footprint", description="What the server's process takes.")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer stores, a part of WordNet, shorter rests")
     options = parser.parse_args(arguments)

@@ -1,0 +1,168 @@
+"""Recalling memories, what is pure in it: their order, what was left out, and the ways from entity to entity.
+
+By words or by meaning alone, memories come in the order of BM25 or cosine. Both together give a sum, and what is found
+from entity to entity a product of what the relations on the way are worth; these two are multiplied with what is left
+of the memory's confidence.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kgserve.model.fusion import FUNCTION_WORDS, Match
+from kgserve.model.names import folded
+
+MOST_ENTITIES = 1_000
+"""So many entities are gone through, at most, the nearest first."""
+MOST_WORDS = 64
+"""So far into a query names are looked for."""
+_LONGEST_NAME = 6
+_SHORTEST_NAME = 3
+_MARKS = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """A memory that fits: ``score`` is what it is sorted by, ``match`` what it is without its confidence.
+
+    ``keyword`` and ``semantic`` are the scores of the two indexes, ``hops`` how far away the entity is that led to it.
+    """
+
+    id: str
+    score: float
+    match: float
+    keyword: float | None = None
+    semantic: float | None = None
+    hops: int | None = None
+    why: str = ""
+
+
+class Standing(NamedTuple):
+    """What else decides: what is left of a memory's confidence, and its importance, which tells equals apart."""
+
+    confidence: float
+    importance: float
+
+
+def in_order(found: Iterable[Recalled], standing: Mapping[str, Standing]) -> list[Recalled]:
+    """Best first; of equals the more important, then the better match, then by id."""
+    return sorted(found, key=lambda each: (-each.score, -standing[each.id].importance, -each.match, each.id))
+
+
+def plain(scores: Mapping[str, float], *, by_words: bool) -> list[Recalled]:
+    """What one index has found, in its order."""
+    said = "words" if by_words else "meaning"
+    return [
+        Recalled(key, score, score, score if by_words else None, None if by_words else score, why=f"{said} {score:.2f}")
+        for key, score in scores.items()
+    ]
+
+
+def joined(
+    matches: Mapping[str, Match],
+    words: Mapping[str, float],
+    meaning: Mapping[str, float],
+    standing: Mapping[str, Standing],
+) -> list[Recalled]:
+    """What both indexes have found together, best first."""
+    found = [
+        Recalled(
+            key,
+            match.score * standing[key].confidence,
+            match.score,
+            words.get(key),
+            meaning.get(key),
+            why=_why(match, standing[key].confidence),
+        )
+        for key, match in matches.items()
+    ]
+    return in_order(found, standing)
+
+
+def _why(match: Match, confidence: float) -> str:
+    parts = [f"words {match.keyword:.2f}"] if match.keyword else []
+    parts += [f"meaning {match.semantic:.2f}"] if match.semantic else []
+    return f"{', '.join(parts) or 'nothing in common'}, times confidence {confidence:.2f}"
+
+
+def withheld(
+    shown: Sequence[Recalled], wanted: int, left_out: Mapping[str, float], why: Mapping[str, str]
+) -> dict[str, int]:
+    """How many memories were left out, by why, that match no worse than the last of those that are shown.
+
+    ``left_out`` is how well they match. Where fewer are shown than are wanted, all of them count.
+    """
+    least = min((each.match for each in shown), default=0.0) if len(shown) >= wanted else -1.0
+    counts = Counter(why[key] for key, match in left_out.items() if match >= least)
+    return dict(sorted(counts.items()))
+
+
+# From entity to entity
+
+
+class Way(NamedTuple):
+    """An entity that can be reached: the product of what the relations on the way are worth, and how many they are."""
+
+    entity: str
+    strength: float
+    hops: int
+
+
+def by_way(memory: str, way: Way, relevance: float, confidence: float) -> Recalled:
+    """A memory of an entity that was reached."""
+    match = way.strength * relevance
+    why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: way {way.strength:.2f}, relevance {relevance:.2f}"
+    return Recalled(memory, match * confidence, match, hops=way.hops, why=f"{why}, times confidence {confidence:.2f}")
+
+
+Related = Callable[[str], Iterable[tuple[str, float]]]
+"""The entities that an entity is related to, and what each relation is worth, 0 to 1."""
+
+
+def ways(starts: Mapping[str, float], related: Related, depth: int) -> Iterator[Way]:
+    """The entities within so many relations of the starts, each by its strongest way, the strongest first."""
+    queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
+    heapq.heapify(queue)
+    fewest: dict[str, int] = {}
+    while queue and len(fewest) <= MOST_ENTITIES:
+        negative, hops, entity = heapq.heappop(queue)
+        # A weaker way leads further where it has fewer relations.
+        if hops >= fewest.get(entity, depth + 1):
+            continue
+        if entity not in fewest:
+            yield Way(entity, -negative, hops)
+        fewest[entity] = hops
+        if hops < depth:
+            for other, worth in related(entity):
+                if worth > 0.0 and hops + 1 < fewest.get(other, depth + 1):
+                    heapq.heappush(queue, (negative * worth, hops + 1, other))
+
+
+def possible_names(query: str) -> list[str]:
+    """What in a query may be a name: up to six words in a row as they are compared, the longest first.
+
+    No function words alone, and nothing of fewer than three letters.
+    """
+    words = [word.strip(_MARKS) for word in query.split()[:MOST_WORDS]]
+    words = [word.removesuffix("'s").removesuffix("\u2019s") for word in words]
+    rows = (
+        " ".join(words[first : first + length])
+        for length in range(_LONGEST_NAME, 0, -1)
+        for first in range(len(words) - length + 1)
+    )
+    return [row for row in dict.fromkeys(map(folded, rows)) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
+
+
+def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
+    """The ids of what is named: of names within longer ones the longer count."""
+    found: dict[str, None] = {}
+    taken: list[str] = []
+    for name in possible:
+        if known.get(name) and not any(f" {name} " in f" {longer} " for longer in taken):
+            taken.append(name)
+            found.update(dict.fromkeys(known[name]))
+    return [*found]

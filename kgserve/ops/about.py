@@ -1,0 +1,249 @@
+"""What memories are about, and how entities are related: now, or as of a commit."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.errors import NotFound
+from kgserve.model.decay import Worth, effective
+from kgserve.model.memories import MemoryEntity
+from kgserve.model.merging import MERGED_INTO
+from kgserve.model.names import IS_ABOUT
+from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
+from kgserve.model.times import time_of
+from kgserve.ops.drafting import Draft
+from kgserve.ops.search import PresentSurroundings, Searched
+from kgserve.ops.shown_memories import entities_of, name_of
+from kgserve.rows.delta import Gathered
+from kgserve.rows.edge_page import not_of_kinds, of_kinds
+from kgserve.rows.snapshot import Rows
+from kgserve.store.ahead import Ahead
+from kgserve.store.store import Store
+
+MOST_RELATIONS = 1_000
+"""So many relations of one entity are followed, the strongest ones."""
+_APART = (IS_ABOUT, MERGED_INTO)
+
+Numbers = NDArray[np.int64]
+Relevances = NDArray[np.float64]
+
+
+class Associations(ABC):
+    """The memories of one entity with how much each is about it, 0 to 1."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        """Those among some ids."""
+
+    @abstractmethod
+    def first(self, count: int) -> dict[str, float]:
+        """At most so many: those that are most about it, of equals the youngest."""
+
+
+class _Named(Associations):
+    """By id."""
+
+    def __init__(self, relevances: Mapping[str, float]) -> None:
+        self._relevances = relevances
+
+    def __len__(self) -> int:
+        return len(self._relevances)
+
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        return {node_id: self._relevances[node_id] for node_id in ids if node_id in self._relevances}
+
+    def first(self, count: int) -> dict[str, float]:
+        best = sorted(self._relevances.items(), key=lambda each: -each[1])
+        return dict(best[:count])
+
+
+class _Numbered(Associations):
+    """By the numbers of rows, so that of many only some have to be named."""
+
+    def __init__(self, rows: Rows, numbers: Numbers, relevances: Relevances) -> None:
+        order = np.argsort(numbers, kind="stable")
+        self._rows = rows
+        self._numbers, self._relevances = numbers[order], relevances[order]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def among(self, ids: Iterable[str]) -> dict[str, float]:
+        known = list(ids)
+        numbers = np.array([self._rows.number(node_id) for node_id in known], np.int64)
+        places = np.searchsorted(self._numbers, numbers)
+        return {
+            node_id: float(self._relevances[place])
+            for node_id, number, place in zip(known, numbers.tolist(), places.tolist(), strict=True)
+            if place < len(self._numbers) and self._numbers[place] == number
+        }
+
+    def first(self, count: int) -> dict[str, float]:
+        best = np.lexsort((-self._numbers, -self._relevances))[:count]
+        names = self._rows.delta.ids(self._numbers[best].tolist())
+        return dict(zip(names, self._relevances[best].tolist(), strict=True))
+
+
+class About(ABC):
+    """The entities of a store at a moment. ``now`` and ``half_life``, microseconds, are those of relations."""
+
+    def __init__(self, searched: Searched, now: int, half_life: int | None) -> None:
+        self._searched = searched
+        self._around = searched.around
+        self._now = now
+        self._half_life = half_life
+
+    def entity(self, name: str) -> str:
+        """The id of what is called so: by its name, another name of it, or its id. Raises NotFound, Conflict."""
+        found = self._find(name)
+        if found is None or found not in self._around.rows([found]):
+            raise NotFound(f"there is no entity {name!r} in store {self._store.name!r}; a list of entities names them")
+        return found
+
+    def known(self, names: Collection[str]) -> dict[str, list[str]]:
+        """The entities that some folded names stand for, by those names."""
+        found = self._store.memories.ask(
+            lambda memories, _: {name: [each.id for each in memories.named(name) if each.stands] for name in names}
+        )
+        there = self._around.rows({node_id for ids in found.values() for node_id in ids})
+        return {
+            name: there_ids for name, ids in found.items() if (there_ids := [each for each in ids if each in there])
+        }
+
+    def related(self, entity: str) -> list[tuple[str, float]]:
+        """The entities that one is related to, and what is left of each relation: its strength times its confidence."""
+        edges = [edge for edge in self._relations(entity) if edge.relation_type not in _APART]
+        ends = [edge.target if edge.source == entity else edge.source for edge in edges]
+        there = {node_id for node_id, row in self._around.rows(set(ends)).items() if not row.is_memory}
+        return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if end in there]
+
+    @property
+    def _store(self) -> Store:
+        return self._searched.present.store
+
+    def _worth(self, edge: EdgeRow) -> float:
+        strength = min(max(edge.weight, 0.0), 1.0)
+        if edge.extras is None or edge.extras.confidence is None:
+            return strength
+        since = time_of(edge_stamps(edge.attributes).updated_at)
+        return strength * effective(Worth(edge.extras.confidence, since), self._now, self._half_life)
+
+    @abstractmethod
+    def memories(self, entity: str) -> Associations:
+        """The memories of an entity, whether they are true or not."""
+
+    @abstractmethod
+    def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
+        """Whom and what some memories are about, each most relevant first."""
+
+    @abstractmethod
+    def _find(self, name: str) -> str | None:
+        """The id of what is called so. Raises Conflict where that is not one alone."""
+
+    @abstractmethod
+    def _relations(self, entity: str) -> Iterable[EdgeRow]:
+        """The true relations of an entity, in either direction."""
+
+
+class AboutNow(About):
+    """As it is."""
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return cast("PresentSurroundings", self._around).present
+
+    def memories(self, entity: str) -> Associations:
+        """See `About.memories`."""
+        rows, number = self._rows, self._rows.number(entity)
+        if number < 0:
+            return _Named({})
+        found = self._true(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT,)))
+        weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
+        return _Numbered(rows, rows.ends(found)[0].astype(np.int64), weights)
+
+    def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
+        """See `About.entities`."""
+        return entities_of(self._rows, memories)
+
+    def _find(self, name: str) -> str | None:
+        return _called(self._store, self._rows, name, self._now)
+
+    def _relations(self, entity: str) -> Iterable[EdgeRow]:
+        rows, number = self._rows, self._rows.number(entity)
+        if number < 0:
+            return
+        for outgoing in (True, False):
+            found = self._true(not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), _APART))
+            yield from rows.rows_of(_strongest(rows, found))
+
+    def _true(self, found: Gathered) -> Gathered:
+        moment = self._searched.valid_at
+        if moment is None:
+            return found
+        base = found.base[self._rows.base.edges_hold(found.base, moment)] if self._rows.base.dated else found.base
+        return Gathered(base, [each for each in found.changed if cast("EdgeRow", each[1].row).holds_at(moment)])
+
+
+class AboutThen(About):
+    """As it was; but what is called how is known of now alone."""
+
+    def memories(self, entity: str) -> Associations:
+        """See `About.memories`."""
+        about = (edge for edge in self._around.edges(entity) if edge.relation_type == IS_ABOUT)
+        return _Named({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in about if edge.target == entity})
+
+    def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
+        """See `About.entities`."""
+        about = {
+            node_id: [edge for edge in self._around.outgoing(node_id) if edge.relation_type == IS_ABOUT]
+            for node_id in memories
+        }
+        named = self._around.states({edge.target for edges in about.values() for edge in edges})
+        return {node_id: _entities(edges, named) for node_id, edges in about.items()}
+
+    def _find(self, name: str) -> str | None:
+        with self._store.reading() as rows:
+            found = _called(self._store, rows, name, self._now)
+        return self._around.found_as(name) if found is None else found
+
+    def _relations(self, entity: str) -> Iterable[EdgeRow]:
+        return self._around.edges(entity)
+
+
+def about(searched: Searched, now: int | None, half_life: int | None) -> About:
+    """The entities of a store at the moment that is looked at."""
+    kind = AboutNow if isinstance(searched.around, PresentSurroundings) else AboutThen
+    return kind(searched, time.time_ns() // 1000 if now is None else now, half_life)
+
+
+def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
+    """The entity with an id, else the one that is called so. Raises Conflict where several are."""
+    draft = Draft(Ahead(rows, store.memories.ask, now))
+    by_id = draft.there((text,))
+    return by_id[0].id if by_id else draft.met(text)
+
+
+def _entities(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
+    found = [(edge, named[edge.target]) for edge in edges if edge.target in named]
+    found.sort(key=lambda each: (-each[0].weight, each[0].target))
+    return [
+        MemoryEntity(id=row.id, name=name_of(row), entity_type=row.type, relevance=edge.weight) for edge, row in found
+    ]
+
+
+def _strongest(rows: Rows, found: Gathered) -> Gathered:
+    if len(found.base) <= MOST_RELATIONS:
+        return found
+    best = np.argsort(-rows.base.weight[found.base], kind="stable")[:MOST_RELATIONS]
+    return Gathered(found.base[np.sort(best)], found.changed)

@@ -1,0 +1,56 @@
+"""One entity or one relation at a time, as `kgserve.ops.named` makes several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from kgserve.model.named import (
+    CreatedEntity,
+    CreatedRelation,
+    CreateEntitiesRequest,
+    CreateRelationsRequest,
+    EntityInput,
+    RelationInput,
+)
+from kgserve.ops import named
+from kgserve.ops.graph import Graph
+
+Many = TypeVar("Many")
+One = TypeVar("One")
+
+
+def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
+    """Makes an entity, or meets the one of that name and type; makes the store if it does not exist.
+
+    Names are the same whatever their case, blanks and forms of letters. One whose type nobody had said gets the type.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable.
+    """
+    made = named.create_entities(graph, CreateEntitiesRequest(entities=[request]))
+    return _of(made, lambda answer: answer.entities[0])
+
+
+def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
+    """Relates two entities by their names; ends that are not there are made, as `unknown`.
+
+    Stating a relation again updates it. Raises InvalidInput, Conflict for a name that several entities have, TooLarge,
+    StorageFull and Unavailable.
+    """
+    made = named.create_relations(graph, CreateRelationsRequest(relations=[request]))
+    return _of(made, lambda answer: answer.relations[0])
+
+
+def _of(many: Future[Many], first: Callable[[Many], One]) -> Future[One]:
+    """The future of what is taken from what another leaves."""
+    one: Future[One] = Future()
+
+    def settle(done: Future[Many]) -> None:
+        if one.set_running_or_notify_cancel():
+            try:
+                one.set_result(first(done.result()))
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
+                one.set_exception(error)
+
+    many.add_done_callback(settle)
+    return one

@@ -1,0 +1,445 @@
+"""Recalling memories: by words, by meaning, by both, or from entity to entity, among those that pass every filter.
+
+The indexes filter by what they know. What they do not know, confidence above all, is judged by the rows of what they
+find, a little more of which is asked for than is wanted. Where that gives too few, because just what is near the query
+has faded, the memory view names those that pass, and the indexes search among them alone: so what is found is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.model import fusion
+from kgserve.model.attributes import Condition, has_all
+from kgserve.model.change import Access
+from kgserve.model.memories import MAX_RECALLED, Memory, MemoryEntity, RecallAnswer, RecalledMemory, RecallRequest
+from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.recall import (
+    Recalled,
+    Standing,
+    Way,
+    by_way,
+    in_order,
+    joined,
+    named_in,
+    plain,
+    possible_names,
+    ways,
+    withheld,
+)
+from kgserve.model.rows import NodeRow
+from kgserve.model.stores import MemorySettings
+from kgserve.model.times import format_time, parse_time
+from kgserve.ops.about import About, Associations, about
+from kgserve.ops.graph import Graph
+from kgserve.ops.search import Searched, searching, since
+from kgserve.ops.shown_memories import as_memory
+from kgserve.ops.validate import asked_attributes
+from kgserve.ops.worth import effective, half_life, now_in_microseconds, settings_of, use
+from kgserve.views.text import Filter
+
+MANY = 10_000
+"""More memories than this are not named to the indexes, unless nothing else helps."""
+MOST_JUDGED = 3_200
+"""So many hits are judged, at most, before the memory view is asked."""
+HUB = 2_000
+"""Of more memories of one entity only those that pass are named, and of those so many, the most relevant."""
+STARTS = 5
+_SPARE, _MORE, _FEW = 1.3, 4, 10
+_WAYS_BETWEEN = 16
+_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_ALL = 1 << 62
+
+Hits = dict[str, float]
+Search = Callable[[int, Filter], Hits]
+Vector = NDArray[np.float32]
+
+
+def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
+    """Answers with the best memories, best first, that pass all filters; then they count as used.
+
+    They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
+    that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
+    `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
+    what is related. `withheld` counts those of the best matches that have faded or are not true.
+
+    Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
+    """
+    started = time.perf_counter()
+    created = _created(request)
+    attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
+    words_alone = request.mode == "keyword"
+    with (
+        graph.pool.observation.span("recall", attributes),
+        searching(graph, request, words_alone=words_alone) as searched,
+    ):
+        past = graph.past(request.as_of)
+        now = now_in_microseconds() if past is None else past.moment(searched.present.store)
+        recaller = Recaller(searched, request, created, now)
+        touch = request.touch and past is None and graph.graphs.caller.may("write")
+        hits = recaller.hits(touch=touch)
+        degraded, sequence = searched.degraded, searched.sequence
+    return RecallAnswer(
+        hits=hits,
+        withheld=recaller.withheld,
+        degraded=degraded,
+        index_sequence=sequence,
+        took_ms=since(started),
+    )
+
+
+def _created(request: RecallRequest) -> tuple[int, int] | None:
+    """From when to before when, in microseconds; None where neither is asked for. Raises InvalidInput."""
+    if request.after_date is None and request.before_date is None:
+        return None
+    first = _EARLIEST if request.after_date is None else _moment(request.after_date, "after_date")
+    return first, _LATEST if request.before_date is None else _moment(request.before_date, "before_date")
+
+
+def _moment(text: str, field: str) -> int:
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        message = "is not an RFC 3339 time with its zone, such as 2025-07-15T12:00:00Z"
+        raise InvalidInput(f"{field}: {message}", (FieldError(field, message),)) from None
+
+
+class Judge:
+    """What the indexes do not know of memories, by their rows: which pass, what they are worth, why others do not."""
+
+    def __init__(
+        self, searched: Searched, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
+    ) -> None:
+        self._attributes = attributes
+        self._searched = searched
+        self._store = searched.present.store
+        self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
+        self._least = least
+        self._now = now
+        self._settings = settings_of(self._store)
+        self.among: Associations | None = None
+        self.rows: dict[str, NodeRow] = {}
+        self.accesses: dict[str, Access] = {}
+        self.standing: dict[str, Standing] = {}
+        self.why: dict[str, str] = {}
+        self._seen: set[str] = set()
+
+    def passing(self, ids: Collection[str]) -> list[str]:
+        """Those of some memories that pass, in their order."""
+        if new := [node_id for node_id in ids if node_id not in self._seen]:
+            self._look_at(new)
+        return [node_id for node_id in ids if node_id in self.standing]
+
+    def _look_at(self, ids: list[str]) -> None:
+        self._seen.update(ids)
+        rows = {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
+        if self.among is not None:
+            rows = {key: rows[key] for key in self.among.among(rows)}
+        if self._searched.at is None:
+            self.accesses |= self._store.accesses.of(rows)
+        for key, row in rows.items():
+            self._judge(key, row)
+
+    def _fits(self, row: NodeRow) -> bool:
+        return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
+
+    def _judge(self, key: str, row: NodeRow) -> None:
+        self.rows[key] = row
+        moment, extras = self._searched.valid_at, row.extras
+        worth = effective(row, self.accesses.get(key), self._settings, self._now)
+        if extras is None or (moment is not None and not row.holds_at(moment)):
+            self.why[key] = (extras.ended if extras else "") or "not_valid"
+        elif worth < self._least:
+            self.why[key] = "below_confidence"
+        else:
+            self.standing[key] = Standing(worth, 0.5 if extras.importance is None else extras.importance)
+
+
+class Recaller:
+    """One recall from one store."""
+
+    def __init__(self, searched: Searched, request: RecallRequest, created: tuple[int, int] | None, now: int) -> None:
+        self._searched = searched
+        self._request = request
+        self._store = searched.present.store
+        self._settings: MemorySettings = settings_of(self._store)
+        self._now = now
+        conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
+        self._indexes = searched.among(conditions) if conditions else searched.indexes
+        self._only = Filter(
+            None if request.types is None else frozenset(request.types),
+            tags=frozenset(request.tags or ()),
+            valid_at=searched.valid_at,
+            memories=True,
+            layers=None if request.layer is None else frozenset({request.layer}),
+            sources=None if request.source is None else frozenset({request.source}),
+            created=created,
+        )
+        self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
+        self._judge = Judge(searched, self._only, conditions, self._least, now)
+        self._by_words: Hits = {}
+        self._by_meaning: Hits = {}
+        self._by_ways: Hits = {}
+        self.withheld: dict[str, int] = {}
+        self._entity = None if request.entity is None else self._about.entity(request.entity)
+        if self._entity is not None and request.mode != "graph":
+            self._keep_to(self._about.memories(self._entity))
+
+    def hits(self, *, touch: bool) -> list[RecalledMemory]:
+        """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
+        limit = self._settings.default_limit if self._request.limit is None else self._request.limit
+        limit = max(1, min(limit, MAX_RECALLED))
+        ranked = self._ranked(self._request.offset + limit)
+        page = ranked[self._request.offset : self._request.offset + limit]
+        self.withheld = withheld(page, limit, self._left_out, self._judge.why)
+        shown = self._shown(page)
+        if touch and page:
+            used = use(self._store, [self._judge.rows[each.id] for each in page], self._now)
+            for memory in shown:
+                _count(memory, used.get(memory.id))
+        return shown
+
+    @cached_property
+    def _about(self) -> About:
+        return about(self._searched, self._now, half_life(self._settings, ""))
+
+    def _keep_to(self, memories: Associations) -> None:
+        """Let only these pass: by name while they are few, else by a look at each."""
+        self._judge.among = memories
+        if len(memories) <= MANY:
+            ids = frozenset(memories.first(MANY))
+            self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
+
+    def _ranked(self, wanted: int) -> list[Recalled]:
+        match self._request.mode:
+            case "keyword":
+                return plain(self._words(wanted), by_words=True)
+            case "semantic":
+                return plain(self._meaning(wanted), by_words=False)
+            case "hybrid":
+                return self._deep_enough(wanted)
+            case "graph":
+                return self._from_entities(wanted)
+
+    # By words and meaning
+
+    def _words(self, pool: int) -> Hits:
+        query = self._request.query
+
+        def search(count: int, only: Filter) -> Hits:
+            found = self._indexes.words(query, count, only, syntax=False)
+            self._by_words |= found
+            return found
+
+        return self._best(search, pool)
+
+    def _meaning(self, pool: int) -> Hits:
+        vector, least = self._vector, self._least_similarity
+
+        def search(count: int, only: Filter) -> Hits:
+            found = self._indexes.meaning(vector, count, only)
+            if least is not None:
+                # What follows the first that is too far away is farther away; so fewer than were asked for is all.
+                found = {key: near for key, near in found.items() if near >= least}
+            self._by_meaning |= found
+            return found
+
+        return self._best(search, pool)
+
+    @property
+    def _least_similarity(self) -> float | None:
+        given = self._request.min_similarity
+        return self._settings.min_similarity if given is None and self._request.mode == "semantic" else given
+
+    @cached_property
+    def _vector(self) -> Vector:
+        return self._searched.queries.of(self._request.query)
+
+    def _deep_enough(self, wanted: int) -> list[Recalled]:
+        # What a deeper look finds goes behind, so that each hit is on one page.
+        found: dict[str, Recalled] = {}
+        for pool in _POOLS:
+            words, meaning = self._words(pool), self._meaning(pool)
+            for each in self._joined(words, meaning):
+                found.setdefault(each.id, each)
+            if len(found) >= wanted or max(len(words), len(meaning)) < pool:
+                break
+        return list(found.values())
+
+    def _joined(self, words: Hits, meaning: Hits) -> list[Recalled]:
+        meaning |= self._similarities(key for key in words if key not in meaning)
+        matches = fusion.weighted(words, meaning, self._alpha)
+        return joined(matches, words, meaning, self._judge.standing)
+
+    @property
+    def _alpha(self) -> float:
+        return self._settings.alpha if self._request.alpha is None else self._request.alpha
+
+    def _similarities(self, ids: Iterable[str]) -> Hits:
+        vectors = self._indexes.vectors_of(list(ids))
+        if not vectors:
+            return {}
+        near = np.stack(list(vectors.values())) @ self._vector
+        return dict(zip(vectors, near.tolist(), strict=True))
+
+    def _best(self, search: Search, limit: int) -> Hits:
+        """The best that pass everything. What is not true at the moment is looked for as well, to be counted."""
+        pool = int(_SPARE * limit) + _FEW
+        found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
+        passing = self._judge.passing(found)
+        if len(passing) < limit and len(found) == pool:
+            found = self._deeper(search, limit, pool)
+            passing = self._judge.passing(found)
+        return {key: found[key] for key in passing[:limit]}
+
+    def _deeper(self, search: Search, limit: int, pool: int) -> Hits:
+        if self._named is not None and len(self._named) <= MANY:
+            return search(limit, self._among(self._named))
+        while self._named is None or pool * _MORE <= MOST_JUDGED:
+            pool *= _MORE
+            found = search(pool, self._only)
+            if len(self._judge.passing(found)) >= limit or len(found) < pool:
+                return found
+        return search(limit, self._among(self._all_named or frozenset()))
+
+    def _among(self, ids: frozenset[str]) -> Filter:
+        own = self._only.ids
+        return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
+
+    @cached_property
+    def _named(self) -> frozenset[str] | None:
+        """Those that pass, or more than are named where there are more; None for the past, of which no view knows."""
+        return self._names(MANY + 1)
+
+    @cached_property
+    def _all_named(self) -> frozenset[str] | None:
+        return self._names(_ALL)
+
+    def _names(self, limit: int) -> frozenset[str] | None:
+        if self._searched.at is not None:
+            return None
+        # What waits to be journaled is not in the view, and raises confidence.
+        self._store.accesses.settle()
+        wanted = self._wanted
+        return frozenset(self._store.memories.ask(lambda memories, _: memories.ids(wanted, limit)))
+
+    @property
+    def _wanted(self) -> MemoryFilter:
+        """The same filters as the memory view takes them, whatever is true at the moment."""
+        request, (first, end) = self._request, self._only.created or (None, None)
+        return MemoryFilter(
+            self._now,
+            types=tuple(request.types or ()),
+            tags=tuple(request.tags or ()),
+            min_confidence=self._least,
+            created_from=first,
+            created_to=None if end is None else end - 1,
+            source=request.source or "",
+            layer=request.layer,
+            entity=self._entity or "",
+            ended="any",
+        )
+
+    @property
+    def _left_out(self) -> Hits:
+        """What was found and does not pass, with how well it matches."""
+        match self._request.mode:
+            case "keyword":
+                found = self._by_words
+            case "semantic":
+                found = self._by_meaning
+            case "graph":
+                found = self._by_ways
+            case "hybrid":
+                near = self._similarities(key for key in self._by_words if key in self._judge.why)
+                matches = fusion.weighted(self._by_words, self._by_meaning | near, self._alpha)
+                found = {key: match.score for key, match in matches.items()}
+        return {key: score for key, score in found.items() if key in self._judge.why}
+
+    # From entity to entity
+
+    def _from_entities(self, wanted: int) -> list[Recalled]:
+        best: dict[str, Recalled] = {}
+        for number, way in enumerate(ways(self._starts(), self._about.related, max(1, self._request.depth))):
+            # No memory is worth more than the way to its entity.
+            if number % _WAYS_BETWEEN == 0 and len(best) >= wanted and _nth(best, wanted) > way.strength:
+                break
+            for each in self._reached(way):
+                if each.id not in best or each.score > best[each.id].score:
+                    best[each.id] = each
+        near = self._similarities(best)
+        found = in_order(best.values(), self._judge.standing)
+        found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
+        return [msgspec.structs.replace(each, semantic=near.get(each.id)) for each in found]
+
+    def _starts(self) -> dict[str, float]:
+        if self._entity is not None:
+            return {self._entity: 1.0}
+        possible = possible_names(self._request.query)
+        if named := named_in(possible, self._about.known(possible)):
+            return dict.fromkeys(named, 1.0)
+        best = list(islice(self._joined(self._words(fusion.POOL), self._meaning(fusion.POOL)), STARTS))
+        starts: dict[str, float] = {}
+        entities = self._about.entities([each.id for each in best])
+        for each in best:
+            for entity in entities.get(each.id, ()):
+                starts[entity.id] = max(starts.get(entity.id, 0.0), each.score * min(max(entity.relevance, 0.0), 1.0))
+        return starts
+
+    def _reached(self, way: Way) -> Iterator[Recalled]:
+        """The memories of an entity that pass."""
+        memories = self._about.memories(way.entity)
+        relevances = memories.first(HUB) if len(memories) <= HUB else self._of_hub(way.entity, memories)
+        passing = self._judge.passing(relevances)
+        for key, relevance in relevances.items():
+            self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
+        for key in passing:
+            yield by_way(key, way, relevances[key], self._judge.standing[key].confidence)
+
+    def _of_hub(self, entity: str, memories: Associations) -> dict[str, float]:
+        if self._searched.at is not None:
+            return memories.first(MANY)
+        wanted = msgspec.structs.replace(self._wanted, entity=entity)
+        ids = self._store.memories.ask(lambda view, _: view.ids(wanted, MANY + 1))
+        return memories.among(ids) if len(ids) <= MANY else memories.first(HUB)
+
+    # Answers
+
+    def _shown(self, page: list[Recalled]) -> list[RecalledMemory]:
+        entities = self._about.entities([each.id for each in page])
+        return [self._as_hit(each, entities.get(each.id, [])) for each in page]
+
+    def _as_hit(self, found: Recalled, entities: Sequence[MemoryEntity]) -> RecalledMemory:
+        row, access = self._judge.rows[found.id], self._judge.accesses.get(found.id)
+        memory = as_memory(self._store, row, access, entities, self._now)
+        values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
+        scores: dict[str, Any] = {
+            "keyword_score": found.keyword,
+            "semantic_score": found.semantic,
+            "hops": found.hops,
+            "why": found.why if self._request.explain else None,
+        }
+        told = {name: score for name, score in scores.items() if score is not None}
+        return RecalledMemory(**values, score=found.score, **told)
+
+
+def _count(memory: RecalledMemory, used: Access | None) -> None:
+    """Say what a use has made of a memory."""
+    if used is not None:
+        memory.confidence, memory.access_count = used.confidence, used.count
+        memory.last_accessed_at = format_time(used.last)
+
+
+def _nth(found: Mapping[str, Recalled], place: int) -> float:
+    """The score at a place in the order, from 1."""
+    return sorted((each.score for each in found.values()), reverse=True)[place - 1]

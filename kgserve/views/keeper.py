@@ -1,0 +1,233 @@
+"""What is done for memories when nobody asks: accesses are written, faded ones pruned, those that say the same joined.
+
+One thread for all stores, of low priority. What is due follows from rows and journal, so a restart loses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from kgserve.errors import KgserveError, Unavailable
+from kgserve.journal.tail import Tail
+from kgserve.model.consolidation import MAX_SUGGESTED, Plan, RunRecord
+from kgserve.model.fields import Width
+from kgserve.model.memories import Suggestion
+from kgserve.model.stores import MemorySettings
+from kgserve.model.times import format_time, time_of
+from kgserve.store.store import Store
+from kgserve.views import consolidating, pruning
+from kgserve.views.consolidating import Run, Wanted
+from kgserve.views.follower import FollowerThread, View
+from kgserve.views.indexer import Indexer
+from kgserve.views.indexes import Indexes
+
+log = structlog.get_logger()
+
+TICK_SECONDS = 5.0
+"""So often each store is looked at."""
+_HOUR = 3_600_000_000
+_WORTH_NOTING = 1_000
+"""So many new memories make a run worth a node though it has found nothing: it need not be made again."""
+
+
+class Keeping(View):
+    """The keeping of one store. ``flush`` writes the accesses that are due, of all stores."""
+
+    name = "keeper"
+
+    def __init__(self, store: Store, indexes: Indexes | None, flush: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._indexes = indexes
+        self._flush = flush
+        self._tail = Tail(store.layout.journal)
+        self._created = 0
+        self._last: RunRecord | None = None
+        self._pruned_at = 0
+
+    @property
+    def woken_by(self) -> list[Callable[[], None]]:
+        """Nothing of the store: see `Keeper`."""
+        return []
+
+    @property
+    def settings(self) -> MemorySettings:
+        """What the store's settings say of memories."""
+        return self.store.description.memory
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _open(self) -> int:
+        """From where new memories have to be counted; runs that were broken off are noted as such."""
+        if not self._has_memories():
+            return self.store.state.sequence
+        consolidating.note_interrupted(self.store)
+        automatic = [run for _, run in consolidating.runs(self.store) if run.trigger == "automatic"]
+        self._last = automatic[0] if automatic else None
+        return 0 if self._last is None else self._last.through
+
+    def _out_of_reach(self) -> bool:
+        return self.sequence < self.store.journal.oldest - 1
+
+    def _refill(self) -> None:
+        """What the journal no longer has is taken to be enough."""
+        self.refill_wanted = False
+        self._created = max(self._created, self.settings.consolidation_interval)
+        self._move(self.store.journal.oldest - 1)
+
+    def _advance(self) -> None:
+        self._flush()
+        self._count()
+        now = time.time_ns() // 1000
+        if self._has_memories() and self.sequence == self.store.journal.last:
+            self._prune(now)
+            self._consolidate(now)
+
+    def _is_behind(self) -> bool:
+        return self.sequence < self.store.state.sequence
+
+    def _count(self) -> None:
+        """Count the memories that have been created since the last run."""
+        last = self.store.journal.last
+        if not self._has_memories():
+            self._move(last)
+        elif changes := self._tail.page(self.sequence, last):
+            self._created += sum(row.is_memory for change in changes for row in change.nodes_created)
+            self._move(changes[-1].sequence)
+
+    def _has_memories(self) -> bool:
+        with self.store.reading() as rows:
+            return rows.width == Width.MEMORY
+
+    def _prune(self, now: int) -> None:
+        if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _HOUR:
+            return
+        found = pruning.faded(self.store, now, self._pause).ids
+        if found:
+            ids, sequence = pruning.prune(self.store, found, pruning.mode_of(self.settings), now, self._pause)
+            log.info("memories_pruned", store=self.store.name, memories=len(ids), sequence=sequence)
+        self._pruned_at = now
+
+    def _consolidate(self, now: int) -> None:
+        policy = self.settings.consolidation
+        if policy == "off" or not self._is_due(now):
+            return
+        threshold, created = self.settings.consolidation_threshold, self._created
+        through = self._last.through if self._last and self._last.similarity_threshold == threshold else 0
+        apart = frozenset(each for _, run in consolidating.runs(self.store) for each in run.apart)
+        near = "merge" if policy == "full" else "suggest"
+        wanted = Wanted(threshold, guard=True, near=near, since=through, apart=apart)
+        plan = consolidating.plan_of(self.store, self._indexes, wanted, now, self._pause)
+        if policy == "suggest":
+            plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
+        self._created = 0
+        self._last = self._carried_out(plan, threshold, now, noted=created >= _WORTH_NOTING)
+
+    def _is_due(self, now: int) -> bool:
+        if self._created == 0:
+            return False
+        last = self.store.description.created_at if self._last is None else time_of(self._last.started_at)
+        settings = self.settings
+        return self._created >= settings.consolidation_interval or now - last >= settings.consolidation_hours * _HOUR
+
+    def _carried_out(self, plan: Plan, threshold: float, now: int, *, noted: bool) -> RunRecord:
+        """Do it, and leave a node that says so, where there is anything to say."""
+        suggested = plan.suggestions[:MAX_SUGGESTED]
+        record = RunRecord(
+            status="running",
+            trigger="automatic",
+            similarity_threshold=threshold,
+            guard=True,
+            through=plan.sequence,
+            started_at=format_time(now),
+            suggestions=[Suggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
+        )
+        if plan.clusters or suggested or noted:
+            run = Run(consolidating.new_run(now), record)
+            left, report = consolidating.carry_out(self.store, run, plan.clusters, self._pause)
+            done = len(plan.clusters) - len(left)
+            log.info("memories_consolidated", store=self.store.name, clusters=done, sequence=report.sequence)
+        return record
+
+    def _pause(self, worked: float) -> None:
+        self._continue()
+        self._flush()
+        self._give_way(worked)
+
+
+class Keeper:
+    """A companion of the pool: keeps the memories of every store while it is open."""
+
+    def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
+        """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
+        self._indexer = indexer
+        self._open: dict[str, Keeping] = {}
+        self._lock = threading.Lock()
+        self._thread = FollowerThread("keeper")
+        self._closed = threading.Event()
+        self._reminder = threading.Thread(target=self._remind, args=(tick,), name="keeper-reminder", daemon=True)
+        self._reminder.start()
+
+    def opened(self, store: Store) -> None:
+        """Begin to keep a store."""
+        keeping = Keeping(store, self._indexes(store), self.flush)
+        with self._lock:
+            self._open[store.name] = keeping
+        self._thread.follow(keeping)
+
+    def closing(self, store: Store) -> None:
+        """Keep a store no more."""
+        with self._lock:
+            keeping = self._open.pop(store.name, None)
+        if keeping is not None:
+            self._thread.forget(keeping)
+
+    def of(self, store: Store) -> Keeping:
+        """The keeping of an open store. Raises Unavailable when it is just closing."""
+        with self._lock:
+            found = self._open.get(store.name)
+        if found is None:
+            raise Unavailable("this store is just closing")
+        return found
+
+    def flush(self) -> None:
+        """Begin to write the accesses that are due."""
+        for store in self._stores():
+            if store.accesses.due:
+                store.accesses.flush()
+
+    def halt(self) -> None:
+        """Begin no further step, and end those in progress soon: all stores are about to close."""
+        self._thread.schedule.close()
+        self._closed.set()
+        with self._lock:
+            for keeping in self._open.values():
+                keeping.stop()
+
+    def close(self) -> None:
+        """End the threads; the stores are closed already."""
+        self._closed.set()
+        self._thread.close()
+        self._reminder.join()
+
+    def _stores(self) -> list[Store]:
+        with self._lock:
+            return [keeping.store for keeping in self._open.values()]
+
+    def _indexes(self, store: Store) -> Indexes | None:
+        try:
+            return None if self._indexer is None else self._indexer.of(store)
+        except KgserveError:
+            return None
+
+    def _remind(self, seconds: float) -> None:
+        while not self._closed.wait(seconds):
+            with self._lock:
+                keepings = list(self._open.values())
+            for keeping in keepings:
+                keeping.wake()
