@@ -71,8 +71,9 @@ class Keeping(View):
         if not self._has_memories():
             return self.store.state.sequence
         consolidating.note_interrupted(self.store)
-        automatic = [run for _, run in consolidating.runs(self.store) if run.trigger == "automatic"]
-        self._last = automatic[0] if automatic else None
+        # What one that was broken off had yet to do is still to be done.
+        ended = (run for _, run in consolidating.runs(self.store) if run.status in {"done", "undone"})
+        self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
 
     def _out_of_reach(self) -> bool:
