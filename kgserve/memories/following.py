@@ -65,10 +65,17 @@ class Follower:
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
         """Take in rows of nodes of which nothing is there."""
+        rows = list(rows)
+        [number] = self._run(sql.LAST_NUMBER).fetchone()
+        memories = list(enumerate((row for row in rows if row.is_memory), number + 1))
+        entries = [(number, entry_of(row, self._access(row.id), self._half_lives)) for number, row in memories]
+        self._run_many(sql.ADD, [(number, *entry) for number, entry in entries])
+        tags = {number: set(row.extras.tags) if row.extras else set[str]() for number, row in memories}
+        self._run_many(sql.TAG, [(tag, number) for number, some in tags.items() for tag in some])
+        for number, entry in entries:
+            self._books.book(entry, tags[number], 1)
         for row in rows:
-            if row.extras is not None:
-                self._put_memory(row, None)
-                self._put_entity(row, None)
+            self._put_entity(row, None)
         self._close()
 
     def rekey(self) -> None:
