@@ -8,6 +8,7 @@ FORMAT = 1
 SETUP = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
+PRAGMA wal_autocheckpoint = 4000;
 """
 # "stated" is the confidence in the row, "confidence" what counts since "since", after any access; "half" is 0 for what
 # does not fade. Relations are counted by triggers, for a put that changes one looks like a put that adds one.
@@ -108,6 +109,9 @@ ACCESS = "INSERT INTO access VALUES (?, ?, ?, ?)"
 ACCESS_AGAIN = f"""{ACCESS} ON CONFLICT (id) DO UPDATE SET
 count = excluded.count, last = excluded.last, confidence = excluded.confidence"""
 ACCESS_OF = "SELECT id, count, last, confidence FROM access WHERE id = ?"
+ACCESSES_OF = (
+    "SELECT id, count, last, confidence FROM access WHERE id IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
+)
 UNACCESS = "DELETE FROM access WHERE id = ?"
 
 ABOUT = """
