@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import locomo, memories, wordnet
+from bench import locomo, memories, memory_writing, wordnet
 from bench.measure import Report, clock, times
 from bench.memories import Made, Named
 from bench.memory_model import Model, some_filters, some_words
@@ -353,7 +353,16 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True)
 
 
-PARTS: dict[str, Callable[[Options], Report]] = {"A3": reading, "A7": filters, "A8": dated, "A13": conversations}
+PARTS: dict[str, Callable[[Options], Report]] = {
+    "A2": lambda options: memory_writing.fading(options.settings),
+    "A3": reading,
+    "A4": lambda options: memory_writing.duplicates(options.settings),
+    "A5": lambda options: memory_writing.at_once(options.settings),
+    "A6": lambda options: memory_writing.pace(options.settings),
+    "A7": filters,
+    "A8": dated,
+    "A13": conversations,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -37,6 +37,11 @@ IDEMPOTENT = frozenset(
         "read_graph",
         "search_nodes",
         "open_nodes",
+        "recall_memories",
+        "delete_memories",
+        "get_entity_graph",
+        "consolidate_memories",
+        "get_memory_stats",
     }
 )
 """A second call leaves what the first one made."""
@@ -44,6 +49,7 @@ IDEMPOTENT = frozenset(
 WHERE_TO_LOOK = {
     "put_node": "get_entity, or search_knowledge with words of what was written, shows whether it is there",
     "put_subgraph": "get_entity, or search_knowledge with words of what was written, shows what of it is there",
+    "store_memory": "recall_memories with its words shows whether it is there; stored again, it is met",
     "drop_store": "list_stores shows whether the store is still there",
 }
 """The other tools: another call makes another node or version, or drops what somebody has made since."""

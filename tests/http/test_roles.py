@@ -66,7 +66,8 @@ class Asked(msgspec.Struct, frozen=True):
         with http.stream(
             self.method,
             path,
-            params=({"confirm": store} if self.id == "dropStore" else {}) | ({"store": store} if self.of_default else {}),
+            params=({"confirm": store} if self.id == "dropStore" else {})
+            | ({"store": store} if self.of_default else {}),
             content=example if isinstance(example, str) else msgspec.json.encode(example),
             headers={"content-type": media} if media else {},
         ) as answer:

@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
+from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
@@ -70,7 +71,9 @@ async def listed(client: Client) -> Any:
 def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
     tools = talk(server.url, mode, listed, tools="all")
     others = {tool.name for tool in MEMORY_SERVER_TOOLS}
-    assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others
+    remembering = {tool.name for tool in ENTITY_MEMORY_TOOLS}
+    assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others - remembering
+    assert others | remembering <= IDEMPOTENT | set(WHERE_TO_LOOK)
     assert set(talk(server.url, mode, listed, tools="memory-server")) == others
     for name, tool in tools.items():
         hints = tool.annotations
