@@ -382,7 +382,7 @@ class Recaller:
             created_to=None if end is None else end - 1,
             source=request.source or "",
             layer=request.layer,
-            entity=self._entity or "",
+            entity="" if request.mode == "graph" else self._entity or "",
             ended="any",
         )
 
@@ -405,17 +405,19 @@ class Recaller:
     # From entity to entity
 
     def _from_entities(self, wanted: int) -> list[Recalled]:
-        starts = self._starts()
-        self._judge.unfiltered = True
+        starts, fitting = self._starts(), self._fitting
+        self._judge.unfiltered = fitting is None
         best: dict[str, Recalled] = {}
         least = 0.0
         for way in ways(starts, self._about.related, max(1, self._request.depth)):
             # No memory is worth more than the way to its entity.
             if least > way.strength:
                 break
-            for each in self._reached(way, least):
+            for each in self._reached(way, least, fitting):
                 if each.id not in best or each.score > best[each.id].score:
                     best[each.id] = each
+            if fitting is not None and len(best) == len(fitting):
+                break
             if len(best) >= wanted:
                 least = heapq.nlargest(wanted, (each.score for each in best.values()))[-1]
         near = self._similarities(best)
@@ -437,15 +439,34 @@ class Recaller:
                 starts[entity.id] = max(starts.get(entity.id, 0.0), each.score * min(max(entity.relevance, 0.0), 1.0))
         return starts
 
-    def _reached(self, way: Way, least: float) -> Iterator[Recalled]:
+    @cached_property
+    def _fitting(self) -> frozenset[str] | None:
+        """Those that pass, where the memory view can tell and they are not too many; else None."""
+        only = self._only
+        filtered = bool(only.tags) or only.names_some or only.created is not None
+        filtered = filtered or only.layers is not None or only.sources is not None
+        if self._searched.at is not None or self._request.metadata or not filtered:
+            return None
+        return self._named if len(self._named) <= MANY else None
+
+    def _reached(self, way: Way, least: float, fitting: frozenset[str] | None) -> Iterator[Recalled]:
         """The memories of an entity that pass, of those that may be worth so much."""
-        memories = self._about.memories(way.entity)
-        relevances = memories.first(HUB) if len(memories) <= HUB else self._of_hub(way.entity, memories)
-        relevances = {key: relevance for key, relevance in relevances.items() if way.strength * relevance >= least}
+        found = self._relevances(way.entity, fitting)
+        relevances = {key: relevance for key, relevance in found.items() if way.strength * relevance >= least}
         for key, relevance in relevances.items():
             self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
         for key in self._judge.passing(relevances):
             yield by_way(key, way, relevances[key], self._judge.standing[key].confidence)
+
+    def _relevances(self, entity: str, fitting: frozenset[str] | None) -> dict[str, float]:
+        """The memories of an entity with how much they are about it: of a hub those that fit, or its most relevant."""
+        memories = self._about.memories(entity)
+        if fitting is not None and len(fitting) < len(memories):
+            return memories.among(fitting)
+        if len(memories) > HUB:
+            return self._of_hub(entity, memories)
+        found = memories.first(HUB)
+        return found if fitting is None else {key: found[key] for key in found if key in fitting}
 
     def _of_hub(self, entity: str, memories: Associations) -> dict[str, float]:
         if self._searched.at is not None:
