@@ -41,7 +41,7 @@ RECALL_AIM_MS = 25.0
 class Options(NamedTuple):
     """What to measure with."""
 
-    count: int
+    memories: int
     conversations: Path
     embedder: str
 
@@ -79,7 +79,7 @@ def filled(options: Options, count: int) -> Generator[Filled]:
 
 def filters(options: Options) -> Report:
     """Whether every filter is exact in every mode, and what they cost."""
-    report = Report(f"A7: recall against a look at every memory; {EXACT_COUNT:,}, then {options.count:,} memories")
+    report = Report(f"A7: recall against a look at every memory; {EXACT_COUNT:,}, then {options.memories:,} memories")
     embedder = options.loaded()
     with filled(options, EXACT_COUNT) as of, of.server.client() as client:
         model = Model(of.made, of.named, embedder, time.time())
@@ -87,7 +87,7 @@ def filters(options: Options) -> Report:
             wrong = _disagreements(client, model, mode)
             report.check(f"{mode}: {QUESTIONS} random recalls", f"{len(wrong)} differ", not wrong)
             report.notes += wrong[:3]
-    with filled(options, options.count) as of, of.server.client() as client:
+    with filled(options, options.memories) as of, of.server.client() as client:
         _cost_of_filters(report, client, of)
         _overlap(report, client, of, embedder)
         report.check("a filter that lets 3 through", *_three(client, of))
@@ -180,8 +180,8 @@ def _three(client: Client, of: Filled) -> tuple[str, bool]:
 
 def reading(options: Options) -> Report:
     """What many recalls leave behind, and what counting them costs."""
-    report = Report(f"A3: {RECALLS:,} recalls of 10 hits by {CLIENTS} clients; {options.count:,} memories")
-    with filled(options, options.count) as of, of.server.client() as client:
+    report = Report(f"A3: {RECALLS:,} recalls of 10 hits by {CLIENTS} clients; {options.memories:,} memories")
+    with filled(options, options.memories) as of, of.server.client() as client:
         chance = random.Random(SEED)
         queries = [some_words(chance, one) for one in chance.sample(of.made, 500)]
         _spread(of.server, [(query, {"touch": False}) for query in queries])
@@ -241,8 +241,8 @@ def _spread(server: Server, asked: Sequence[tuple[str, dict[str, Any]]]) -> list
 
 def dated(options: Options) -> Report:
     """What memories that are no longer true cost those that are."""
-    report = Report(f"A8: recall, search and walks once something is withdrawn; {options.count:,} memories")
-    with filled(options, options.count) as of, of.server.client() as client:
+    report = Report(f"A8: recall, search and walks once something is withdrawn; {options.memories:,} memories")
+    with filled(options, options.memories) as of, of.server.client() as client:
         chance = random.Random(SEED)
         queries = [some_words(chance, one) for one in chance.sample(of.made, 150)]
         base = _paces(client, queries, of.named)

@@ -264,7 +264,7 @@ def _pages(client: Client) -> Iterator[Any]:
 
 def _word(number: int) -> str:
     """A pronounceable word of its own for each number."""
-    syllables = ("ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "va")
+    syllables = ("ba", "ce", "di", "zo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "va")
     word, rest = "", number + 4096
     while rest:
         rest, at = divmod(rest, len(syllables))

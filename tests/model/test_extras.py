@@ -17,10 +17,11 @@ from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes, holds
 
 NARROW = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
 NARROW_EDGE = EdgeExtras(0, "ada", 10, 20)
-FULL = NodeExtras(
-    *NARROW.narrow, "Ada", 0.5, 6, 0.25, "chat", "at lunch", 2, "merged", former_from=1, former_to=2, belongs_to="b"
-)
-FULL_EDGE = EdgeExtras(*NARROW_EDGE.narrow, 0.5, "at lunch")
+FULL = replace(
+    NARROW, name="Ada", confidence=0.5, confidence_at=6, importance=0.25, source="chat", context="at lunch", layer=2,
+    ended="merged", former_from=1, former_to=2, belongs_to="b",
+)  # fmt: skip
+FULL_EDGE = replace(NARROW_EDGE, confidence=0.5, context="at lunch")
 MANUAL = Rules(keeps_both=True)
 
 # As the version before there were extras computed them.

@@ -244,10 +244,11 @@ def test_a_deletion_by_filter_wants_one_and_can_be_tried(store: World) -> None:
     kept = put(store, "new fact", memory_type="fact")
     gone = put(store, "old fact", memory_type="fact", created_at=before(days=100))
     put(store, "old error", memory_type="error", created_at=before(days=100))
-    for nothing in ({}, {"memory_ids": []}, {"memory_ids": [], "memory_types": []}, {"memory_types": []}):
+    nothings: list[dict[str, Any]] = [{}, {"memory_ids": []}, {"memory_ids": [], "memory_types": []}]
+    for nothing in [*nothings, {"memory_types": []}]:
         with pytest.raises(InvalidInput, match="at least one filter"):
             memories.delete_memories(store.graph, DeleteMemoriesRequest(**nothing))
-    wanted = {"memory_types": ["fact"], "min_confidence_below": 0.2}
+    wanted: dict[str, Any] = {"memory_types": ["fact"], "min_confidence_below": 0.2}
     dry = memories.delete_memories(store.graph, DeleteMemoriesRequest(**wanted, dry_run=True)).result(PATIENCE)
     assert (dry.count, dry.ids, dry.dry_run) == (1, [gone.id], True)
     done = memories.delete_memories(store.graph, DeleteMemoriesRequest(**wanted)).result(PATIENCE)

@@ -257,7 +257,7 @@ def test_both_together_are_words_and_meaning_times_confidence(whole: Whole) -> N
 
 
 def test_what_is_left_out_is_counted(whole: Whole) -> None:
-    query = {"mode": "keyword", "limit": 100}
+    query: dict[str, Any] = {"mode": "keyword", "limit": 100}
     every = [each for each in whole.known if "fox" in each.content.split()]
     answer = whole.world.recall("fox", min_confidence=0.97, **query)
     assert len(every) < 100
@@ -286,7 +286,8 @@ def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> No
     counts = {key: counted(world, key) for key in ("m0", "m1", "m2", "m3", "m4")}
     assert counts == {key: int(key in {hit.id for hit in hits}) for key in counts}
     sequence = world.store.state.sequence
-    for untouched in ({"touch": False}, {"role": "read"}, {"as_of": str(sequence)}, {"touch": True, "limit": 1}):
+    unused: list[dict[str, Any]] = [{"touch": False}, {"role": "read"}, {"as_of": str(sequence)}, {"limit": 1}]
+    for untouched in unused:
         world.recall(**{"touch": True, **untouched})
     assert sum(counted(world, key) for key in counts) == 3
     assert world.recall(limit=100, mode="keyword").hits[0].version == 1
@@ -372,7 +373,7 @@ def test_from_entity_to_entity(world: World) -> None:
     sure = EdgeExtrasPut(confidence=0.5)
     edges += [EdgePut(0, ("p1", "p0", "knows"), 0.8), EdgePut(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
     world.write(WriteBatch(nodes=nodes, edges=edges))
-    given = {"mode": "graph", "entity": "ann lee"}
+    given: dict[str, Any] = {"mode": "graph", "entity": "ann lee"}
     answer = world.recall("anything", explain=True, **given)
     assert [(hit.id, hit.hops) for hit in answer.hits] == [("m0", 0), ("m1", 1), ("m3", 0), ("m2", 2)]
     assert [hit.score for hit in answer.hits] == pytest.approx([1.0, 0.4, 0.25, 0.2], abs=1e-3)
@@ -402,8 +403,9 @@ def test_names_that_several_have_and_dates_without_a_zone_are_refused(world: Wor
     with pytest.raises(Conflict, match="names 2 entities"):
         world.recall(entity="ANN")
     for field in ("after_date", "before_date"):
+        wanted: dict[str, Any] = {field: "2026-01-01T00:00:00"}
         with pytest.raises(InvalidInput, match=f"{field}: is not an RFC 3339 time"):
-            world.recall(**{field: "2026-01-01T00:00:00"})
+            world.recall(**wanted)
 
 
 def test_importance_decides_between_equals(world: World) -> None:
@@ -426,4 +428,4 @@ def test_nothing_there_is_nothing_found(world: World) -> None:
     for mode in MODES:
         answer = world.recall("fox in Paris", mode=mode)
         assert (answer.hits, answer.withheld) == ([], {})
-    assert re.fullmatch(r"\d+", str(answer.index_sequence))
+        assert re.fullmatch(r"\d+", str(answer.index_sequence))
