@@ -48,7 +48,9 @@ class Options(NamedTuple):
     @property
     def settings(self) -> dict[str, object]:
         """Those of the server."""
-        return {"embedding_provider": self.embedder, "shutdown_grace": 120}
+        # Nothing is to change but by what is measured.
+        still = {"memory_prune": "off", "memory_consolidation": "off"}
+        return {"embedding_provider": self.embedder, "shutdown_grace": 120, **still}
 
     def loaded(self) -> Embedder:
         """The same embedder in this process."""

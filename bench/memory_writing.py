@@ -191,9 +191,7 @@ def pace(settings: dict[str, object]) -> Report:
                     clock(lambda node=node: client.call("POST", f"/api/memory/{STORE}/inject", node))
                 )
                 asked = {"query": f"{text} asked", "mode": "semantic", "limit": 1}
-                kinds["embed"].append(
-                    clock(lambda query=query: client.call("POST", f"/api/memory/{STORE}/search", query))
-                )
+                kinds["embed"].append(clock(lambda asked=asked: client.call("POST", SEARCH, asked)))
             took = {kind: times(found) for kind, found in kinds.items()}
             paces[size] = took["store"]
             due = took["inject"].p50 + took["embed"].p50 + 3
@@ -227,9 +225,9 @@ def _fill(client: Client, size: int) -> None:
     there = client.call("GET", f"/api/memory/{STORE}/stats")["nodes"] if _exists(client) else 0
     for first in range(there, size, 5_000):
         some = range(first, min(first + 5_000, size))
-        nodes = [{"id": f"m{n}", "type": "observation", "content": f"filling {_word(n)} {_word(n * 7)}", "confidence": 1.0}
-                 for n in some]  # fmt: skip
-        client.call("POST", f"/api/memory/{STORE}/inject", {"nodes": nodes})
+        texts = {f"m{n}": f"filling {_word(n)} {_word(n * 7)}" for n in some}
+        nodes = [{"id": key, "type": "fact", "content": text, "confidence": 1.0} for key, text in texts.items()]
+        client.call("POST", INJECT, {"nodes": nodes})
     deadline = time.monotonic() + 1_800
     while time.monotonic() < deadline:
         indexes = client.call("GET", f"/api/memory/{STORE}/stats")["indexes"]
