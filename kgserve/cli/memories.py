@@ -56,7 +56,7 @@ def _report(store: str, found: ConsolidationReport) -> None:
         click.echo(f"{cluster.primary} <- {', '.join(cluster.absorbed)}  ({cluster.similarity:.2f})")
     for pair in found.contradictions:
         click.echo(f"kept apart, they differ in {pair.differs}: {', '.join(pair.ids)}  ({pair.similarity:.2f})")
-    merged = f"{found.memories_deleted:,} memories {would}merged into {found.memories_merged:,}"
+    merged = f"{found.memories_deleted:,} memories {would}merged into {found.clusters_found:,}"
     undo = f"; kgserve consolidate {store} --undo {found.run} takes it back" if found.run else ""
     click.echo(f"{store}: {merged}{undo}")
 

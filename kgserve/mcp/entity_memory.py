@@ -322,7 +322,7 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemories, _stor
     would = "would be " if found.dry_run else ""
     head = (
         f"{counted(found.clusters_found, 'cluster')}: {counted(found.memories_deleted, 'memory', 'memories')} "
-        f"{would}merged into {found.memories_merged}."
+        f"{would}merged into {found.clusters_found}."
     )
     lines = [f"[{each.primary}] ← {', '.join(f'[{one}]' for one in each.absorbed)}" for each in found.clusters]
     lines += [f"kept apart ({each.differs}): {', '.join(each.ids)}" for each in found.contradictions]

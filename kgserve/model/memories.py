@@ -531,7 +531,7 @@ class ConsolidationReport(msgspec.Struct, kw_only=True):
     plan: Annotated[int, msgspec.Meta(description="The commit that it was computed from")]
     threshold: float
     clusters_found: int
-    memories_merged: Annotated[int, msgspec.Meta(description="Memories that others were merged into")]
+    memories_merged: Annotated[int, msgspec.Meta(description="Memories that were merged into others")]
     memories_deleted: Annotated[int, msgspec.Meta(description="Memories that were absorbed: withdrawn, not erased")]
     clusters: Annotated[list[Cluster], msgspec.Meta(description="The first 100")]
     contradictions: Annotated[list[Contradiction], msgspec.Meta(description="The first 100")]
