@@ -885,7 +885,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     source: str | None = None,
     layer: int | None = None,
     metadata: str | None = None,
-    ended: Literal["superseded", "merged", "forgotten", "pruned"] | Literal["any"] | None = None,
+    ended: Literal["superseded", "merged", "forgotten", "pruned", "any"] | None = None,
     sort: Literal["created", "updated", "confidence", "accessed"] = "created",
     limit: int = 20,
     offset: int = 0,

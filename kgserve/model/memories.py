@@ -219,7 +219,7 @@ class MemoriesQuery(MemoryFilter, kw_only=True):
     ) = None
     ended: (
         Annotated[
-            Ended | Literal["any"],
+            Literal["superseded", "merged", "forgotten", "pruned", "any"],
             msgspec.Meta(description="Those that were withdrawn so; any: all that there are; left out: none of them"),
         ]
         | None
