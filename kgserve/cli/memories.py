@@ -56,11 +56,16 @@ def _report(store: str, found: ConsolidationReport) -> None:
         click.echo(f"{cluster.primary} <- {', '.join(cluster.absorbed)}  ({cluster.similarity:.2f})")
     for pair in found.contradictions:
         click.echo(f"kept apart, they differ in {pair.differs}: {', '.join(pair.ids)}  ({pair.similarity:.2f})")
-    merged = f"{found.memories_deleted:,} memories {would}merged into {found.clusters_found:,}"
+    merged = f"{_counted(found.memories_deleted)} {would}merged into {found.clusters_found:,}"
     undo = f"; kgserve consolidate {store} --undo {found.run} takes it back" if found.run else ""
     click.echo(f"{store}: {merged}{undo}")
 
 
 def _undone(store: str, done: ConsolidationUndone) -> None:
     skipped = f", {len(done.skipped):,} left as they are, which were changed since" if done.skipped else ""
-    click.echo(f"{store}: {done.restored_count:,} memories are back{skipped}")
+    verb = "is" if done.restored_count == 1 else "are"
+    click.echo(f"{store}: {_counted(done.restored_count)} {verb} back{skipped}")
+
+
+def _counted(number: int) -> str:
+    return "1 memory" if number == 1 else f"{number:,} memories"

@@ -198,8 +198,7 @@ class Shortcuts(NamedTuple):
         context = cast("RequestContext", scope["state"]["request_context"])
         store = authorized_store(scope, found.operation, self.service)
         context.authorize(store, found.operation.id, found.operation.role)
-        service = self.service if context.caller.sees_all else self.service.seen_by(context.caller)
-        return await found.answered(scope, receive, service)
+        return await found.answered(scope, receive, self.service.seen_by(context.caller))
 
 
 class Directory:

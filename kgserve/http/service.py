@@ -51,8 +51,8 @@ class Service:
         self._writing_statements = Shares()
 
     def seen_by(self, caller: Caller) -> Service:
-        """The same surroundings, with the caller's stores alone."""
-        if caller.sees_all:
+        """The same surroundings, with the caller's stores alone, and what the caller may do there."""
+        if caller is self.graphs.caller:
             return self
         seen = copy(self)
         seen.graphs = self.graphs.seen_by(caller)

@@ -38,7 +38,6 @@ RESERVED_IDS = frozenset({"batch", "consolidate", "consolidations", "delete", "p
 """Paths, and so ids of neither memories nor entities."""
 
 Ended = Literal["superseded", "merged", "forgotten", "pruned"]
-EndedOrNot = Literal["superseded", "merged", "forgotten", "pruned", "any"]
 Outcome = Literal["created", "duplicate", "merged"]
 Differs = Literal["", "not", "numbers", "names", "words"]
 """What keeps two texts apart; nothing where they say the same, and layer, type or policy kept them apart."""
@@ -220,7 +219,7 @@ class MemoriesQuery(MemoryFilter, kw_only=True):
     ) = None
     ended: (
         Annotated[
-            EndedOrNot,
+            Literal["superseded", "merged", "forgotten", "pruned", "any"],
             msgspec.Meta(description="Those that were withdrawn so; any: all that there are; left out: none of them"),
         ]
         | None

@@ -32,6 +32,7 @@ class ScopedPool(StorePool):
         self._whole = whole
         self._caller = caller
         self.settings = whole.settings
+        self.usual = whole.usual
         self.data_dir: Path = whole.data_dir
         self.companions = whole.companions
         self.observation = whole.observation

@@ -61,13 +61,13 @@ class Asked(msgspec.Struct, frozen=True):
     def answer(self, http: httpx.Client, store: str) -> tuple[int, bytes]:
         """Status, and the body of what is no stream; the request is that of the description's example."""
         path = self.path.replace("{store}", store).replace("{id}", "n")
+        query = ({"confirm": store} if self.id == "dropStore" else {}) | ({"store": store} if self.of_default else {})
         media, content = next(iter(self.described.get("requestBody", {}).get("content", {}).items()), ("", {}))
         example = content.get("example", "")
         with http.stream(
             self.method,
             path,
-            params=({"confirm": store} if self.id == "dropStore" else {})
-            | ({"store": store} if self.of_default else {}),
+            params=query,
             content=example if isinstance(example, str) else msgspec.json.encode(example),
             headers={"content-type": media} if media else {},
         ) as answer:
