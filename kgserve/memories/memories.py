@@ -141,8 +141,8 @@ class Memories:
 
     def live(self, ids: Iterable[str]) -> dict[str, LiveMemory]:
         """What the memories among some nodes are worth."""
-        found = (self._run(sql.LIVE_OF, (node_id,)).fetchone() for node_id in ids)
-        return {row[0]: LiveMemory(*row) for row in found if row is not None}
+        rows = self._run(sql.LIVE_OF, (msgspec.json.encode(list(ids)).decode(),)).fetchall()
+        return {row[0]: LiveMemory(*row) for row in rows}
 
     def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes."""

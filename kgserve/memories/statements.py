@@ -162,7 +162,7 @@ m.id, m.type, m.created, m.updated, m.confidence, m.since, m.half, coalesce(acce
 m.layer, m.source, m.importance, m.ended, m.belongs_to, m.active, m.start, m.stop
 """
 _LIVE_FROM = f"SELECT {LIVE} FROM memory AS m LEFT JOIN access USING (id) WHERE"
-LIVE_OF = f"{_LIVE_FROM} m.id = ?"
+LIVE_OF = f"{_LIVE_FROM} m.id IN (SELECT value FROM json_each(?))"
 _HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
 BY_HASH = f"{_LIVE_FROM} m.active AND m.hash = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
 BY_PRINT = f"{_LIVE_FROM} m.active AND m.print = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.memories.entries import LiveMemory
 from kgserve.model import decay, fusion
 from kgserve.model.attributes import Condition, has_all
 from kgserve.model.change import Access
@@ -148,6 +149,12 @@ class Judge:
         self.standing: dict[str, Standing] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
+        self._half_lives: dict[str, int | None] = {}
+
+    @property
+    def share(self) -> float:
+        """Which part of what was looked at has passed; all, while that is little."""
+        return len(self.standing) / len(self._seen) if len(self._seen) >= _FEW else 1.0
 
     def passing(self, ids: Collection[str]) -> list[str]:
         """Those of some memories that pass, in their order."""
@@ -174,13 +181,21 @@ class Judge:
             live = {key: live[key] for key in self.rows(live) if key in live}
         moment = self._searched.valid_at
         for key, stored in live.items():
-            memory = stored.after(pending.get(key))
-            marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
-            if self._but_tags.passes(key, memory.type, marks):
+            memory = stored.after(pending.get(key)) if pending else stored
+            if not self.unfiltered or self._is_of_filter(memory):
                 worth = Worth(memory.confidence, memory.since)
-                confidence = decay.effective(worth, self._now, half_life(self._settings, memory.type))
+                confidence = decay.effective(worth, self._now, self._half_life(memory.type))
                 holds = moment is None or memory.holds_at(moment)
                 self._judge(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
+
+    def _is_of_filter(self, memory: LiveMemory) -> bool:
+        marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
+        return self._but_tags.passes(memory.id, memory.type, marks)
+
+    def _half_life(self, memory_type: str) -> int | None:
+        if memory_type not in self._half_lives:
+            self._half_lives[memory_type] = half_life(self._settings, memory_type)
+        return self._half_lives[memory_type]
 
     def _look_back(self, ids: Sequence[str]) -> None:
         moment = self._searched.valid_at
@@ -331,7 +346,7 @@ class Recaller:
 
     def _best(self, search: Search, limit: int) -> Hits:
         """The best that pass everything. What is not true at the moment is looked for as well, to be counted."""
-        pool = int(_SPARE * limit) + _FEW
+        pool = int(_SPARE * limit / max(self._judge.share, _FEW_PASS)) + _FEW
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
         passing = self._judge.passing(found)
         if len(passing) < limit and len(found) == pool:
