@@ -37,9 +37,11 @@ from kgserve.model.memories import (
     ConsolidationUndone,
     DeleteMemoriesRequest,
     MemoriesDeleted,
+    MemoriesQuery,
     Memory,
     MemoryDeleted,
     MemoryId,
+    MemoryPage,
     MemoryRequest,
     PruneMemoriesRequest,
     PruneReport,
@@ -53,23 +55,36 @@ from kgserve.model.memories import (
 )
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
 from kgserve.model.named import (
+    ConfidenceHistogram,
+    ConfidenceQuery,
+    CountsQuery,
     CreatedEntity,
     CreatedRelation,
     DeleteEntitiesRequest,
     DeleteEntityRequest,
     EntitiesCreated,
     EntitiesDeleted,
+    EntitiesQuery,
     EntityAnswer,
     EntityGraph,
     EntityGraphRequest,
     EntityId,
     EntityInput,
+    EntityMemoriesRequest,
+    EntityPage,
+    Growth,
+    GrowthQuery,
+    MemoryStats,
+    MemoryTags,
+    MemoryTypes,
     NamedEntity,
     RelationId,
     RelationInput,
     RelationKey,
+    RelationPage,
     RelationsCreated,
     RelationsDeleted,
+    RelationsQuery,
     UpdateEntityRequest,
 )
 from kgserve.model.queries import (
@@ -161,6 +176,7 @@ SEARCH = Route("search", "POST", "/api/memory/{store}/search", Hits, in_body=Tru
 CONTEXT = Route("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True)
 STORE_MEMORY = Route("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
 STORE_MEMORIES = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
+MEMORIES = Route("memories", "GET", "/api/memories", MemoryPage)
 MEMORY = Route("memory", "GET", "/api/memories/{id}", Memory)
 UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", Memory, in_body=True)
 DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
@@ -174,15 +190,23 @@ UNDO_CONSOLIDATION = Route(
 PRUNE_MEMORIES = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
 CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
 CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
+ENTITIES = Route("entities", "GET", "/api/entities", EntityPage)
 ENTITY = Route("entity", "GET", "/api/entities/{id}", EntityAnswer)
 UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", NamedEntity, in_body=True)
 DELETE_ENTITY = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
 DELETE_ENTITIES = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
 ENTITY_GRAPH = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph)
+ENTITY_MEMORIES = Route("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage)
+RELATIONS = Route("relations", "GET", "/api/relations", RelationPage)
 RELATE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
 CREATE_RELATIONS = Route("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
 DELETE_RELATION = Route("delete_relation", "DELETE", "/api/relations/{id}", RelationsDeleted)
 DELETE_RELATIONS = Route("delete_relations", "POST", "/api/relations/delete", RelationsDeleted, in_body=True)
+MEMORY_STATS = Route("memory_stats", "GET", "/api/analytics/overview", MemoryStats)
+MEMORY_GROWTH = Route("memory_growth", "GET", "/api/analytics/growth", Growth)
+MEMORY_TYPES = Route("memory_types", "GET", "/api/analytics/types", MemoryTypes)
+MEMORY_TAGS = Route("memory_tags", "GET", "/api/analytics/tags", MemoryTags)
+MEMORY_CONFIDENCE = Route("memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram)
 
 
 def health() -> Call[Health]:
@@ -849,6 +873,54 @@ def store_memories(store: str, memories: Iterable[Mapping[str, Any] | StoreMemor
     return STORE_MEMORIES.ask(store, {"memories": list(memories)}, idempotent=False)
 
 
+def memories(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    *,
+    types: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    min_confidence: float | None = None,
+    after_date: str | None = None,
+    before_date: str | None = None,
+    entity: str | None = None,
+    source: str | None = None,
+    layer: int | None = None,
+    metadata: str | None = None,
+    ended: Literal["superseded", "merged", "forgotten", "pruned"] | Literal["any"] | None = None,
+    sort: Literal["created", "updated", "confidence", "accessed"] = "created",
+    limit: int = 20,
+    offset: int = 0,
+    cursor: str | None = None,
+    valid_at: str | None = None,
+) -> Call[MemoryPage]:
+    """List memories, page by page.
+
+    Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
+
+    A page that has looked at 20,000 memories ends there: it may be short, or empty, with a `next_cursor`. Raises
+    InvalidInput, NotFound for an entity that there is not, and Conflict for a name that several entities have.
+    """
+    return MEMORIES.ask(
+        store,
+        MemoriesQuery(
+            types=_listed(types),
+            tags=_listed(tags),
+            min_confidence=min_confidence,
+            after_date=after_date,
+            before_date=before_date,
+            entity=entity,
+            source=source,
+            layer=layer,
+            metadata=metadata,
+            ended=ended,
+            sort=sort,
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+            valid_at=valid_at,
+        ),
+    )
+
+
 def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
     """One memory.
 
@@ -976,7 +1048,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
     that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
     `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
-    what is related. `withheld` counts what matches no worse than the last hit, and has faded or is not true now.
+    what is related. `withheld` counts those of the best matches that have faded or are not true.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -1107,6 +1179,16 @@ def create_entities(store: str, entities: Iterable[Mapping[str, Any] | EntityInp
     return CREATE_ENTITIES.ask(store, {"entities": list(entities)})
 
 
+def entities(
+    store: str, *, type: Iterable[str] = (), name: str = "", limit: int = 100, cursor: str | None = None
+) -> Call[EntityPage]:
+    """List entities by name, page by page.
+
+    Lists the entities that have a name, by name in any case and then by id. Raises InvalidInput for a cursor.
+    """
+    return ENTITIES.ask(store, EntitiesQuery(type=list(type), name=name, limit=limit, cursor=cursor))
+
+
 def entity(store: str, entity_id: str) -> Call[EntityAnswer]:
     """One entity with its relations.
 
@@ -1206,6 +1288,43 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
     )
 
 
+def entity_memories(
+    store: str, entity_id: str, *, limit: int = 20, offset: int = 0, cursor: str | None = None
+) -> Call[MemoryPage]:
+    """The memories about an entity, page by page.
+
+    Lists the memories about an entity, by its id or its name, newest first. Raises what `list_memories` does.
+    """
+    return ENTITY_MEMORIES.ask(
+        store, EntityMemoriesRequest(entity_id=entity_id, limit=limit, offset=offset, cursor=cursor)
+    )
+
+
+def relations(
+    store: str,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    type: Iterable[str] = (),
+    min_strength: float = 0.0,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[RelationPage]:
+    """List relations between entities, page by page.
+
+    Lists the relations between entities that have a name, those that are true now, by their ends and their types.
+
+    A page that has looked at 20,000 relations ends there: it may be short, or empty, with a `next_cursor`. Raises
+    InvalidInput for a cursor, NotFound for an entity that there is not, and Conflict for a name that several have.
+    """
+    return RELATIONS.ask(
+        store,
+        RelationsQuery(
+            source=source, target=target, type=list(type), min_strength=min_strength, limit=limit, cursor=cursor
+        ),
+    )
+
+
 def relate(  # noqa: PLR0913 - the fields of the request
     store: str,
     source: str,
@@ -1243,8 +1362,8 @@ def create_relations(store: str, relations: Iterable[Mapping[str, Any] | Relatio
 
     Creates relations between entities by name, in one commit; an end that is not there is made, of type `unknown`.
 
-    Stating a relation again sets its strength, confidence and context, and makes its confidence fresh. Makes the store
-    if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
+    Stating a relation again sets what is sent of strength, confidence and context, and makes its confidence fresh.
+    Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
     return CREATE_RELATIONS.ask(store, {"relations": list(relations)})
 
@@ -1263,6 +1382,48 @@ def delete_relations(store: str, relations: Iterable[Mapping[str, Any] | Relatio
     Deletes relations by the names of their ends, in one commit. One that is not there is not an error.
     """
     return DELETE_RELATIONS.ask(store, {"relations": list(relations)})
+
+
+def memory_stats(store: str) -> Call[MemoryStats]:
+    """How much is remembered, and how sure it is.
+
+    Counts memories, entities and relations, and says what the memories are worth now, on average.
+
+    Counted are memories that were not withdrawn, whenever they are true. Raises NotFound.
+    """
+    return MEMORY_STATS.ask(store)
+
+
+def memory_growth(store: str, *, by: Literal["day", "week", "month"] = "day", limit: int = 100) -> Call[Growth]:
+    """Memories by day, week or month.
+
+    Counts memories by the day, week or month in which they were created, the latest periods. Raises NotFound.
+    """
+    return MEMORY_GROWTH.ask(store, GrowthQuery(by=by, limit=limit))
+
+
+def memory_types(store: str, *, limit: int = 100) -> Call[MemoryTypes]:
+    """Memories by type.
+
+    Counts memories by type, the most frequent first. Raises NotFound.
+    """
+    return MEMORY_TYPES.ask(store, CountsQuery(limit=limit))
+
+
+def memory_tags(store: str, *, limit: int = 100) -> Call[MemoryTags]:
+    """Memories by tag.
+
+    Counts memories by tag, the most frequent first. Raises NotFound.
+    """
+    return MEMORY_TAGS.ask(store, CountsQuery(limit=limit))
+
+
+def memory_confidence(store: str, *, buckets: int = 10) -> Call[ConfidenceHistogram]:
+    """Memories by what is left of their confidence.
+
+    Counts memories by what is left of their confidence, in equal parts of 0 to 1. Raises NotFound.
+    """
+    return MEMORY_CONFIDENCE.ask(store, ConfidenceQuery(buckets=buckets))
 
 
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:

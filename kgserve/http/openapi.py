@@ -41,6 +41,7 @@ _TAGS = {
     "history": "What was: states of nodes, writes, and going back to them",
     "memories": "Memories, whose confidence fades",
     "entities": "What memories are about: entities by name, and their relations",
+    "analytics": "What a store remembers, in numbers",
     "events": "What changes, as it changes",
     "transfer": "Whole stores in and out",
     "backup": "Keeping copies of whole stores, and making stores out of them",

@@ -54,7 +54,7 @@ from kgserve.model.named import (
     RelationsDeleted,
 )
 from kgserve.model.requests import SearchMode
-from kgserve.ops import consolidating, memories, named, recall
+from kgserve.ops import analytics, consolidating, memories, named, recall
 
 _ROOM = MOST - 2_000
 _MEMORIES_OF_A_NODE = 5
@@ -509,6 +509,16 @@ ENTITY_MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "consolidating",
         lambda graph, given: consolidating.consolidate(graph, ConsolidateRequest(**_sent(given))),
         "overwrites",
+    ),
+    Tool(
+        "get_memory_stats",
+        "Count memories",
+        "How many memories, entities and relations there are, of which types, and how sure they are.",
+        GetMemoryStats,
+        "counting",
+        lambda graph, _given: analytics.overview(graph),
+        nothing=_NO_STATS,
+        maker=_MAKER,
     ),
 )
 """In the order of the interface that they follow."""

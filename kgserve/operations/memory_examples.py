@@ -15,6 +15,7 @@ from kgserve.model.memories import (
     Memory,
     MemoryDeleted,
     MemoryEntity,
+    MemoryPage,
     PruneReport,
     RecallAnswer,
     RecalledMemory,
@@ -24,18 +25,29 @@ from kgserve.model.memories import (
     StoredMemory,
 )
 from kgserve.model.named import (
+    ConfidenceBucket,
+    ConfidenceHistogram,
     CreatedEntity,
     CreatedRelation,
     EntitiesCreated,
     EntitiesDeleted,
     EntityAnswer,
     EntityGraph,
+    EntityPage,
     GraphEntity,
+    Growth,
+    GrowthPeriod,
+    MemoryStats,
+    MemoryTagCount,
+    MemoryTags,
+    MemoryTypes,
     NamedEntity,
     Relation,
     RelationKey,
+    RelationPage,
     RelationsCreated,
     RelationsDeleted,
+    TypeCount,
 )
 
 _TIME = "2025-07-15T12:00:00.000000Z"
@@ -192,3 +204,23 @@ RELATION_CREATED = CreatedRelation(**_WORKS, outcome="created", sequence=2)
 RELATIONS_CREATED = RelationsCreated(relations=[RELATION_CREATED], created=1, entities_created=["Web shop"], sequence=2)
 DELETE_RELATIONS: dict[str, Any] = {"relations": [_KEY]}
 RELATIONS_DELETED = RelationsDeleted(deleted=1, missing=[RelationKey(**_KEY)], sequence=3)
+
+MEMORY_PAGE = MemoryPage(memories=[MEMORY], next_cursor=None)
+ENTITY_PAGE = EntityPage(entities=[ENTITY], next_cursor=None)
+RELATION_PAGE = RelationPage(relations=[Relation(**_WORKS)], next_cursor=None)
+STATS = MemoryStats(
+    total_memories=1,
+    total_entities=2,
+    total_relations=1,
+    memories_by_type={"preference": 1},
+    average_confidence=0.97,
+    oldest_memory=_TIME,
+    newest_memory=_TIME,
+    low_confidence_count=0,
+    ended={"merged": 1},
+    sequence=2,
+)
+GROWTH = Growth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
+TYPES = MemoryTypes(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
+TAGS = MemoryTags(tags=[MemoryTagCount(tag="database", count=1)])
+CONFIDENCE = ConfidenceHistogram(buckets=[ConfidenceBucket(least=0.9, most=1.0, count=1)], average=0.97, total=1)

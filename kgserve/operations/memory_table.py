@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from kgserve.model.memories import ConsolidationRuns, RecallAnswer
+from kgserve.model.memories import ConsolidationRuns, MemoryPage, RecallAnswer
+from kgserve.model.named import (
+    ConfidenceHistogram,
+    EntityPage,
+    Growth,
+    MemoryStats,
+    MemoryTags,
+    MemoryTypes,
+    RelationPage,
+)
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.operation import READ, WRITE, UseCase
-from kgserve.ops import consolidating, memories, named, naming, recall
+from kgserve.ops import analytics, consolidating, memories, memory_lists, named, naming, recall
 
 _MEMORIES = "/api/memories"
 _MEMORY = f"{_MEMORIES}/{{id}}"
 _ENTITIES = "/api/entities"
 _ENTITY = f"{_ENTITIES}/{{id}}"
 _RELATIONS = "/api/relations"
+_ANALYTICS = "/api/analytics"
 _SEARCH = (*READ, "too_large", "unsupported", "conflict", "gone")
 _KNOWN = (*WRITE, "not_found")
 
@@ -31,6 +41,19 @@ def _memory_at(answer: Any) -> str:
     return f"{_MEMORIES}/{quote(answer.id, safe='')}"
 
 
+_NO_MEMORIES = MemoryPage(memories=[], next_cursor=None)
+_NO_STATS = MemoryStats(
+    total_memories=0,
+    total_entities=0,
+    total_relations=0,
+    memories_by_type={},
+    average_confidence=None,
+    oldest_memory=None,
+    newest_memory=None,
+    low_confidence_count=0,
+    ended={},
+    sequence=0,
+)
 NOTHING_RECALLED = RecallAnswer(hits=[], withheld={}, degraded=False, index_sequence=0, took_ms=0.0)
 
 
@@ -47,6 +70,11 @@ MEMORY_CASES = (
         *("store_memories", "POST", f"{_MEMORIES}/batch", memories.store_memories),
         id="storeMemories", tag="memories", role="write", summary="Store memories, all in one commit",
         sent=examples.STORE_MEMORIES, example=examples.STORED_MANY, errors=WRITE, threads="writes", repeatable=False,
+    ),
+    UseCase(
+        *("memories", "GET", _MEMORIES, memory_lists.list_memories),
+        id="listMemories", tag="memories", role="read", summary="List memories, page by page",
+        example=examples.MEMORY_PAGE, errors=(*READ, "conflict"), nothing=_NO_MEMORIES,
     ),
     UseCase(
         *("memory", "GET", _MEMORY, memories.get_memory),
@@ -107,6 +135,11 @@ MEMORY_CASES = (
         sent=examples.ENTITIES_INPUT, example=examples.ENTITIES_CREATED, errors=WRITE, threads="writes",
     ),
     UseCase(
+        *("entities", "GET", _ENTITIES, memory_lists.list_entities),
+        id="listEntities", tag="entities", role="read", summary="List entities by name, page by page",
+        example=examples.ENTITY_PAGE, nothing=EntityPage(entities=[], next_cursor=None),
+    ),
+    UseCase(
         *("entity", "GET", _ENTITY, named.get_entity),
         id="getEntity", tag="entities", role="read", summary="One entity with its relations",
         example=examples.ENTITY_WHOLE, errors=(*READ, "conflict"),
@@ -132,6 +165,17 @@ MEMORY_CASES = (
         example=examples.ENTITY_GRAPH, errors=(*READ, "conflict"),
     ),
     UseCase(
+        *("entity_memories", "GET", f"{_ENTITY}/memories", memory_lists.entity_memories),
+        id="entityMemories", tag="entities", role="read", summary="The memories about an entity, page by page",
+        example=examples.MEMORY_PAGE, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("relations", "GET", _RELATIONS, memory_lists.list_relations),
+        id="listRelations", tag="entities", role="read", summary="List relations between entities, page by page",
+        example=examples.RELATION_PAGE, errors=(*READ, "conflict"),
+        nothing=RelationPage(relations=[], next_cursor=None),
+    ),
+    UseCase(
         *("relate", "POST", _RELATIONS, naming.relate),
         id="createRelation", tag="entities", role="write", summary="Relate two entities by name",
         sent=examples.RELATION_INPUT, example=examples.RELATION_CREATED, errors=WRITE, threads="writes",
@@ -151,5 +195,30 @@ MEMORY_CASES = (
         *("delete_relations", "POST", f"{_RELATIONS}/delete", named.delete_relations),
         id="deleteRelations", tag="entities", role="write", summary="Delete relations by the names of their ends",
         sent=examples.DELETE_RELATIONS, example=examples.RELATIONS_DELETED, errors=_KNOWN, threads="writes",
+    ),
+    UseCase(
+        *("memory_stats", "GET", f"{_ANALYTICS}/overview", analytics.overview),
+        id="memoryStats", tag="analytics", role="read", summary="How much is remembered, and how sure it is",
+        example=examples.STATS, nothing=_NO_STATS,
+    ),
+    UseCase(
+        *("memory_growth", "GET", f"{_ANALYTICS}/growth", analytics.growth),
+        id="memoryGrowth", tag="analytics", role="read", summary="Memories by day, week or month",
+        example=examples.GROWTH, nothing=Growth(by="day", periods=[]),
+    ),
+    UseCase(
+        *("memory_types", "GET", f"{_ANALYTICS}/types", analytics.types),
+        id="memoryTypes", tag="analytics", role="read", summary="Memories by type",
+        example=examples.TYPES, nothing=MemoryTypes(types=[], total=0),
+    ),
+    UseCase(
+        *("memory_tags", "GET", f"{_ANALYTICS}/tags", analytics.tags),
+        id="memoryTags", tag="analytics", role="read", summary="Memories by tag",
+        example=examples.TAGS, nothing=MemoryTags(tags=[]),
+    ),
+    UseCase(
+        *("memory_confidence", "GET", f"{_ANALYTICS}/confidence", analytics.confidence),
+        id="memoryConfidence", tag="analytics", role="read", summary="Memories by what is left of their confidence",
+        example=examples.CONFIDENCE, nothing=ConfidenceHistogram(buckets=[], average=None, total=0),
     ),
 )

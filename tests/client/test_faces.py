@@ -69,6 +69,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_entity": ("Ann",),
     "delete_entities": (["Ann"],),
     "entity_graph": ("Ann",),
+    "entity_memories": ("Ann",),
     "relate": ("Ann", "Bob", "knows"),
     "create_relations": ([{"source": "Ann", "target": "Bob", "relation_type": "knows"}],),
     "delete_relation": ("Ann~knows~Bob",),

@@ -15,7 +15,7 @@ from scripts.tables import tabled, written
 from tests.cli.running import Running
 from tests.project.pages import pages
 
-REST = (DOCS / "rest.md").read_text()
+REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memories.md"))
 LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
 
 
