@@ -177,7 +177,9 @@ Fault = tuple[str, str]
 """A field, and what is wrong with it."""
 
 
-OWN_KINDS = frozenset({"consolidation"})
+RUN = "consolidation"
+"""The type of the node that says what a run of consolidation has done."""
+OWN_KINDS = frozenset({RUN})
 """Types of the nodes that a store writes itself; none keeps them out."""
 
 

@@ -20,8 +20,6 @@ from kgserve.model.memories import Cluster, Contradiction, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
-RUN = "consolidation"
-"""The type of the node of a run. Every store takes it, whatever types it is limited to."""
 CONSOLIDATED = "consolidated"
 """The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
 CHILD_OF = "child_of"

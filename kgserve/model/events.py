@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.batch import RUN
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
-from kgserve.model.remembered import RUN, MemoryEvent, Told, told
+from kgserve.model.remembered import MemoryEvent, Told, told
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.model.times import format_time

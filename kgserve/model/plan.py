@@ -15,6 +15,7 @@ from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
 from kgserve.model.answers import MAX_REDIRECTED
 from kgserve.model.batch import (
     ANY,
+    RUN,
     EdgePut,
     NodePut,
     Rules,
@@ -34,7 +35,7 @@ from kgserve.model.change import Access, ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
 from kgserve.model.fields import NodeExtras, Width
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
-from kgserve.model.remembered import RUN, former_of, kind_of
+from kgserve.model.remembered import former_of, kind_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 

@@ -13,13 +13,12 @@ from typing import Any, Literal
 import msgspec
 
 from kgserve.decoding import json_decoder
+from kgserve.model.batch import RUN
 from kgserve.model.change import ChangeSet, Former, Kind
 from kgserve.model.fields import NO_EXTRAS, NODE, TIME, names
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 
-RUN = "consolidation"
-"""The type of the node that says what a consolidation has done."""
 DONE = "done"
 MemoryEvent = Literal["memory_created", "memory_updated", "memory_deleted", "entity_created", "consolidation_complete"]
 

@@ -17,11 +17,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again, put_again
+from kgserve.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.model.consolidation import (
     CHILD_OF,
     CONSOLIDATED,
-    RUN,
     ClusterPlan,
     Grown,
     RunRecord,

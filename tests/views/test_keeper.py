@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from kgserve.model.batch import NodePut
+from kgserve.model.batch import RUN, NodePut
 from kgserve.model.change import Access
-from kgserve.model.consolidation import RUN, RunRecord
+from kgserve.model.consolidation import RunRecord
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.memories import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
