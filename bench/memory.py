@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import locomo, memories, wordnet
+from bench import locomo, memories, memory_writing, wordnet
 from bench.measure import Report, clock, times
 from bench.memories import Made, Named
 from bench.memory_model import Model, some_filters, some_words
@@ -48,7 +48,9 @@ class Options(NamedTuple):
     @property
     def settings(self) -> dict[str, object]:
         """Those of the server."""
-        return {"embedding_provider": self.embedder, "shutdown_grace": 120}
+        # Nothing is to change but by what is measured.
+        still = {"memory_prune": "off", "memory_consolidation": "off"}
+        return {"embedding_provider": self.embedder, "shutdown_grace": 120, **still}
 
     def loaded(self) -> Embedder:
         """The same embedder in this process."""
@@ -353,7 +355,16 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="kgserve-bench-", ignore_cleanup_errors=True)
 
 
-PARTS: dict[str, Callable[[Options], Report]] = {"A3": reading, "A7": filters, "A8": dated, "A13": conversations}
+PARTS: dict[str, Callable[[Options], Report]] = {
+    "A2": lambda options: memory_writing.fading(options.settings),
+    "A3": reading,
+    "A4": lambda options: memory_writing.duplicates(options.settings),
+    "A5": lambda options: memory_writing.at_once(options.settings),
+    "A6": lambda options: memory_writing.pace(options.settings),
+    "A7": filters,
+    "A8": dated,
+    "A13": conversations,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

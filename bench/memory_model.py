@@ -12,6 +12,7 @@ import numpy as np
 
 from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp
 from kgserve.embedding.embedder import Embedder
+from kgserve.model.recall import MOST_ENTITIES
 from kgserve.views.keyword import KeywordIndex
 from kgserve.views.vector import VectorHit
 
@@ -89,6 +90,7 @@ class Model:
                     further[other] = max(further.get(other, 0.0), strength * worth)
             level = further
             best = {key: max(best.get(key, 0.0), level.get(key, 0.0)) for key in (*best, *level)}
+        best = dict(sorted(best.items(), key=lambda each: -each[1])[:MOST_ENTITIES])
         ways = ((key, [best.get(e, 0.0) * r for e, r in self.made[key].about]) for key in among)
         return {key: max(found) * self.worth(self.made[key]) for key, found in ways if max(found, default=0.0) > 0}
 

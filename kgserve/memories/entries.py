@@ -18,8 +18,7 @@ from kgserve.model.times import format_time
 
 TYPES, TAGS, SOURCES, LAYERS, DAYS = "type", "tag", "source", "layer", "day"
 TOTAL, BOUNDED, ENDED, ENTITIES, RELATIONS = "total", "bounded", "ended", "entity", "relation"
-EPOCH = 32
-"""Confidences that fade alike are summed up in parts, each of keys within so many half-lives."""
+_LASTING_EPOCH = 1 << 46
 
 
 class Entry(NamedTuple):
@@ -157,15 +156,20 @@ class Books:
 
 def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
     """The part that a confidence is summed up in, and what it adds there: 2 to the power of its half-lives in it."""
+    epoch, rest = divmod(key_, length_of_epoch(half))
     if half == 0 or key_ == LEAST_KEY:
-        return 0, min(max(confidence, 0.0), 1.0)
-    epoch, rest = divmod(key_, EPOCH * half)
+        return epoch, min(max(confidence, 0.0), 1.0)
     return epoch, 2.0 ** (rest / half)
+
+
+def length_of_epoch(half: int) -> int:
+    """How many keys of a half-life are counted and summed up together: those of as much time, or a 64th of 0 to 1."""
+    return half or _LASTING_EPOCH
 
 
 def worth_at(epoch: int, sum_: float, half: int, now: int) -> float:
     """What the sum of an epoch comes to at a moment."""
-    return sum_ * 2.0 ** ((epoch * EPOCH * half - now) / half) if half else sum_
+    return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
 
 def _places(entry: Entry) -> Iterable[tuple[str, str]]:

@@ -10,6 +10,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
 from kgserve.model.change import Access, NetChange
@@ -65,10 +67,18 @@ class Follower:
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
         """Take in rows of nodes of which nothing is there."""
+        rows = list(rows)
+        [number] = self._run(sql.LAST_NUMBER).fetchone()
+        memories = list(enumerate((row for row in rows if row.is_memory), number + 1))
+        used = self._accesses([row.id for _, row in memories])
+        entries = [(number, entry_of(row, used.get(row.id), self._half_lives)) for number, row in memories]
+        self._run_many(sql.ADD, [(number, *entry) for number, entry in entries])
+        tags = {number: set(row.extras.tags) if row.extras else set[str]() for number, row in memories}
+        self._run_many(sql.TAG, [(tag, number) for number, some in tags.items() for tag in some])
+        for number, entry in entries:
+            self._books.book(entry, tags[number], 1)
         for row in rows:
-            if row.extras is not None:
-                self._put_memory(row, None)
-                self._put_entity(row, None)
+            self._put_entity(row, None)
         self._close()
 
     def rekey(self) -> None:
@@ -209,6 +219,10 @@ class Follower:
     def _access(self, node_id: str) -> Access | None:
         found = self._run(sql.ACCESS_OF, (node_id,)).fetchone()
         return found and Access(*found)
+
+    def _accesses(self, ids: list[str]) -> dict[str, Access]:
+        found = self._run(sql.ACCESSES_OF, (msgspec.json.encode(ids),))
+        return {row[0]: Access(*row) for row in found}
 
     def _entity(self, node_id: str) -> _Entity | None:
         found = self._run(sql.ENTITY_OF, (node_id,)).fetchone()

@@ -16,7 +16,7 @@ import msgspec
 
 from kgserve.memories import naming, selecting
 from kgserve.memories import statements as sql
-from kgserve.memories.entries import EPOCH, TOTAL, LiveMemory, epoch_and_term, worth_at
+from kgserve.memories.entries import TOTAL, LiveMemory, epoch_and_term, length_of_epoch, worth_at
 from kgserve.memories.following import EdgesOf, Follower
 from kgserve.memories.naming import EntityPage, EntityPlace, RelationFilter, RelationPage
 from kgserve.memories.selecting import MemoryPage, MemoryPlace, Order, Sort
@@ -33,6 +33,7 @@ MOST_ALIKE = 100
 MOST_NAMED = 1_000
 _ROWS_AT_ONCE = 5_000
 _STATEMENTS = 512
+_ALL = (1 << 63) - 1
 
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
 Match = Literal["exact", "folded", "alias"]
@@ -258,14 +259,20 @@ class Memories:
     def below(self, minimum: float, now: int) -> int:
         """How many memories have a confidence below a value at a moment."""
         bounds = {half: least_key(minimum, now, half or None) for half in self._halves()}
-        found = sum(self._run(sql.BELOW, each).fetchone()[0] for each in bounds.items())
+        found = sum(self._below(half, bound) for half, bound in bounds.items())
         # What was set later than now has not faded yet, though its key is that of a greater confidence.
         return found + sum(key >= bounds[half] and confidence < minimum for half, key, confidence in self._future(now))
 
+    def _below(self, half: int, bound: int) -> int:
+        """How many keys of a half-life are below one: whole epochs are counted already."""
+        epoch, rest = divmod(bound, length_of_epoch(half))
+        [found] = self._run(sql.EPOCHS_BELOW, (half, epoch)).fetchone()
+        return found + self._run(sql.BELOW, (half, bound - rest, bound)).fetchone()[0]
+
     def _worth_of(self, half: int, now: int) -> float:
         last = _epoch(half, now)
-        # What was last set some hundred half-lives ago comes to nothing, however much of it there is.
-        parts = self._run(sql.SUMS, (half, last - 4, last))
+        # What was last set a hundred half-lives ago comes to nothing, however much of it there is.
+        parts = self._run(sql.SUMS, (half, last - 100 if half else 0, last))
         return sum(worth_at(epoch, part, half, now) for epoch, part in parts)
 
     def _future(self, now: int) -> Iterator[tuple[int, int, float]]:
@@ -312,7 +319,7 @@ def _match(wanted: str, alias: int, name: str) -> Match:
 
 
 def _epoch(half: int, now: int) -> int:
-    return now // (EPOCH * half) if half else 0
+    return now // half if half else _ALL
 
 
 def _text(half_lives: HalfLives) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kgserve.memories import statements as sql
-from kgserve.memories.entries import BOUNDED, TAGS, TOTAL, TYPES
+from kgserve.memories.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
 from kgserve.model.decay import LASTING, LEAST_KEY, least_key
 from kgserve.model.listing import MAX_PASSED
 from kgserve.model.memory_lists import ANY_END, MemoryFilter
@@ -141,7 +141,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     texts += [text for field, text in _SIMPLE.items() if getattr(wanted, field) not in (None, "")]
     values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "ended")}
     if wanted.min_confidence > 0:
-        texts.append(_strong_enough(wanted, halves, values))
+        texts += _strong_enough(reader, wanted, halves, values)
     return texts, values
 
 
@@ -155,14 +155,18 @@ _SIMPLE = {
 }
 
 
-def _strong_enough(wanted: MemoryFilter, halves: Sequence[int], values: Values) -> str:
-    # What was set later than now has not faded yet, though its key is that of a greater confidence.
+def _strong_enough(
+    reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values
+) -> Iterator[str]:
     values["min_confidence"] = wanted.min_confidence
     for at, half in enumerate(halves):
         values[f"half{at}"] = half
         values[f"key{at}"] = least_key(wanted.min_confidence, wanted.now, half or None)
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
-    return f"m.confidence >= :min_confidence AND ({keys or '0'})"
+    yield f"({keys})"
+    # What was set later than now has not faded yet, though its key is that of a greater confidence.
+    if reader.execute(sql.ANY_FUTURE, (wanted.now,)).fetchone()[0]:
+        yield "m.confidence >= :min_confidence"
 
 
 def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
@@ -184,18 +188,20 @@ def _count(reader: sqlite3.Connection, kind: str, name: str) -> int:
 def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[str, Values]:
     """The part of a query from FROM on, and its values."""
     conditions, values = _conditions(reader, wanted, halves)
-    source = _fewest(reader, wanted, values).source
+    source = _fewest(reader, wanted, halves, values).source
     actives = ", ".join(map(str, _actives(wanted)))
     return " AND ".join([f"{source} m.active IN ({actives})", *conditions]), values
 
 
-def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, values: Values) -> _Way:
+def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
     """The index to go along. What has ended is not counted by type and tag."""
     ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", _count(reader, TOTAL, ""))]
     if wanted.ended:
         ways = [_Way(ways[0].source, _MOST_KEY)]
     else:
         ways += [_Way(_by_tag(at), _count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
+        if wanted.source:
+            ways.append(_Way(_BY_SOURCE, _count(reader, SOURCES, wanted.source)))
         if wanted.types:
             count = sum(_count(reader, TYPES, each) for each in set(wanted.types))
             ways.append(_Way("FROM memory AS m INDEXED BY memory_type WHERE", count))
@@ -205,11 +211,12 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, values: Values) ->
         ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
     best = min(ways, key=lambda way: way.size)
     if wanted.min_confidence > 0 and not wanted.ended and best.size > FEW:
-        strong = _strong(reader, values, best.size)
+        strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
         best = min(best, _Way("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda way: way.size)
     return best
 
 
+_BY_SOURCE = "FROM memory AS m INDEXED BY memory_source WHERE m.active AND m.source = :source AND"
 _AMONG = "FROM (SELECT value FROM json_each(:among)) AS j CROSS JOIN memory AS m ON m.id = j.value WHERE"
 _BY_ENTITY = "FROM about AS a CROSS JOIN memory AS m ON m.number = a.memory WHERE a.entity = :entity AND"
 
@@ -223,12 +230,9 @@ def _about(reader: sqlite3.Connection, entity: str) -> int:
     return reader.execute(query, (entity, 20 * FEW)).fetchone()[0]
 
 
-def _strong(reader: sqlite3.Connection, values: Values, most: int) -> int:
-    """How many memories are confident enough, up to so many."""
-    query = "SELECT 1 FROM memory WHERE active = 1 AND half = ? AND key >= ? LIMIT ?"
-    halves = [(values[name], values[f"key{name[4:]}"]) for name in values if name.startswith("half")]
-    counts = (reader.execute(f"SELECT count(*) FROM ({query})", (*each, most)).fetchone()[0] for each in halves)
-    return sum(counts)
+def _strong(reader: sqlite3.Connection, half: int, least: int) -> int:
+    """How many memories of a half-life have a key that is not below one, and some more."""
+    return reader.execute(sql.EPOCHS_FROM, (half, least // length_of_epoch(half))).fetchone()[0]
 
 
 # Lists
@@ -239,16 +243,16 @@ _Step = tuple[tuple[float, str], str, int, int, bool]
 
 def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[_Step]:
     conditions, values = _conditions(reader, wanted, halves)
-    is_narrow = wanted.tags or wanted.entity or wanted.types or wanted.among is not None
-    way = _fewest(reader, wanted, values) if is_narrow else None
+    is_narrow = wanted.tags or wanted.entity or wanted.types or wanted.source or wanted.among is not None
+    way = _fewest(reader, wanted, halves, values) if is_narrow else None
     if way is not None and way.size <= FEW:
         actives = ", ".join(map(str, _actives(wanted)))
         text = " AND ".join([f"{way.source} m.active IN ({actives})", *conditions])
-        rows = reader.execute(f"SELECT m.{order.column}, m.id, m.half, 1 {text}", values)
+        rows = reader.execute(f"SELECT m.{order.column}, m.id, {order.half}, 1 {text}", values)
         return iter(sorted(order.steps(rows), reverse=True))
     fits = f"({' AND '.join(conditions) or '1'})"
     strands = _strands(wanted, halves, order)
-    asked = ((f"SELECT m.{order.column}, m.id, m.half, {fits} {text}", own) for text, own in strands)
+    asked = ((f"SELECT m.{order.column}, m.id, {order.half}, {fits} {text}", own) for text, own in strands)
     return heapq.merge(*[order.steps(reader.execute(text, {**values, **own})) for text, own in asked], reverse=True)
 
 
@@ -275,6 +279,8 @@ class Order:
 
     def __init__(self, now: int, sort: Sort, place: MemoryPlace) -> None:
         self.column = "key" if sort == "confidence" else sort
+        # What does not matter is not read from the row either.
+        self.half = "m.half" if sort == "confidence" else "0"
         self.place = place
         self._now = now
         self._after = self._rank(place.value, place.half, place.id)

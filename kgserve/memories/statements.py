@@ -8,6 +8,7 @@ FORMAT = 1
 SETUP = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
+PRAGMA wal_autocheckpoint = 4000;
 """
 # "stated" is the confidence in the row, "confidence" what counts since "since", after any access; "half" is 0 for what
 # does not fade. Relations are counted by triggers, for a put that changes one looks like a put that adds one.
@@ -60,6 +61,7 @@ INDEXES = {
     "memory_accessed": "memory (active, accessed, id)",
     "memory_key": "memory (active, half, key, id)",
     "memory_type": "memory (active, type, created, id)",
+    "memory_source": "memory (source) WHERE active",
     "memory_since": "memory (since)",
     "memory_hash": "memory (hash) WHERE active",
     "memory_print": "memory (print) WHERE active",
@@ -93,6 +95,8 @@ INSERT INTO memory ({COLUMNS}) VALUES ({", ".join("?" * len(_NAMES))}) ON CONFLI
 """
 ENTRY = f"SELECT {COLUMNS} FROM memory WHERE id = ?"
 ENTRIES = f"SELECT number, {COLUMNS} FROM memory WHERE number > ? ORDER BY number LIMIT ?"
+LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM memory"
+ADD = f"INSERT INTO memory (number, {COLUMNS}) VALUES (?, {', '.join('?' * len(_NAMES))})"
 NUMBER = "SELECT number FROM memory WHERE id = ?"
 DROP = "DELETE FROM memory WHERE number = ?"
 REKEY = "UPDATE memory SET half = ?, key = ? WHERE id = ?"
@@ -105,6 +109,9 @@ ACCESS = "INSERT INTO access VALUES (?, ?, ?, ?)"
 ACCESS_AGAIN = f"""{ACCESS} ON CONFLICT (id) DO UPDATE SET
 count = excluded.count, last = excluded.last, confidence = excluded.confidence"""
 ACCESS_OF = "SELECT id, count, last, confidence FROM access WHERE id = ?"
+ACCESSES_OF = (
+    "SELECT id, count, last, confidence FROM access WHERE id IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
+)
 UNACCESS = "DELETE FROM access WHERE id = ?"
 
 ABOUT = """
@@ -145,7 +152,10 @@ SUMS = "SELECT epoch, sum FROM fading WHERE half = ? AND epoch BETWEEN ? AND ?"
 FUTURE = "SELECT half, key, confidence FROM memory WHERE since > ? AND active AND half > 0 AND confidence > 0"
 FIRST_CREATED = "SELECT created FROM memory WHERE active = 1 ORDER BY created LIMIT 1"
 LAST_CREATED = "SELECT created FROM memory WHERE active = 1 ORDER BY created DESC LIMIT 1"
-BELOW = "SELECT count(*) FROM memory WHERE active = 1 AND half = ? AND key < ?"
+BELOW = "SELECT count(*) FROM memory WHERE active = 1 AND half = ? AND key >= ? AND key < ?"
+EPOCHS_BELOW = "SELECT coalesce(sum(count), 0) FROM fading WHERE half = ? AND epoch < ?"
+EPOCHS_FROM = "SELECT coalesce(sum(count), 0) FROM fading WHERE half = ? AND epoch >= ?"
+ANY_FUTURE = "SELECT EXISTS (SELECT 1 FROM memory WHERE since > ?)"
 
 LIVE = """
 m.id, m.type, m.created, m.updated, m.confidence, m.since, m.half, coalesce(access.count, 0), access.last,

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from kgserve.model.vocabulary import lines, listed, opposites, pairs
@@ -33,7 +34,7 @@ def contrast(first: str, second: str) -> Difference:
     if _other_names(first, second, one, other):
         return "names"
     mine, yours = _between(one, other)
-    if _reordered(one, other) or _counts(one, _TIMES) != _counts(other, _TIMES) or _SMALL.issuperset((*mine, *yours)):
+    if _reordered(one, other) or _times(one) != _times(other) or _SMALL.issuperset((*mine, *yours)):
         return "words"
     return "words" if _excluding(one, other) else ""
 
@@ -65,6 +66,11 @@ def _inside(text: str, found: re.Match[str]) -> bool:
 
 def _counts(found: Sequence[str], among: frozenset[str]) -> Counter[str]:
     return Counter(word for word in found if word in among)
+
+
+def _times(found: Sequence[str]) -> Counter[str]:
+    """The marks of past and future; what somebody used to do is past."""
+    return _counts(found, _TIMES) + Counter("used to" for pair in pairwise(found) if pair == ("used", "to"))
 
 
 def _between(one: Sequence[str], other: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

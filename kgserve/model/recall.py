@@ -17,7 +17,7 @@ import msgspec
 from kgserve.model.fusion import FUNCTION_WORDS, Match
 from kgserve.model.names import folded
 
-MOST_ENTITIES = 1_000
+MOST_ENTITIES = 300
 """So many entities are gone through, at most, the nearest first."""
 MOST_WORDS = 64
 """So far into a query names are looked for."""

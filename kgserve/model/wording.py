@@ -142,7 +142,10 @@ def _pieces(bare: str) -> Iterator[str]:
         piece = match[0]
         if match["word"] or match["code"]:
             beside_number = at > 0 and matches[at - 1]["figures"] is not None
-            yield from ((piece,) if match["code"] or beside_number else _of_word(piece))
+            # The A of 4A is no article.
+            yield from (
+                (f"{piece}_" if piece == "a" else piece,) if match["code"] or beside_number else _of_word(piece)
+            )
         elif match["sign"]:
             yield from _sign(piece, match.start(), bare)
         else:
@@ -237,7 +240,7 @@ _FIXED: dict[str, tuple[str, ...]] = {
 _LABELS = frozenset(listed("labels"))
 _NO_NOUN = frozenset(listed("no noun"))
 _COUNTING = NUMBERS | _POWERS
-_DEPENDING = frozenset({"a", "am", "-", "'", '"', "no", *_COUNTING})
+_DEPENDING = frozenset({"a", "am", "-", "'", '"', "no", "minus", *_COUNTING})
 
 
 def _in_context(found: Sequence[str], plain: str) -> Iterator[str]:
@@ -268,6 +271,8 @@ def _meant(word: str, before: str, after: str, plain: str) -> str:
         return "am" if before[:1].isdigit() else "be"
     if word == "-":
         return _DASH if before[:1].isdigit() and after[:1].isdigit() else _BREAK
+    if word == "minus":
+        return _DASH if after[:1].isdigit() or after in _COUNTING else word
     if word in {"'", '"'}:
         return word if plain.count(word) % 2 else _BREAK
     return word

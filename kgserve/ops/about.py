@@ -103,6 +103,7 @@ class About(ABC):
         self._around = searched.around
         self._now = now
         self._half_life = half_life
+        self._is_entity: dict[str, bool] = {}
 
     def entity(self, name: str) -> str:
         """The id of what is called so: by its name, another name of it, or its id. Raises NotFound, Conflict."""
@@ -125,8 +126,10 @@ class About(ABC):
         """The entities that one is related to, and what is left of each relation: its strength times its confidence."""
         edges = [edge for edge in self._relations(entity) if edge.relation_type not in _APART]
         ends = [edge.target if edge.source == entity else edge.source for edge in edges]
-        there = {node_id for node_id, row in self._around.rows(set(ends)).items() if not row.is_memory}
-        return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if end in there]
+        if new := set(ends) - self._is_entity.keys():
+            there = self._around.rows(new)
+            self._is_entity |= {end: end in there and not there[end].is_memory for end in new}
+        return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]]
 
     @property
     def _store(self) -> Store:

@@ -30,7 +30,8 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.validate import Faults, check_label
 from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
-from kgserve.views.consolidating import Changed, Run, Wanted, changed_since, plan_of
+from kgserve.views.comparing import Wanted, plan_of
+from kgserve.views.consolidating import Changed, Run, changed_since
 from kgserve.views.indexes import Indexes
 
 LONGEST_REST = 0.1

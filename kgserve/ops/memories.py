@@ -209,7 +209,7 @@ def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], 
     def done(report: Report) -> T:
         found = compared[0]
         _count(found.store, decided[0].used)
-        similar = [_similar(found.store, put, own) for put, own in zip(found.puts, stored, strict=True)]
+        similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
         return answer(_Done(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
@@ -262,14 +262,16 @@ def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _similar(store: Store, put: MemoryPut, stored: Stored) -> list[Similar]:
-    """What is near a memory and was kept apart from it."""
-    near = {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
-    if not near:
+def _similar(compared: _Compared, put: MemoryPut, stored: Stored) -> list[Similar]:
+    """What is near a memory and was kept apart from it, nearest first; the index may not know the newest yet."""
+    newest = {} if put.vector is None else compared.recent.near(put.vector, SIMILAR_FROM)
+    near = newest | {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
+    ids = sorted(near.keys() - {stored.id, put.node.id}, key=lambda node_id: -near[node_id])
+    if not ids:
         return []
-    with store.reading() as rows:
-        found = rows.nodes(near.keys() - {stored.id, put.node.id})
-    there = (row for node_id in near if (row := found.get(node_id)) is not None and is_active(row))
+    with compared.store.reading() as rows:
+        found = rows.nodes(ids)
+    there = (row for node_id in ids if (row := found.get(node_id)) is not None and is_active(row))
     return [
         Similar(
             id=row.id,

@@ -7,6 +7,7 @@ has faded, the memory view names those that pass, and the indexes search among t
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -18,10 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model import fusion
+from kgserve.model import decay, fusion
 from kgserve.model.attributes import Condition, has_all
 from kgserve.model.change import Access
-from kgserve.model.memories import MAX_RECALLED, Memory, MemoryEntity, RecallAnswer, RecalledMemory, RecallRequest
+from kgserve.model.decay import Worth
+from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.memories import (
+    MAX_RECALLED,
+    USUAL_IMPORTANCE,
+    Memory,
+    MemoryEntity,
+    RecallAnswer,
+    RecalledMemory,
+    RecallRequest,
+)
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.recall import (
     Recalled,
@@ -45,7 +56,7 @@ from kgserve.ops.search import Searched, searching, since
 from kgserve.ops.shown_memories import as_memory
 from kgserve.ops.validate import asked_attributes
 from kgserve.ops.worth import effective, half_life, now_in_microseconds, settings_of, use
-from kgserve.views.text import Filter
+from kgserve.views.text import Facets, Filter, Marks
 
 MANY = 10_000
 """More memories than this are not named to the indexes, unless nothing else helps."""
@@ -54,8 +65,8 @@ MOST_JUDGED = 3_200
 HUB = 2_000
 """Of more memories of one entity only those that pass are named, and of those so many, the most relevant."""
 STARTS = 5
-_SPARE, _MORE, _FEW = 1.3, 4, 10
-_WAYS_BETWEEN = 16
+_SPARE, _FEW = 1.3, 10
+_FEW_PASS = 0.2
 _POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _ALL = 1 << 62
@@ -115,21 +126,25 @@ def _moment(text: str, field: str) -> int:
 
 
 class Judge:
-    """What the indexes do not know of memories, by their rows: which pass, what they are worth, why others do not."""
+    """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
+
+    Those of now are looked up in the memory view, for a tenth of what their rows would cost; of the past are only rows.
+    """
 
     def __init__(
         self, searched: Searched, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
     ) -> None:
-        self._attributes = attributes
         self._searched = searched
         self._store = searched.present.store
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
+        self._but_tags = msgspec.structs.replace(self._only, tags=frozenset())
+        self._attributes = attributes
         self._least = least
         self._now = now
         self._settings = settings_of(self._store)
         self.among: Associations | None = None
-        self.rows: dict[str, NodeRow] = {}
-        self.accesses: dict[str, Access] = {}
+        self.unfiltered = False
+        """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
         self.standing: dict[str, Standing] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
@@ -137,32 +152,51 @@ class Judge:
     def passing(self, ids: Collection[str]) -> list[str]:
         """Those of some memories that pass, in their order."""
         if new := [node_id for node_id in ids if node_id not in self._seen]:
-            self._look_at(new)
+            self._seen.update(new)
+            known = new if self.among is None else [*self.among.among(new)]
+            if self._searched.at is None:
+                self._look_now(known)
+            else:
+                self._look_back(known)
         return [node_id for node_id in ids if node_id in self.standing]
 
-    def _look_at(self, ids: list[str]) -> None:
-        self._seen.update(ids)
-        rows = {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
-        if self.among is not None:
-            rows = {key: rows[key] for key in self.among.among(rows)}
-        if self._searched.at is None:
-            self.accesses |= self._store.accesses.of(rows)
-        for key, row in rows.items():
-            self._judge(key, row)
+    def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
+        """The rows of those that have all that the filters ask of rows."""
+        return {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
 
     def _fits(self, row: NodeRow) -> bool:
         return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
 
-    def _judge(self, key: str, row: NodeRow) -> None:
-        self.rows[key] = row
-        moment, extras = self._searched.valid_at, row.extras
-        worth = effective(row, self.accesses.get(key), self._settings, self._now)
-        if extras is None or (moment is not None and not row.holds_at(moment)):
-            self.why[key] = (extras.ended if extras else "") or "not_valid"
-        elif worth < self._least:
+    def _look_now(self, ids: Sequence[str]) -> None:
+        live = self._store.memories.ask(lambda memories, _: memories.live(ids))
+        pending = self._store.accesses.pending(ids)
+        if self.unfiltered and (self._only.tags or self._attributes):
+            live = {key: live[key] for key in self.rows(live) if key in live}
+        moment = self._searched.valid_at
+        for key, stored in live.items():
+            memory = stored.after(pending.get(key))
+            marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
+            if self._but_tags.passes(key, memory.type, marks):
+                worth = Worth(memory.confidence, memory.since)
+                confidence = decay.effective(worth, self._now, half_life(self._settings, memory.type))
+                holds = moment is None or memory.holds_at(moment)
+                self._judge(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
+
+    def _look_back(self, ids: Sequence[str]) -> None:
+        moment = self._searched.valid_at
+        for key, row in self.rows(ids).items():
+            extras = row.extras or NO_EXTRAS
+            confidence = effective(row, None, self._settings, self._now)
+            holds = moment is None or row.holds_at(moment)
+            self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
+
+    def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
+        if ended:
+            self.why[key] = ended
+        elif confidence < self._least:
             self.why[key] = "below_confidence"
         else:
-            self.standing[key] = Standing(worth, 0.5 if extras.importance is None else extras.importance)
+            self.standing[key] = Standing(confidence, USUAL_IMPORTANCE if importance is None else importance)
 
 
 class Recaller:
@@ -199,12 +233,15 @@ class Recaller:
         """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
         limit = self._settings.default_limit if self._request.limit is None else self._request.limit
         limit = max(1, min(limit, MAX_RECALLED))
-        ranked = self._ranked(self._request.offset + limit)
-        page = ranked[self._request.offset : self._request.offset + limit]
+        offset = self._request.offset
+        ranked = self._ranked(offset + limit + _FEW)[offset:]
+        # What has changed since the indexes saw it may not fit any more.
+        rows = self._judge.rows([each.id for each in ranked[: limit + _FEW]])
+        page = [each for each in ranked if each.id in rows][:limit]
         self.withheld = withheld(page, limit, self._left_out, self._judge.why)
-        shown = self._shown(page)
+        shown = self._shown(page, rows)
         if touch and page:
-            used = use(self._store, [self._judge.rows[each.id] for each in page], self._now)
+            used = use(self._store, [rows[each.id] for each in page], self._now)
             for memory in shown:
                 _count(memory, used.get(memory.id))
         return shown
@@ -298,36 +335,35 @@ class Recaller:
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
         passing = self._judge.passing(found)
         if len(passing) < limit and len(found) == pool:
-            found = self._deeper(search, limit, pool)
+            found = self._deeper(search, limit, pool, len(passing))
             passing = self._judge.passing(found)
         return {key: found[key] for key in passing[:limit]}
 
-    def _deeper(self, search: Search, limit: int, pool: int) -> Hits:
-        if self._named is not None and len(self._named) <= MANY:
-            return search(limit, self._among(self._named))
-        while self._named is None or pool * _MORE <= MOST_JUDGED:
-            pool *= _MORE
+    def _deeper(self, search: Search, limit: int, pool: int, passing: int) -> Hits:
+        """As `_best` where some more were too few: many more, as long as those that pass are not few among them."""
+        while self._searched.at is not None or (passing >= _FEW_PASS * pool and pool < MOST_JUDGED):
+            pool = max(int(_SPARE * limit * pool / max(passing, 1)), 2 * pool)
             found = search(pool, self._only)
-            if len(self._judge.passing(found)) >= limit or len(found) < pool:
+            passing = len(self._judge.passing(found))
+            if passing >= limit or len(found) < pool:
                 return found
-        return search(limit, self._among(self._all_named or frozenset()))
+        named = self._named
+        return search(limit, self._among(named if len(named) <= MANY else self._all_named))
 
     def _among(self, ids: frozenset[str]) -> Filter:
         own = self._only.ids
         return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
 
     @cached_property
-    def _named(self) -> frozenset[str] | None:
-        """Those that pass, or more than are named where there are more; None for the past, of which no view knows."""
+    def _named(self) -> frozenset[str]:
+        """Those that pass now, or more than are named where there are more."""
         return self._names(MANY + 1)
 
     @cached_property
-    def _all_named(self) -> frozenset[str] | None:
+    def _all_named(self) -> frozenset[str]:
         return self._names(_ALL)
 
-    def _names(self, limit: int) -> frozenset[str] | None:
-        if self._searched.at is not None:
-            return None
+    def _names(self, limit: int) -> frozenset[str]:
         # What waits to be journaled is not in the view, and raises confidence.
         self._store.accesses.settle()
         wanted = self._wanted
@@ -346,7 +382,7 @@ class Recaller:
             created_to=None if end is None else end - 1,
             source=request.source or "",
             layer=request.layer,
-            entity=self._entity or "",
+            entity="" if request.mode == "graph" else self._entity or "",
             ended="any",
         )
 
@@ -369,14 +405,21 @@ class Recaller:
     # From entity to entity
 
     def _from_entities(self, wanted: int) -> list[Recalled]:
+        starts, fitting = self._starts(), self._fitting
+        self._judge.unfiltered = fitting is None
         best: dict[str, Recalled] = {}
-        for number, way in enumerate(ways(self._starts(), self._about.related, max(1, self._request.depth))):
+        least = 0.0
+        for way in ways(starts, self._about.related, max(1, self._request.depth)):
             # No memory is worth more than the way to its entity.
-            if number % _WAYS_BETWEEN == 0 and len(best) >= wanted and _nth(best, wanted) > way.strength:
+            if least > way.strength:
                 break
-            for each in self._reached(way):
+            for each in self._reached(way, least, fitting):
                 if each.id not in best or each.score > best[each.id].score:
                     best[each.id] = each
+            if fitting is not None and len(best) == len(fitting):
+                break
+            if len(best) >= wanted:
+                least = heapq.nlargest(wanted, (each.score for each in best.values()))[-1]
         near = self._similarities(best)
         found = in_order(best.values(), self._judge.standing)
         found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
@@ -396,15 +439,34 @@ class Recaller:
                 starts[entity.id] = max(starts.get(entity.id, 0.0), each.score * min(max(entity.relevance, 0.0), 1.0))
         return starts
 
-    def _reached(self, way: Way) -> Iterator[Recalled]:
-        """The memories of an entity that pass."""
-        memories = self._about.memories(way.entity)
-        relevances = memories.first(HUB) if len(memories) <= HUB else self._of_hub(way.entity, memories)
-        passing = self._judge.passing(relevances)
+    @cached_property
+    def _fitting(self) -> frozenset[str] | None:
+        """Those that pass, where the memory view can tell and they are not too many; else None."""
+        only = self._only
+        filtered = bool(only.tags) or only.names_some or only.created is not None
+        filtered = filtered or only.layers is not None or only.sources is not None
+        if self._searched.at is not None or self._request.metadata or not filtered:
+            return None
+        return self._named if len(self._named) <= MANY else None
+
+    def _reached(self, way: Way, least: float, fitting: frozenset[str] | None) -> Iterator[Recalled]:
+        """The memories of an entity that pass, of those that may be worth so much."""
+        found = self._relevances(way.entity, fitting)
+        relevances = {key: relevance for key, relevance in found.items() if way.strength * relevance >= least}
         for key, relevance in relevances.items():
             self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
-        for key in passing:
+        for key in self._judge.passing(relevances):
             yield by_way(key, way, relevances[key], self._judge.standing[key].confidence)
+
+    def _relevances(self, entity: str, fitting: frozenset[str] | None) -> dict[str, float]:
+        """The memories of an entity with how much they are about it: of a hub those that fit, or its most relevant."""
+        memories = self._about.memories(entity)
+        if fitting is not None and len(fitting) < len(memories):
+            return memories.among(fitting)
+        if len(memories) > HUB:
+            return self._of_hub(entity, memories)
+        found = memories.first(HUB)
+        return found if fitting is None else {key: found[key] for key in found if key in fitting}
 
     def _of_hub(self, entity: str, memories: Associations) -> dict[str, float]:
         if self._searched.at is not None:
@@ -415,12 +477,15 @@ class Recaller:
 
     # Answers
 
-    def _shown(self, page: list[Recalled]) -> list[RecalledMemory]:
-        entities = self._about.entities([each.id for each in page])
-        return [self._as_hit(each, entities.get(each.id, [])) for each in page]
+    def _shown(self, page: Sequence[Recalled], rows: Mapping[str, NodeRow]) -> list[RecalledMemory]:
+        ids = [each.id for each in page]
+        entities = self._about.entities(ids)
+        accesses = self._store.accesses.of(ids) if self._searched.at is None else {}
+        return [self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, [])) for each in page]
 
-    def _as_hit(self, found: Recalled, entities: Sequence[MemoryEntity]) -> RecalledMemory:
-        row, access = self._judge.rows[found.id], self._judge.accesses.get(found.id)
+    def _as_hit(
+        self, found: Recalled, row: NodeRow, access: Access | None, entities: Sequence[MemoryEntity]
+    ) -> RecalledMemory:
         memory = as_memory(self._store, row, access, entities, self._now)
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
@@ -438,8 +503,3 @@ def _count(memory: RecalledMemory, used: Access | None) -> None:
     if used is not None:
         memory.confidence, memory.access_count = used.confidence, used.count
         memory.last_accessed_at = format_time(used.last)
-
-
-def _nth(found: Mapping[str, Recalled], place: int) -> float:
-    """The score at a place in the order, from 1."""
-    return sorted((each.score for each in found.values()), reverse=True)[place - 1]

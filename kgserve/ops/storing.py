@@ -18,8 +18,8 @@ from kgserve.model.memories import AssociatedEntity, Outcome
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
-from kgserve.settings import DedupPolicy
 from kgserve.ops.drafting import Draft
+from kgserve.settings import DedupPolicy
 from kgserve.store.ahead import Ahead
 from kgserve.views.recent import Recent
 

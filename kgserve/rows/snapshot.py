@@ -369,18 +369,17 @@ class Rows:
 
     def node_rows(self) -> Iterator[list[NodeRow]]:
         """The rows of all nodes, some thousands at a time."""
-        return map(self._rows_of_nodes, self.node_slices())
+        return map(self.rows_of_nodes, self.node_slices())
 
-    def wide_nodes(self) -> Iterator[tuple[list[NodeRow], Gathered]]:
-        """The nodes that are memories or have a name, some thousands at a time, each time with the edges from them."""
+    def wide_nodes(self) -> Iterator[Numbers]:
+        """The nodes that are memories or have a name, some thousands at a time."""
         own = np.flatnonzero(self.base.flags_of_nodes & MEMORY)
         changed = (number for number, each in self.delta.nodes.copy().items() if _is_wide(each.at(self.at)))
         numbers = np.union1d(own, np.fromiter(changed, np.int64))
         for start in range(0, len(numbers), SLICE_ROWS):
-            some = numbers[start : start + SLICE_ROWS]
-            yield self._rows_of_nodes(some), self.around(some, outgoing=True)
+            yield numbers[start : start + SLICE_ROWS]
 
-    def _rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
+    def rows_of_nodes(self, numbers: Numbers) -> list[NodeRow]:
         """The rows of those of some nodes, in order, that are there."""
         base, some = self.base, numbers.tolist()
         if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):

@@ -121,8 +121,9 @@ class MemoriesView:
         memories = self._memories = Memories(self._layout.memories, self._half_lives())
         with self._rows.reading() as rows:
             accesses = all_accesses(self._layout, self._journal, rows.at)
-            nodes = chain.from_iterable(some for some, _ in rows.wide_nodes())
-            edges = chain.from_iterable(rows.rows_of(found) for _, found in rows.wide_nodes())
+            nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.wide_nodes()))
+            found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
+            edges = chain.from_iterable(map(rows.rows_of, found))
             memories.rebuild(nodes, edges, accesses, rows.at)
         return memories
 

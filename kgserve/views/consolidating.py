@@ -1,7 +1,6 @@
-"""Making one memory of several that say the same: what there is to do, doing it, and taking it back.
+"""Making one memory of several that say the same, and taking it back.
 
-What there is to do is computed beside everybody, in slices; each cluster is then one write, decided in the writer's
-turn from the versions that it was computed from.
+Each cluster is decided in the writer's turn, from the versions that it was computed from, and is whole or untouched.
 """
 
 from __future__ import annotations
@@ -12,294 +11,49 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
-from typing import Literal, NamedTuple, TypeVar
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.errors import Conflict, NotFound, Unavailable
-from kgserve.memories.memories import Memories
+from kgserve.errors import Conflict, NotFound
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again, put_again
-from kgserve.model.clusters import complete_linkage
 from kgserve.model.consolidation import (
     CHILD_OF,
     CONSOLIDATED,
-    MAX_MEMBERS,
-    MAX_SUGGESTED,
-    MAX_TOLD,
     RUN,
     ClusterPlan,
     Grown,
-    Kind,
-    Member,
-    Plan,
     RunRecord,
     Taken,
     TooManyEdges,
     grown_of,
-    kind_of,
     left_out,
     moved,
-    planned,
     record,
     run_of,
     stays,
     taken_of,
 )
-from kgserve.model.decay import Worth, effective, half_life_of, live
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.likeness import conflicts, fingerprint
 from kgserve.model.listing import NodeFilter
-from kgserve.model.memories import Cluster, Contradiction
+from kgserve.model.memories import Cluster
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.plan import Report
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import format_time
-from kgserve.model.withdrawing import MERGED, brought_back, is_active, withdrawal, withdrawn
+from kgserve.model.withdrawing import MERGED, brought_back, withdrawal, withdrawn
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
-from kgserve.views.indexes import Indexes
+from kgserve.views.comparing import WAIT_SECONDS, Pause
 
-Pause = Callable[[float], None]
-"""Called after so many seconds of work, to give way to others; it may raise to break off."""
-NEIGHBOURS = 50
-"""So many of the nearest of a memory are looked at."""
-WAIT_SECONDS = 10.0
 _ROWS_AT_ONCE = 200
-_IDS_AT_ONCE = 64
 _MAX_EDGES = 50_000
 _UNNOTABLE = "their relations are too many to be noted, so that it could not be undone"
 _Item = TypeVar("_Item")
 _MAX_RUNS = 10_000
 _MAX_APART = 2_000
 _NAMED = 20
-
-
-class Wanted(NamedTuple):
-    """What a run goes by. ``near`` is "merge" for what is near in meaning, or "suggest".
-
-    With ``fresh`` only those memories are compared with all others; ``apart`` are left out.
-    """
-
-    threshold: float
-    guard: bool
-    types: frozenset[str] | None = None
-    near: Literal["merge", "suggest"] = "merge"
-    fresh: frozenset[str] | None = None
-    apart: frozenset[str] = frozenset()
-
-
-def worths(store: Store, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
-    """Memories by id, each with what it is worth at a moment, by its last access or by its row."""
-    settings, found = store.description.memory, {row.id: row for row in rows}
-    accesses = store.accesses.of(found)
-    members: dict[str, Member] = {}
-    for node_id, row in found.items():
-        extras, access = row.extras or NO_EXTRAS, accesses.get(node_id)
-        stored = Worth(extras.confidence or 0.0, extras.confidence_at or row.created_at)
-        worth = live(stored, Worth(access.confidence, access.last) if access else None)
-        half_life = half_life_of(settings.half_life_days, settings.half_life_by_type, row.type)
-        members[node_id] = Member(row, effective(worth, now, half_life))
-    return members
-
-
-# What there is to do
-
-
-class _Candidate(NamedTuple):
-    """A memory that may become one with others: what they must have in common, its wording, and its commit."""
-
-    kind: Kind
-    wording: bytes
-    sequence: int
-
-
-class _Survey:
-    """Candidates of a store as of a commit; those of one wording are a group, by its first.
-
-    ``fresh`` are the groups that are to be compared with all others, of which some are looked up when they are met.
-    """
-
-    def __init__(self, store: Store, wanted: Wanted, now: int) -> None:
-        self.at = 0
-        self.candidates: dict[str, _Candidate] = {}
-        self.groups: dict[str, list[str]] = {}
-        self.group_of: dict[str, str] = {}
-        self._store = store
-        self._wanted = wanted
-        self._now = now
-        self._first: dict[tuple[Kind, bytes], str] = {}
-
-    def fill(self, pause: Pause) -> list[str]:
-        """Take in all that are fresh, with those of the same wording; their groups."""
-        fresh = self._wanted.fresh
-        with self._store.reading() as rows:
-            self.at = rows.at
-            for some in _slices(rows.all_nodes() if fresh is None else rows.nodes(fresh).values()):
-                started = time.perf_counter()
-                for row in some:
-                    self.add(row)
-                pause(time.perf_counter() - started)
-        if fresh is not None:
-            self._add_alike([*self.candidates], pause)
-        return sorted(self.groups)
-
-    def add(self, row: NodeRow) -> None:
-        """Take in a node, if it may become one with others."""
-        kind = _candidate_kind(row, self._wanted, self._now)
-        if kind is not None and row.id not in self.candidates:
-            found = self.candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
-            first = self._first.setdefault((kind, found.wording), row.id)
-            self.groups.setdefault(first, []).append(row.id)
-            self.group_of[row.id] = first
-
-    def look_up(self, ids: Iterable[str]) -> None:
-        """Take in what was met."""
-        if self._wanted.fresh is not None:
-            with self._store.reading() as rows:
-                for row in rows.nodes({*ids} - self.candidates.keys()).values():
-                    self.add(row)
-
-    def _add_alike(self, ids: Sequence[str], pause: Pause) -> None:
-        for first in range(0, len(ids), _IDS_AT_ONCE):
-            started = time.perf_counter()
-            self._store.memories.ask(partial(self._ask, ids[first : first + _IDS_AT_ONCE]))
-            pause(time.perf_counter() - started)
-
-    def _ask(self, ids: Sequence[str], memories: Memories, rows: Rows) -> None:
-        wordings = {self.candidates[each].wording for each in ids}
-        met = {found.id for wording in wordings for found in memories.alike(wording, wording, self._now)}
-        for row in rows.nodes(met - self.candidates.keys()).values():
-            self.add(row)
-
-
-def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pause: Pause) -> Plan:
-    """What a run has to do. Blocks for as long as it takes; ``now`` in microseconds."""
-    survey = _Survey(store, wanted, now)
-    fresh = survey.fill(pause)
-    near = _near(indexes, survey, fresh, wanted.threshold, pause)
-    apart: list[Contradiction] = []
-    pairs = _guarded(store, near or {}, wanted, apart, pause)
-    linked, left = complete_linkage(pairs), list[Cluster]()
-    suggested = linked if wanted.near == "suggest" else []
-    merging = linked if wanted.near == "merge" else []
-    alone = {*fresh} - {*chain.from_iterable(merging)}
-    groups = [*merging, *([each] for each in sorted(alone) if len(survey.groups[each]) > 1)]
-    clusters = list(_decided(store, survey, groups, pairs, now, left, pause))
-    suggestions = list(_decided(store, survey, suggested[:MAX_SUGGESTED], pairs, now, left, pause))
-    apart.sort(key=lambda each: (-each.similarity, each.ids))
-    return Plan(
-        sequence=survey.at,
-        clusters=clusters,
-        suggestions=suggestions,
-        contradictions=apart[:MAX_TOLD],
-        contradictions_count=len(apart),
-        left=left[:MAX_TOLD],
-        near_checked=near is not None,
-    )
-
-
-def _slices(rows: Iterable[NodeRow]) -> Iterator[list[NodeRow]]:
-    source = iter(rows)
-    while some := list(islice(source, _ROWS_AT_ONCE)):
-        yield some
-
-
-def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
-    if not row.content or not is_active(row, now) or row.id in wanted.apart:
-        return None
-    return kind_of(row) if wanted.types is None or row.type in wanted.types else None
-
-
-_Pairs = dict[tuple[str, str], float]
-
-
-def _near(
-    indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], threshold: float, pause: Pause
-) -> _Pairs | None:
-    """The groups that are near each other, as pairs of their firsts; None where there are no vectors to go by."""
-    if indexes is None or indexes.vector.degraded:
-        return None
-    try:
-        indexes.vector.wait(survey.at, WAIT_SECONDS)
-        reached = indexes.vector.reached
-        asking = [each for each in fresh if survey.candidates[each].sequence <= reached]
-        found: _Pairs = {}
-        for first in range(0, len(asking), _IDS_AT_ONCE):
-            started = time.perf_counter()
-            some = indexes.vector.near(asking[first : first + _IDS_AT_ONCE], threshold, NEIGHBOURS)
-            survey.look_up(hit.id for hits in some.values() for hit in hits)
-            for each, hits in some.items():
-                for hit in hits:
-                    _note(found, survey, each, hit.id, hit.similarity, reached)
-            pause(time.perf_counter() - started)
-        return found
-    except (Conflict, Unavailable):
-        return None
-
-
-def _note(found: _Pairs, survey: _Survey, asking: str, hit: str, similarity: float, reached: int) -> None:
-    """Note two groups that are near, if both can be one. A memory that the index has yet to see says something else."""
-    other, own = survey.candidates.get(hit), survey.candidates[asking]
-    if other is None or other.kind != own.kind or other.sequence > reached:
-        return
-    first = survey.group_of[hit]
-    if first != asking:
-        pair = (min(asking, first), max(asking, first))
-        found[pair] = max(similarity, found.get(pair, 0.0))
-
-
-def _guarded(store: Store, pairs: _Pairs, wanted: Wanted, apart: list[Contradiction], pause: Pause) -> _Pairs:
-    """The pairs that nothing keeps apart; the others are added to ``apart``."""
-    if not wanted.guard or not pairs:
-        return pairs
-    passing: _Pairs = {}
-    with store.reading() as rows:
-        contents = {each: row.content for each in {*chain.from_iterable(pairs)} if (row := rows.node(each))}
-    started = time.perf_counter()
-    for number, (pair, similarity) in enumerate(sorted(pairs.items())):
-        if number % _ROWS_AT_ONCE == 0:
-            pause(time.perf_counter() - started)
-            started = time.perf_counter()
-        differs = conflicts(contents.get(pair[0], ""), contents.get(pair[1], ""))
-        if differs:
-            apart.append(Contradiction(ids=[*pair], similarity=round(similarity, 4), differs=differs))
-        else:
-            passing[pair] = similarity
-    return passing
-
-
-def _decided(
-    store: Store,
-    survey: _Survey,
-    groups: Iterable[Sequence[str]],
-    pairs: Mapping[tuple[str, str], float],
-    now: int,
-    left: list[Cluster],
-    pause: Pause,
-) -> Iterator[ClusterPlan]:
-    """Clusters of groups of one wording, as far as their memories are still as they were surveyed."""
-    for group in groups:
-        started = time.perf_counter()
-        ids = [member for first in group for member in survey.groups[first]]
-        with store.reading() as rows:
-            found = rows.nodes(ids)
-        same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-        members = list(worths(store, same, now).values())
-        cluster = planned(members[:MAX_MEMBERS], _least(group, pairs)) if len(members) > 1 else None
-        if isinstance(cluster, ClusterPlan):
-            yield cluster
-        elif cluster is not None:
-            left.append(cluster)
-        pause(time.perf_counter() - started)
-
-
-def _least(group: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> float:
-    """The similarity of the least similar two."""
-    return min((pairs[one, other] for one in group for other in group if one < other), default=1.0)
-
-
-# Doing it
 
 
 class Run(NamedTuple):

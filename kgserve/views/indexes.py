@@ -47,6 +47,10 @@ _BARE = re.compile(r"(?![0-9a-f]{16}|[0-9a-f]+$)[\w./:@+-]{1,256}")
 """What older files hold: the name alone. What begins as a checksum does is a damaged file."""
 
 
+OPENING_SECONDS = 2.0
+"""How long a write waits for the vector index to be opened."""
+
+
 class KeywordView(IndexView[KeywordIndex]):
     """Words, of now or then."""
 
@@ -483,7 +487,11 @@ class Indexes:
         return self.vector.vectors_of(ids)
 
     def vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`."""
+        """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`.
+
+        Who asks first opens the index, but waits for nothing that it has yet to take in.
+        """
+        self.vector.wait(0, OPENING_SECONDS)
         self.vector.require()
         return self.vector.embedded(texts, self.queries.embedder)
 

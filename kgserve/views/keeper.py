@@ -21,7 +21,8 @@ from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, time_of
 from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
-from kgserve.views.consolidating import Run, Wanted
+from kgserve.views.comparing import Wanted, plan_of
+from kgserve.views.consolidating import Run
 from kgserve.views.follower import FollowerThread, View
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
@@ -70,8 +71,9 @@ class Keeping(View):
         if not self._has_memories():
             return self.store.state.sequence
         consolidating.note_interrupted(self.store)
-        automatic = [run for _, run in consolidating.runs(self.store) if run.trigger == "automatic"]
-        self._last = automatic[0] if automatic else None
+        # What one that was broken off had yet to do is still to be done.
+        ended = (run for _, run in consolidating.runs(self.store) if run.status in {"done", "undone"})
+        self._last = next((run for run in ended if run.trigger == "automatic"), None)
         return 0 if self._last is None else self._last.through
 
     def _out_of_reach(self) -> bool:
@@ -133,7 +135,7 @@ class Keeping(View):
         near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
         fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
         wanted = Wanted(threshold, guard=True, near=near, fresh=fresh, apart=apart)
-        plan = consolidating.plan_of(self.store, self._indexes, wanted, now, self._pause)
+        plan = plan_of(self.store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
         self._created, self._fresh = 0, set()

@@ -19,7 +19,7 @@ from kgserve.model.stores import MemorySettings
 from kgserve.model.withdrawing import PRUNED, is_active, withdrawn
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
-from kgserve.views.consolidating import WAIT_SECONDS, Pause, worths
+from kgserve.views.comparing import WAIT_SECONDS, Pause, worths
 
 Mode = Literal["archive", "delete"]
 _AT_ONCE = 500

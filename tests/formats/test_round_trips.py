@@ -43,6 +43,7 @@ def everything() -> list[Row]:
         "valid_from": "0001-01-01T00:00:00.000000Z",
         "valid_to": "9999-12-31T23:59:59.999999Z",
     }
+    nodes[5] |= {"confidence": 0.5, "access_count": 3, "last_accessed_at": TIME, "access_confidence": 1 / 3}
     nodes.append({"kind": "node", "id": "plain", "type": "t", "content": "", "attributes": {}, **stamps, "version": 1})
     edges: list[Row] = [
         {

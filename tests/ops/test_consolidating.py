@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from kgserve.store.pool import StorePool
 from tests.graphs import graph_of, node_of
 from tests.ops.consolidated import HOOKS, Place, exported, memory, placed, put, row_of
 from tests.store.writing import settings
+from tests.views.indexing import caught_up, indexed
 
 NOW = 1_790_000_000_000_000
 
@@ -143,11 +145,13 @@ def test_the_primary_takes_over_relations_metadata_and_tags(place: Place, store:
             assert (extras.valid_from, extras.valid_to, extras.former_from, extras.former_to) == (5, 5, 5, None)
 
 
-@pytest.mark.parametrize("history", ["all", "none"])
-def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, history: str) -> None:
+@pytest.mark.parametrize(
+    "chosen", [{}, {"history": "none"}, {"conflict_policy": "manual"}, {"kind_whitelist": ("observation", "concept")}]
+)
+def test_taking_a_run_back_leaves_the_store_as_it_was(place: Place, store: str, chosen: dict[str, Any]) -> None:
     related(place, store)
     with place.pool.lease(store) as leased:
-        leased.change_settings(lambda settings: msgspec.structs.replace(settings, history=history))
+        leased.change_settings(lambda settings: msgspec.structs.replace(settings, **chosen))
     of = place.graph(store)
     before = exported(of)
     done = run(place, store, types=["observation"])
@@ -281,6 +285,14 @@ def test_without_vectors_only_the_wording_counts(tmp_path: Path) -> None:
         done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
     assert not done.near_checked
     assert [(each.primary, each.absorbed) for each in done.clusters] == [("m0", ["m2"])]
+
+
+def test_vectors_of_letters_merge_nothing(tmp_path: Path) -> None:
+    with indexed(tmp_path) as (pool, indexer), pool.lease("s", create=True) as leased:
+        put(leased, [memory("a", "The build runs on Linux"), memory("b", "The build ran on Linux")])
+        caught_up(leased, indexer.of(leased))
+        done = consolidate(graph_of(pool, "s", indexer), ConsolidateRequest(similarity_threshold=0.1, guard=False))
+    assert (done.near_checked, done.clusters) == (False, [])
 
 
 def test_a_memory_that_goes_with_a_merge_leads_to_the_one_that_stayed(place: Place, store: str) -> None:

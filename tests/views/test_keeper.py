@@ -94,6 +94,24 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
         assert store.state.sequence == sequence
 
 
+def test_a_run_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
+    with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=2)
+        put(store, [memory(each, "Tea is hot") for each in "ab"])
+        broken = RunRecord(
+            status="running",
+            trigger="automatic",
+            similarity_threshold=0.85,
+            guard=True,
+            through=store.state.sequence,
+            started_at="2025-01-01T00:00:00Z",
+        )
+        put(store, [NodePut(0, "consolidation-0", RUN, "", broken.text)])
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
+        awaited(lambda: ended(store, "b") == "merged")
+        assert {run.state for run in runs(place)} >= {"interrupted"}
+
+
 def test_faded_memories_are_pruned_and_accesses_written(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
