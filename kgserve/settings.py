@@ -76,7 +76,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     key: Annotated[str, _doc(_KEY, pattern=r"^[!-~]*\Z")] = ""
     tools: Annotated[
         str,
-        _doc("What the editors' bridge has the server list: names of tools, and the sets `graph`, `time`, `all`"),
+        _doc(
+            "What the editors' bridge has the server list: names of tools, and the sets `graph`, `time`, "
+            "`entity-memory`, `memory-server`, `all`"
+        ),
     ] = "graph"
     answers: Annotated[
         Literal["both", "text"], _doc("How the editors' bridge has tools answer: as text and JSON, or as text alone")
