@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -286,8 +285,9 @@ def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> No
     counts = {key: counted(world, key) for key in ("m0", "m1", "m2", "m3", "m4")}
     assert counts == {key: int(key in {hit.id for hit in hits}) for key in counts}
     sequence = world.store.state.sequence
-    for untouched in ({"touch": False}, {"role": "read"}, {"as_of": str(sequence)}, {"touch": True, "limit": 1}):
-        world.recall(**{"touch": True, **untouched})
+    others: list[dict[str, Any]] = [{"touch": False}, {"role": "read"}, {"as_of": str(sequence)}, {"limit": 1}]
+    for other in others:
+        world.recall(**{"touch": True, **other})
     assert sum(counted(world, key) for key in counts) == 3
     assert world.recall(limit=100, mode="keyword").hits[0].version == 1
 
@@ -372,7 +372,7 @@ def test_from_entity_to_entity(world: World) -> None:
     sure = EdgeExtrasPut(confidence=0.5)
     edges += [EdgePut(0, ("p1", "p0", "knows"), 0.8), EdgePut(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
     world.write(WriteBatch(nodes=nodes, edges=edges))
-    given = {"mode": "graph", "entity": "ann lee"}
+    given: dict[str, Any] = {"mode": "graph", "entity": "ann lee"}
     answer = world.recall("anything", explain=True, **given)
     assert [(hit.id, hit.hops) for hit in answer.hits] == [("m0", 0), ("m1", 1), ("m3", 0), ("m2", 2)]
     assert [hit.score for hit in answer.hits] == pytest.approx([1.0, 0.4, 0.25, 0.2], abs=1e-3)
@@ -403,7 +403,7 @@ def test_names_that_several_have_and_dates_without_a_zone_are_refused(world: Wor
         world.recall(entity="ANN")
     for field in ("after_date", "before_date"):
         with pytest.raises(InvalidInput, match=f"{field}: is not an RFC 3339 time"):
-            world.recall(**{field: "2026-01-01T00:00:00"})
+            world.recall("fox", touch=False, **dict[str, Any]({field: "2026-01-01T00:00:00"}))
 
 
 def test_importance_decides_between_equals(world: World) -> None:
@@ -425,5 +425,4 @@ def test_only_what_is_near_is_found_by_meaning(world: World) -> None:
 def test_nothing_there_is_nothing_found(world: World) -> None:
     for mode in MODES:
         answer = world.recall("fox in Paris", mode=mode)
-        assert (answer.hits, answer.withheld) == ([], {})
-    assert re.fullmatch(r"\d+", str(answer.index_sequence))
+        assert (answer.hits, answer.withheld, answer.index_sequence) == ([], {}, 0)
