@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -288,7 +287,8 @@ def test_hits_are_used_once_and_only_those_that_are_returned(world: World) -> No
     sequence = world.store.state.sequence
     unused: list[dict[str, Any]] = [{"touch": False}, {"role": "read"}, {"as_of": str(sequence)}, {"limit": 1}]
     for untouched in unused:
-        world.recall(**{"touch": True, **untouched})
+        wanted: dict[str, Any] = {"touch": True, **untouched}
+        world.recall("fox", role=wanted.pop("role", "admin"), touch=wanted.pop("touch"), **wanted)
     assert sum(counted(world, key) for key in counts) == 3
     assert world.recall(limit=100, mode="keyword").hits[0].version == 1
 
@@ -405,7 +405,7 @@ def test_names_that_several_have_and_dates_without_a_zone_are_refused(world: Wor
     for field in ("after_date", "before_date"):
         wanted: dict[str, Any] = {field: "2026-01-01T00:00:00"}
         with pytest.raises(InvalidInput, match=f"{field}: is not an RFC 3339 time"):
-            world.recall(**wanted)
+            world.recall("fox", **wanted)
 
 
 def test_importance_decides_between_equals(world: World) -> None:

@@ -46,7 +46,10 @@ def test_no_vague_module_names() -> None:
 
 def test_modules_stay_readable() -> None:
     for path in (TOP / "kgserve").rglob("*.py"):
-        assert path.read_text().count("\n") <= 800, f"{path} is too long to be one thing"
+        text = path.read_text()
+        # What is made from a table is read as the table.
+        made = "Written by `make docs`" in text
+        assert made or text.count("\n") <= 800, f"{path} is too long to be one thing"
 
 
 def test_functions_stay_readable() -> None:
