@@ -32,6 +32,11 @@ class Caller(msgspec.Struct, frozen=True):
         """Whether no store is hidden from the caller."""
         return EVERY_STORE in self.stores
 
+    @property
+    def may_everything(self) -> bool:
+        """Whether nothing is hidden from the caller, nor forbidden."""
+        return self.role == "admin" and self.sees_all
+
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes another; admin includes write, write includes read."""
         return _RANKS[self.role] >= _RANKS[role]

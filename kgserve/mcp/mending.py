@@ -129,6 +129,10 @@ class Mending:
             self._wrong(value, "an object", path, self._example("", kind))
             return value
         known = self._renamed(given, fields, required, path)
+        if required - known.keys() == {"id"} and isinstance(known.get("name"), str):
+            # A node may have a name beside its id; who gives that alone means both.
+            self._notes.add(_at(path, "name"), "taken as `id`")
+            known["id"] = known.pop("name")
         for name in sorted(required - known.keys()):
             example = self._example(name, fields[name].type)
             self._fault(_at(path, name), f"is required; for example {json.dumps(example)}")

@@ -163,8 +163,8 @@ def test_faults_and_notes_are_bounded() -> None:
     assert len(faults(Inject, nodes=fields)) <= 20
     _, notes = read(Inject, nodes=[{"name": f"n{number}", "kind": "t"} for number in range(10_000)])
     assert notes == [
-        "nodes[0].name: taken as `id` (and 9,999 more like it)",
         "nodes[0].kind: taken as `type` (and 9,999 more like it)",
+        "nodes[0].name: taken as `id` (and 9,999 more like it)",
     ]
 
 

@@ -428,4 +428,4 @@ def test_nothing_there_is_nothing_found(world: World) -> None:
     for mode in MODES:
         answer = world.recall("fox in Paris", mode=mode)
         assert (answer.hits, answer.withheld) == ([], {})
-        assert re.fullmatch(r"\d+", str(answer.index_sequence))
+        assert answer.index_sequence >= 0
