@@ -196,6 +196,7 @@ UPDATE_ENTITY = Route("update_entity", "PUT", "/api/entities/{id}", NamedEntity,
 DELETE_ENTITY = Route("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
 DELETE_ENTITIES = Route("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
 ENTITY_GRAPH = Route("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph)
+MERGE_ENTITIES = Route("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
 ENTITY_MEMORIES = Route("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage)
 RELATIONS = Route("relations", "GET", "/api/relations", RelationPage)
 RELATE = Route("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
@@ -1284,6 +1285,38 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
             max_nodes=max_nodes,
             max_memories=max_memories,
             touch=touch,
+        ),
+    )
+
+
+def merge_entities(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    node_id: str,
+    into: str,
+    *,
+    attributes: Literal["fill", "overwrite", "keep"] = "fill",
+    content: Literal["fill", "overwrite", "append", "keep"] = "fill",
+    based_on_version: int | None = None,
+    into_version: int | None = None,
+    created_by: str | None = None,
+) -> Call[MergeAnswer]:
+    """Merge an entity into another one that is the same.
+
+    Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
+
+    Both names mean the one that stays. Undone as the merge of any two nodes. Raises what a merge does, and Conflict for
+    a name that several entities have.
+    """
+    return MERGE_ENTITIES.ask(
+        store,
+        MergeNode(
+            node_id=node_id,
+            into=into,
+            attributes=attributes,
+            content=content,
+            based_on_version=based_on_version,
+            into_version=into_version,
+            created_by=created_by,
         ),
     )
 

@@ -16,6 +16,7 @@ from kgserve.model.named import (
     RelationPage,
 )
 from kgserve.operations import memory_examples as examples
+from kgserve.operations.examples import MERGE, MERGED
 from kgserve.operations.operation import READ, WRITE, UseCase
 from kgserve.ops import analytics, consolidating, memories, memory_lists, named, naming, recall
 
@@ -163,6 +164,11 @@ MEMORY_CASES = (
         *("entity_graph", "GET", f"{_ENTITY}/graph", named.entity_graph),
         id="entityGraph", tag="entities", role="read", summary="What an entity is related to, with memories",
         example=examples.ENTITY_GRAPH, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("merge_entities", "POST", f"{_ENTITY}/merge", naming.merge_entities),
+        id="mergeEntities", tag="entities", role="write", summary="Merge an entity into another one that is the same",
+        sent=MERGE, example=MERGED, errors=_KNOWN, threads="writes",
     ),
     UseCase(
         *("entity_memories", "GET", f"{_ENTITY}/memories", memory_lists.entity_memories),

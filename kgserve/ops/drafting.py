@@ -109,14 +109,15 @@ class Draft:
         """The entities called so: by that very name, else another spelling, an alias, or their id."""
         wanted = folded(name)
         ids = dict.fromkeys(row.id for row in self.ahead.named(name)) | dict.fromkeys(self._by_name.get(wanted, ()))
-        rows = self.there(ids)
+        # One that was merged has its name still, and means the one that took its place.
+        rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
             lambda row: folded(_name(row)) == wanted,
             lambda row: wanted in map(folded, names_of(row)),
         )
         for fits in tests:
-            if found := [row for row in rows if fits(row)]:
+            if found := self.there(row.id for row in rows if fits(row)):
                 return found
         return self.there((name,))
 

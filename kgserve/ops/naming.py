@@ -6,6 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+import msgspec
+
+from kgserve.model.merging import MergeAnswer, MergeNode
 from kgserve.model.named import (
     CreatedEntity,
     CreatedRelation,
@@ -14,8 +17,9 @@ from kgserve.model.named import (
     EntityInput,
     RelationInput,
 )
-from kgserve.ops import named
+from kgserve.ops import merging, named
 from kgserve.ops.graph import Graph
+from kgserve.ops.named import found_entity
 
 Many = TypeVar("Many")
 One = TypeVar("One")
@@ -39,6 +43,17 @@ def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
     """
     made = named.create_relations(graph, CreateRelationsRequest(relations=[request]))
     return _of(made, lambda answer: answer.relations[0])
+
+
+def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
+    """Merges an entity into another one that is the same, each by its id or its name: what is about either is about it.
+
+    Both names mean the one that stays. Undone as the merge of any two nodes. Raises what a merge does, and Conflict for
+    a name that several entities have.
+    """
+    with graph.lease() as store:
+        absorbed, into = (found_entity(store, each, graph.name) for each in (request.node_id, request.into))
+    return merging.merge(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))
 
 
 def _of(many: Future[Many], first: Callable[[Many], One]) -> Future[One]:

@@ -38,6 +38,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "get_nodes": (["a"],),
     "history": ("a",),
     "merge": ("a", "b"),
+    "merge_entities": ("a", "b"),
     "unmerge": ("a",),
     "revert": ("a", 1),
     "restore": ("1", "other"),

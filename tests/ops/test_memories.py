@@ -20,6 +20,7 @@ from kgserve.model.memories import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
+from kgserve.model.merging import MergeNode
 from kgserve.model.named import (
     CreateEntitiesRequest,
     CreateRelationsRequest,
@@ -34,7 +35,7 @@ from kgserve.model.named import (
 )
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
-from kgserve.ops import memories, named
+from kgserve.ops import memories, named, naming
 from kgserve.ops.graph import Graph
 from kgserve.ops.worth import now_in_microseconds
 from kgserve.store.pool import StorePool
@@ -289,6 +290,15 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
     assert named.get_entity(store.graph, EntityId(entity_id="robert")).id == "Bob"
     with pytest.raises(Conflict, match="merge"):
         named.update_entity(store.graph, UpdateEntityRequest(entity_id="Bob", name="eve")).result(PATIENCE)
+
+
+def test_two_names_of_one_are_merged_and_both_mean_it(store: World) -> None:
+    entities(store, EntityInput(name="Bob", entity_type="person"), EntityInput(name="Robert", entity_type="person"))
+    put(store, "about Bob", entity_names=["Bob"])
+    naming.merge_entities(store.graph, MergeNode(node_id="bob", into="robert")).result(PATIENCE)
+    assert [each.name for each in put(store, "about him, too", entity_names=["BOB"]).entities] == ["Robert"]
+    found = named.get_entity(store.graph, EntityId(entity_id="Bob"))
+    assert (found.name, found.memories) == ("Robert", 2)
 
 
 def test_relations_by_name_and_the_graph_around_one(store: World) -> None:
