@@ -71,7 +71,7 @@ def filled(options: Options, count: int) -> Generator[Filled]:
     """A server whose indexes have seen a store of so many memories."""
     texts, now = memories.sentences(count, options.conversations), time.time()
     made, named = memories.memories(texts, now), memories.entities()
-    with _folder() as folder, Server(Path(folder), options.settings) as server, server.client() as client:
+    with _folder() as folder, Server(Path(folder), options.left_alone) as server, server.client() as client:
         client.upload(STORE, memories.lines(made, named))
         _indexed(client, STORE)
         yield Filled(server, made, named, now)
@@ -362,6 +362,7 @@ PARTS: dict[str, Callable[[Options], Report]] = {
     "A5": lambda options: memory_writing.at_once(options.settings),
     "A6": lambda options: memory_writing.pace(options.settings),
     "A7": filters,
+    "A9": lambda options: memory_writing.consolidation(options.settings),
     "A8": dated,
     "A13": conversations,
 }

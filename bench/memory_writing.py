@@ -9,8 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bench.measure import Line, Report, Times, clock, times
 from bench.memories import stamp
@@ -206,6 +209,87 @@ def pace(settings: dict[str, object]) -> Report:
     return report
 
 
+def consolidation(settings: dict[str, object]) -> Report:
+    """A9: a dry run, what is then applied, and undone; a plan that is stale; kills in the middle of a run."""
+    report = Report("A9: consolidation of 40 clusters of two")
+    chance = random.Random(9)
+    quiet = {**settings, "memory_consolidation": "off"}
+    with tempfile.TemporaryDirectory() as folder:
+        running = Server(Path(folder), quiet)
+        with running.client() as client:
+            for number in range(40):
+                one, other, place = _word(number), _word(number * 11), _word(number * 5)
+                for text in (f"The {one} of the {other} is in {place}", f"a {one} of {other} is in the {place}!"):
+                    _store(client, text, dedup="off", entity_names=[one])
+            _wait(client)
+            before = _told(client)
+            plan = _consolidated(client, dry_run=True)
+            done = _consolidated(client, apply={"plan": plan["plan"]})
+            report.check("clusters planned, done", f"{plan['clusters_found']}, {done['clusters_found']}",
+                         plan["clusters_found"] == done["clusters_found"] > 0)  # fmt: skip
+            report.check("as planned", "", plan["clusters"] == done["clusters"])
+            client.call("POST", f"/api/memories/consolidations/{done['run']}/undo?store={STORE}", {})
+            report.check("after undo", "the export as before", _told(client) == before)
+            plan = _consolidated(client, dry_run=True)
+            member = plan["clusters"][0]["absorbed"][0]
+            client.call("PUT", f"/api/memories/{member}?store={STORE}", {"tags": ["other"]})
+            body = msgspec.json.encode({"apply": {"plan": plan["plan"]}})
+            stale = client.send("POST", f"/api/memories/consolidate?store={STORE}", body)
+            report.check("a stale plan", str(stale.status), stale.status == 409)
+        torn = 0
+        for _ in range(KILLS):
+            with running.client() as client, suppress(Exception):
+                runs = threading.Thread(target=_run_to_death, args=(running,))
+                runs.start()
+                time.sleep(chance.uniform(0.0, 0.12))
+                running.kill()
+                runs.join()
+            running = Server(Path(folder), quiet)
+            running.wait_ready()
+            with running.client() as client:
+                torn += _torn(client)
+                for run in client.call("GET", f"/api/memories/consolidations?store={STORE}")["runs"]:
+                    if run["state"] in {"done", "interrupted"}:
+                        client.call("POST", f"/api/memories/consolidations/{run['id']}/undo?store={STORE}", {})
+        report.check(f"clusters torn by {KILLS} kills", str(torn), torn == 0)
+        running.stop()
+    return report
+
+
+def _run_to_death(server: Server) -> None:
+    with suppress(Exception), server.client(timeout=10) as client:
+        _consolidated(client)
+
+
+def _consolidated(client: Client, **wanted: Any) -> Any:
+    return client.call("POST", f"/api/memories/consolidate?store={STORE}", wanted)
+
+
+def _told(client: Client) -> dict[str, Any]:
+    lines = [line for line in client.export(STORE) if line.get("kind") == "node"]
+    return {line["id"]: (line["content"], line.get("ended"), line.get("tags"), line.get("valid_to")) for line in lines}
+
+
+def _torn(client: Client) -> int:
+    """Primaries that have the words of another memory, which is not absorbed; or the other way round."""
+    lines = {line["id"]: line for line in client.export(STORE) if line.get("kind") == "node"}
+    torn = 0
+    for line in lines.values():
+        if line.get("ended") == "merged":
+            torn += line["content"] not in lines[line["belongs_to"]]["content"]
+    return torn
+
+
+def _wait(client: Client) -> None:
+    deadline = time.monotonic() + 1_800
+    while time.monotonic() < deadline:
+        stats = client.call("GET", f"/api/memory/{STORE}/stats")
+        present = [index for index in stats["indexes"] if not index["name"].startswith("past")]
+        if all(index["sequence"] >= stats["sequence"] for index in present):
+            return
+        time.sleep(0.2)
+
+
 def _rate(server: Server, clients: int, count: int) -> float:
     """Memories a second."""
     mark = time.time_ns()
@@ -228,12 +312,7 @@ def _fill(client: Client, size: int) -> None:
         texts = {f"m{n}": f"filling {_word(n)} {_word(n * 7)}" for n in some}
         nodes = [{"id": key, "type": "fact", "content": text, "confidence": 1.0} for key, text in texts.items()]
         client.call("POST", INJECT, {"nodes": nodes})
-    deadline = time.monotonic() + 1_800
-    while time.monotonic() < deadline:
-        indexes = client.call("GET", f"/api/memory/{STORE}/stats")["indexes"]
-        if all(index["sequence"] >= client.call("GET", f"/api/memory/{STORE}")["sequence"] for index in indexes):
-            return
-        time.sleep(0.5)
+    _wait(client)
 
 
 def _exists(client: Client) -> bool:
