@@ -271,13 +271,13 @@ def _told(client: Client) -> dict[str, Any]:
 
 
 def _torn(client: Client) -> int:
-    """Primaries that have the words of another memory, which is not absorbed; or the other way round."""
-    lines = {line["id"]: line for line in client.export(STORE) if line.get("kind") == "node"}
-    torn = 0
-    for line in lines.values():
-        if line.get("ended") == "merged":
-            torn += line["content"] not in lines[line["belongs_to"]]["content"]
-    return torn
+    """Memories that are half absorbed: withdrawn without the relation that says by which, or the other way round."""
+    lines = client.export(STORE)
+    nodes = {line["id"]: line for line in lines if line.get("kind") == "node"}
+    into = {line["from"]: line["to"] for line in lines if line.get("relation_type") == "MERGED_INTO"}
+    merged = {node_id: line["belongs_to"] for node_id, line in nodes.items() if line.get("ended") == "merged"}
+    gone = sum(primary not in nodes or "ended" in nodes[primary] for primary in merged.values())
+    return gone + len(into.items() ^ merged.items())
 
 
 def _wait(client: Client) -> None:
