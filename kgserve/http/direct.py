@@ -139,12 +139,18 @@ def _route(case: UseCase, method: Method) -> HTTPRouteHandler:
     return route(routed)
 
 
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A query without anything but the store."""
+
+
 def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
     request, sent, in_path = case.request, case.sent, case.in_path
     repeated = NONE if sent is None or case.in_body else _lists(sent)
     passed = OF_DEFAULT if case.operation.of_default else NONE
 
     def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
+        if passed and (sent is None or case.in_body):
+            query_of(query, NoQuery, passed=passed)
         if request is None:
             return None
         named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}

@@ -10,7 +10,7 @@ from litestar import Request
 
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.requests import place_of
+from kgserve.model.requests import check_store_name, place_of
 from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
 
 if TYPE_CHECKING:
@@ -43,15 +43,27 @@ class AskedStore(NamedTuple):
 
 
 def asked_store(scope: HTTPScope, default: str) -> AskedStore:
-    """The store of a request whose path names none: that of the query, else that of the header, else the default."""
+    """The store of a request whose path names none: that of the query, else that of the header, else the default.
+
+    Raises InvalidInput for a header that no store can be called, also where the query counts.
+    """
+    header = STORE_HEADER.lower().encode()
+    sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == header), None)
+    if sent is not None:
+        _check_header(sent)
     if b"store" in scope["query_string"]:
         given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
         _once([STORE_PARAMETER] * len(given))
         if given:
             return AskedStore(given[0], named=True)
-    header = STORE_HEADER.lower().encode()
-    sent = next((value for name, value in scope["headers"] if name == header), b"")
-    return AskedStore(sent.decode("latin-1"), named=True) if sent else AskedStore(default, named=False)
+    return AskedStore(default, named=False) if sent is None else AskedStore(sent, named=True)
+
+
+def _check_header(name: str) -> None:
+    try:
+        check_store_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{STORE_HEADER}: {error}", (FieldError(STORE_HEADER, str(error)),)) from None
 
 
 NONE: frozenset[str] = frozenset()

@@ -24,8 +24,8 @@ import msgspec
 
 from kgserve.embedding.embedder import load_embedder
 from kgserve.model.queries import ChangesQuery, HistoryRequest, NodeId, NodesQuery
-from kgserve.model.requests import CypherRequest, EdgeKeyRequest, InjectRequest
-from kgserve.ops import cypher, history, stores
+from kgserve.model.requests import EdgeKeyRequest, InjectRequest
+from kgserve.ops import history, stores
 from kgserve.ops.exporting import export, export_as_of
 from kgserve.ops.importing import Importer
 from kgserve.ops.moments import Past
@@ -127,7 +127,6 @@ def _extend(pool: StorePool) -> None:
     extras = {"summary": "in short", "tags": ["a", "b:c"], "created_by": "ada", "freshness_at": "2031-01-01T00:00:00Z"}
     edge = _edge("plant-2", "plant-13", "beside", 0.9) | {"ordinal": 7, "valid_from": "2020-01-01T00:00:00Z"}
     _inject(pool, [{"id": "plant-7", **extras}, {"id": "plant-8", "valid_from": "2020-01-01T00:00:00Z"}], [edge])
-    cypher.run(graph_of(pool, STORE), CypherRequest(query="MATCH (n:Entity) RETURN count(n.summary)"))
 
 
 def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
