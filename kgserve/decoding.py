@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
+from msgspec import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,3 +65,13 @@ def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[t
     """Plain values as ``kind``; when not ``strict``, text is taken for numbers. Raises msgspec's ValidationError."""
     json_decoder(kind)  # which works it out
     return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook)
+
+
+def kind_of(kind: inspect.Type) -> Any:
+    """The kind itself: without what is said of it, and without null, if one is left then."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+        return kind_of(kinds[0]) if len(kinds) == 1 else kind
+    return kind

@@ -19,6 +19,7 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.access.caller import Hidden
+from kgserve.decoding import kind_of
 from kgserve.errors import NoStore
 from kgserve.http.body import json_of
 from kgserve.http.connection import in_task
@@ -166,11 +167,7 @@ def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.
 def _lists(query: type[msgspec.Struct]) -> frozenset[str]:
     """The parameters that may be given more than once."""
     fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
-    return frozenset(field.encode_name for field in fields if isinstance(_plain(field.type), msgspec.inspect.ListType))
-
-
-def _plain(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
+    return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
 
 
 def _json_of(found: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from kgserve.decoding import convert
+from kgserve.decoding import convert, kind_of
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.mcp.likely import listed, meant
-from kgserve.mcp.mending import MOMENTS, Mending, is_moment, kind_of
+from kgserve.mcp.mending import MOMENTS, Mending, is_moment
 from kgserve.model.requests import place_of
 from kgserve.model.times import has_form
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, inspect
 
-from kgserve.decoding import decode_json
+from kgserve.decoding import decode_json, kind_of
 from kgserve.errors import FieldError
 from kgserve.mcp.likely import EXAMPLES, meant, nearest, shown
 from kgserve.model.fields import EDGE, NODE, TIME
@@ -326,16 +326,6 @@ def _whole_time(text: str) -> str | None:
     except ValueError:
         return None
     return whole if is_moment("", whole) else None
-
-
-def kind_of(kind: inspect.Type) -> Any:
-    """The kind itself: without what is said of it, and without null, if one is left then."""
-    while isinstance(kind, inspect.Metadata):
-        kind = kind.type
-    if isinstance(kind, inspect.UnionType):
-        kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-        return kind_of(kinds[0]) if len(kinds) == 1 else kind
-    return kind
 
 
 def _unknown(name: str, value: object, fields: Mapping[str, object], missing: set[str]) -> str:

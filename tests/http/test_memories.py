@@ -134,3 +134,21 @@ def test_a_key_that_only_reads_changes_nothing(keyed: Served, admin: httpx.Clien
             refusal(reader.request(method, path, json={}), 403)
     [after] = accepted(admin.get("/api/memories", headers=named))["memories"]
     assert (after["access_count"], after["version"]) == (0, 1)
+
+
+def test_lists_take_each_filter_from_the_query(http: httpx.Client) -> None:
+    for kind, tags in (("fact", ["x", "y"]), ("error", ["x"]), ("decision", [])):
+        body = {"content": f"a {kind} of the query", "memory_type": kind, "tags": tags}
+        assert http.post("/api/memories?store=queried", json=body).status_code == 201
+    for query, kinds in (
+        ({"types": ["fact", "error"]}, {"fact", "error"}),
+        ({"tags": ["x", "y"]}, {"fact"}),
+        ({"tags": "x", "types": "error"}, {"error"}),
+        ({"min_confidence": "0.9", "sort": "updated"}, {"fact", "error", "decision"}),
+        ({"after_date": "2999-01-01T00:00:00Z"}, set[str]()),
+    ):
+        answer = http.get("/api/memories", params={"store": "queried", **query})
+        assert answer.status_code == 200, answer.text
+        assert {memory["memory_type"] for memory in answer.json()["memories"]} == kinds
+        found = http.get("/api/memories/search", params={"store": "queried", "q": "query", "mode": "keyword", **query})
+        assert found.status_code == (400 if "sort" in query else 200), found.text
