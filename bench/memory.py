@@ -1,4 +1,4 @@
-"""What the memory layer must show: `python -m bench.memory [--only A3 A7 …] [--count N] [--embedder local]`.
+"""What the memory layer must show: `python -m bench.memory [--only reading filters …] [--count N] [--embedder local]`.
 
 Each part makes a store of its own of real sentences, asks over HTTP, and prints its figures with their marks.
 """
@@ -79,7 +79,7 @@ def filled(options: Options, count: int) -> Generator[Filled]:
 
 def filters(options: Options) -> Report:
     """Whether every filter is exact in every mode, and what they cost."""
-    report = Report(f"A7: recall against a look at every memory; {EXACT_COUNT:,}, then {options.memories:,} memories")
+    report = Report(f"recall against a look at every memory; {EXACT_COUNT:,}, then {options.memories:,} memories")
     embedder = options.loaded()
     with filled(options, EXACT_COUNT) as of, of.server.client() as client:
         model = Model(of.made, of.named, embedder, time.time())
@@ -180,7 +180,7 @@ def _three(client: Client, of: Filled) -> tuple[str, bool]:
 
 def reading(options: Options) -> Report:
     """What many recalls leave behind, and what counting them costs."""
-    report = Report(f"A3: {RECALLS:,} recalls of 10 hits by {CLIENTS} clients; {options.memories:,} memories")
+    report = Report(f"{RECALLS:,} recalls of 10 hits by {CLIENTS} clients; {options.memories:,} memories")
     with filled(options, options.memories) as of, of.server.client() as client:
         chance = random.Random(SEED)
         queries = [some_words(chance, one) for one in chance.sample(of.made, 500)]
@@ -241,7 +241,7 @@ def _spread(server: Server, asked: Sequence[tuple[str, dict[str, Any]]]) -> list
 
 def dated(options: Options) -> Report:
     """What memories that are no longer true cost those that are."""
-    report = Report(f"A8: recall, search and walks once something is withdrawn; {options.memories:,} memories")
+    report = Report(f"recall, search and walks once something is withdrawn; {options.memories:,} memories")
     with filled(options, options.memories) as of, of.server.client() as client:
         chance = random.Random(SEED)
         queries = [some_words(chance, one) for one in chance.sample(of.made, 150)]
@@ -287,7 +287,7 @@ def conversations(options: Options) -> Report:
     """How much of the evidence recall finds, beside search in the same store."""
     found = locomo.read(options.conversations)
     total = sum(len(each.questions) for each in found)
-    report = Report(f"A13: {total} questions to {len(found)} conversations stored as memories, recall@10")
+    report = Report(f"{total} questions to {len(found)} conversations stored as memories, recall@10")
     with _folder() as folder, Server(Path(folder), options.settings) as server, server.client() as client:
         merged, turns = _remember(client, found)
         recalled = _evidence(found, lambda name, query: _of_recall(client, name, query, touch=False))
@@ -356,15 +356,15 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 PARTS: dict[str, Callable[[Options], Report]] = {
-    "A2": lambda options: memory_writing.fading(options.settings),
-    "A3": reading,
-    "A4": lambda options: memory_writing.duplicates(options.settings),
-    "A5": lambda options: memory_writing.at_once(options.settings),
-    "A6": lambda options: memory_writing.pace(options.settings),
-    "A7": filters,
-    "A9": lambda options: memory_writing.consolidation(options.settings),
-    "A8": dated,
-    "A13": conversations,
+    "fading": lambda options: memory_writing.fading(options.settings),
+    "reading": reading,
+    "duplicates": lambda options: memory_writing.duplicates(options.settings),
+    "at-once": lambda options: memory_writing.at_once(options.settings),
+    "pace": lambda options: memory_writing.pace(options.settings),
+    "filters": filters,
+    "consolidation": lambda options: memory_writing.consolidation(options.settings),
+    "withdrawn": dated,
+    "conversations": conversations,
 }
 
 

@@ -31,8 +31,8 @@ SEARCH, INJECT = f"/api/memory/{STORE}/search", f"/api/memory/{STORE}/inject"
 
 
 def fading(settings: dict[str, object]) -> Report:
-    """A2: what is left of a confidence by age, after a use, and what pruning ends."""
-    report = Report("A2: fading, use and pruning of memories of known age")
+    """What is left of a confidence by age, after a use, and what pruning ends."""
+    report = Report("fading, use and pruning of memories of known age")
     ages = {"new": 0, "15 d": 15, "30 d": 30, "60 d": 60, "129 d": 129, "131 d": 131}
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), settings) as server, server.client() as client:
         now = time.time()
@@ -59,8 +59,8 @@ def report_prune(report: Report, client: Client, ids: dict[str, str]) -> None:
 
 
 def duplicates(settings: dict[str, object]) -> Report:
-    """A4: pairs that differ in what matters, and pairs that do not, stored one after the other."""
-    report = Report("A4: what is merged when it is stored")
+    """Pairs that differ in what matters, and pairs that do not, stored one after the other."""
+    report = Report("what is merged when it is stored")
     different, same = pairs("different"), pairs("same")
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), settings) as server, server.client() as client:
         merged, told, silent = _merged(client, different), 0, 0
@@ -109,8 +109,8 @@ def pairs(name: str) -> list[tuple[str, str]]:
 
 
 def at_once(settings: dict[str, object]) -> Report:
-    """A5: many clients that say the same at the same time, left alone and while the server is killed."""
-    report = Report(f"A5: {CLIENTS} clients store the same {SENTENCES} sentences")
+    """Many clients that say the same at the same time, left alone and while the server is killed."""
+    report = Report(f"{CLIENTS} clients store the same {SENTENCES} sentences")
     sentences = [
         f"Sentence {_word(n)} says that item {_word(n * 7)} is kept in room {_word(n * 3)}" for n in range(SENTENCES)
     ]
@@ -179,8 +179,8 @@ def _all_say(client: Callable[[], Client], sentences: list[str]) -> set[str]:
 
 
 def pace(settings: dict[str, object]) -> Report:
-    """A6: what storing costs beside injecting and embedding, in small and large stores, alone and with many clients."""
-    report = Report("A6: storing a memory")
+    """What storing costs beside injecting and embedding, in small and large stores, alone and with many clients."""
+    report = Report("storing a memory")
     paces: dict[int, Times] = {}
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), settings) as server, server.client() as client:
         for size in (1_000, 10_000, 100_000):
@@ -210,8 +210,8 @@ def pace(settings: dict[str, object]) -> Report:
 
 
 def consolidation(settings: dict[str, object]) -> Report:
-    """A9: a dry run, what is then applied, and undone; a plan that is stale; kills in the middle of a run."""
-    report = Report("A9: consolidation of 40 clusters of two")
+    """A dry run, what is then applied, and undone; a plan that is stale; kills in the middle of a run."""
+    report = Report("consolidation of 40 clusters of two")
     chance = random.Random(9)
     quiet = {**settings, "memory_consolidation": "off"}
     with tempfile.TemporaryDirectory() as folder:
