@@ -22,7 +22,8 @@ from kgserve.store.store import Store
 from kgserve.views.comparing import WAIT_SECONDS, Pause, worths
 
 Mode = Literal["archive", "delete"]
-_AT_ONCE = 500
+_AT_ONCE = 100
+"""Memories of one commit: whoever writes meanwhile waits for it."""
 _GENERAL = 1
 """Layers up to this one, domains and concepts, are what others stand below."""
 
