@@ -190,8 +190,12 @@ class Store:
             with self.rows.reading() as rows:
                 yield rows
         except RowsDamaged as error:
-            self._background(self._renew_rows)
-            raise Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2) from error
+            raise self._being_renewed(error) from error
+
+    def _being_renewed(self, error: RowsDamaged) -> Unavailable:
+        """What is said to who met damaged rows; they are made anew in the background."""
+        self._background(self._renew_rows)
+        return Unavailable(f"the present rows are damaged, and being made anew: {error}", retry_after=2)
 
     def listing(self, question: Callable[[Catalog, Rows], _Listed], *, by_attributes: bool = False) -> _Listed:
         """See `CatalogView.ask`."""
@@ -362,7 +366,10 @@ class Store:
         """The batch of a write, with all that it meets in the workspace."""
         if write.decide is None:
             return write.batch
-        batch = write.decide(ahead)
+        try:
+            batch = write.decide(ahead)
+        except RowsDamaged as error:
+            raise self._being_renewed(error) from error
         workspace.join(self.__gathered([batch], settle=False))
         return batch
 

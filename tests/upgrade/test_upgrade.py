@@ -46,7 +46,9 @@ class Upgraded(msgspec.Struct, frozen=True):
 def unpacked(left: str, folder: Path) -> Path:
     """A copy of an old data folder, with the times of its files as they were left."""
     with tarfile.open(ARCHIVES / f"{left}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        # The first releases of Python 3.11 know no filter.
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder, **safely)
     data = folder / "data"
     root = data / f"{STORE}_memory"
     if (root / "closed.json").exists():
