@@ -14,7 +14,7 @@ from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, Not
 from kgserve.memories.entries import LiveMemory
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.fields import Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
 from kgserve.model.memories import (
@@ -317,6 +317,25 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
 
     Raises InvalidInput, NotFound, and Conflict when it was changed since `based_on_version`.
     """
+    put = _change(request)
+    leased: list[Store] = []
+
+    def begin(store: Store) -> Future[Report]:
+        leased.append(store)
+        cost = len(request.content or "") + 1_000
+        return store.submit_decided(lambda ahead: _changed(ahead, request, put, graph.name), cost)
+
+    def answer(_: Report) -> Memory:
+        store = leased[0]
+        with store.reading() as rows:
+            row = _active(rows, request.memory_id, graph.name)
+        return _memories(store, [row.id])[0]
+
+    return graph.write(begin, answer)
+
+
+def _change(request: UpdateMemoryRequest) -> NodePut:
+    """What is given, checked. Raises InvalidInput and TooLarge."""
     faults = Faults()
     node = NodeInput(
         id=request.memory_id,
@@ -336,37 +355,27 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
     if request.content is not None and not request.content.strip():
         faults("content", "is blank")
     faults.raise_any()
-    leased: list[Store] = []
+    return put
 
-    def decide(ahead: Ahead) -> WriteBatch:
-        row = ahead.node(ahead.survivor(request.memory_id))
-        if row is None or not is_active(row):
-            raise NotFound(_missing(request.memory_id, graph.name, row))
-        if request.based_on_version is not None and request.based_on_version != row.version:
-            raise Conflict(
-                f"based_on_version: memory {row.id!r} is at version {row.version}, not {request.based_on_version}; "
-                "look at it again"
-            )
-        extras = put.extras
-        if request.confidence is not None and extras is not None:
-            extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
-        storing = Storing(ahead, Recent())
-        storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
-        if request.entity_names is not None:
-            _associate_anew(storing, row.id, request.entity_names)
-        return storing.batch()
 
-    def begin(store: Store) -> Future[Report]:
-        leased.append(store)
-        return store.submit_decided(decide, len(request.content or "") + 1_000)
-
-    def answer(_: Report) -> Memory:
-        store = leased[0]
-        with store.reading() as rows:
-            row = _active(rows, request.memory_id, graph.name)
-        return _memories(store, [row.id])[0]
-
-    return graph.write(begin, answer)
+def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: str) -> WriteBatch:
+    """The write of a change. Raises NotFound and Conflict."""
+    row = ahead.node(ahead.survivor(request.memory_id))
+    if row is None or not is_active(row):
+        raise NotFound(_missing(request.memory_id, store, row))
+    if request.based_on_version is not None and request.based_on_version != row.version:
+        raise Conflict(
+            f"based_on_version: memory {row.id!r} is at version {row.version}, not {request.based_on_version}; "
+            "look at it again"
+        )
+    extras = put.extras
+    if request.confidence is not None and extras is not None:
+        extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
+    storing = Storing(ahead, Recent())
+    storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
+    if request.entity_names is not None:
+        _associate_anew(storing, row.id, request.entity_names)
+    return storing.batch()
 
 
 def _associate_anew(storing: Storing, memory: str, names: Sequence[str]) -> None:
