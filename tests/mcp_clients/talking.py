@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 from mcp import Client, StdioServerParameters
-from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
 
 from tests.cli.running import PATIENCE, environment
