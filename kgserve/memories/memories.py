@@ -145,6 +145,10 @@ class Memories(Lookups):
 
     # Names and what memories are about
 
+    def names_like(self, name: str) -> list[str]:
+        """Up to three names of entities that may be meant by one that there is not, the nearest first."""
+        return naming.like(self._connection, name)
+
     def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
         """The nodes that a memory is about, and how much: the most first."""
         return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()

@@ -73,6 +73,10 @@ class Ahead:
         """The nodes that may be called so, by their name or another one, whatever its case and blanks."""
         return self._found(self._memories.named(name), (folded(name),))
 
+    def names_like(self, name: str) -> list[str]:
+        """Names of entities that may be meant by one that there is not, as of the last commit."""
+        return self._ask(lambda memories, _: memories.names_like(name))
+
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
         self._edges.update(dict.fromkeys(change.edges_deleted))
