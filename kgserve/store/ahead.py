@@ -75,7 +75,7 @@ class Ahead:
 
     def names_like(self, name: str) -> list[str]:
         """Names of entities that may be meant by one that there is not, as of the last commit."""
-        return self._ask(lambda memories, _: memories.names_like(name))
+        return self._memories.ask(lambda memories, _: memories.names_like(name))
 
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
