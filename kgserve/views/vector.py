@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 KIND = "vector 2"
 EXACT_UP_TO = 10_000
+# With a graph, too, as long as no more than so many times as many are multiplied for a filter.
+_STILL_EXACT = 2
 _LINKS = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
@@ -283,9 +285,9 @@ class VectorIndex:
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
     def _filtered(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """From the graph while that costs less than all products with those that pass, and as long as it finds too few.
+        """Exactly where that costs about what it does without a graph; else from the graph while that costs less.
 
-        Those near the query may be just those that do not pass, so that hardly any of many is found.
+        Those near the query may be just those that do not pass, so that hardly any of many is found in the graph.
         """
         passing = self._columns.passing(only, self._ids)
         if only.ids is not None:
@@ -296,7 +298,8 @@ class VectorIndex:
         if limit == 0:
             return []
         wanted = int(_SPARE * limit * len(self._labels) / count) + 1
-        while self._graph is not None and wanted * _WALK < count:
+        few = min(len(passing), DENSE * count) <= _STILL_EXACT * self._exact_up_to
+        while self._graph is not None and not few and wanted * _WALK < count:
             labels, similarities = self._walk(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
