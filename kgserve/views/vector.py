@@ -212,6 +212,12 @@ class VectorIndex:
             rows = self._rows.values[np.asarray(labels, np.intp)]
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """The ids of the entities that pass; None where more than so many do."""
+        with self._lock:
+            labels = np.flatnonzero(self._passing(only))
+            return None if len(labels) > most else [self._ids[label] for label in labels]
+
     def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
         """Of each of those entities that are there, the others that are more similar than ``above``, nearest first.
 
@@ -289,10 +295,7 @@ class VectorIndex:
 
         Those near the query may be just those that do not pass, so that hardly any of many is found in the graph.
         """
-        passing = self._columns.passing(only, self._ids)
-        if only.ids is not None:
-            known = self._labels
-            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+        passing = self._passing(only)
         count = int(np.count_nonzero(passing))
         limit = min(limit, count)
         if limit == 0:
@@ -306,6 +309,13 @@ class VectorIndex:
                 return self._hits(labels[found], similarities[found])
             wanted *= _MORE
         return self._exact(query, limit, passing)
+
+    def _passing(self, only: Filter) -> Mask:
+        passing = self._columns.passing(only, self._ids)
+        if only.ids is not None:
+            known = self._labels
+            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+        return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
         labels, similarities = self._walk(query, limit, 2 * limit)
