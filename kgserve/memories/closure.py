@@ -136,7 +136,7 @@ class Hierarchy:
         if self._remade:
             return
         for child in (*children, number):
-            if (step := self._step(child)) is not None and (child == number or step.parent == number):
+            if (step := self._step(child)) is not None and number in (child, step.parent):
                 self._place(child, None)
         self._moved.update(children)
         self._moved.discard(number)
@@ -379,15 +379,17 @@ _GENERAL_CHILDREN = f"""
 SELECT p.id FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
 WHERE p.parent = {_OF} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
-IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_OF.replace(':id', ':under')} AND id IN (m.id, m.belongs_to))"
+IS_BELOW = (
+    f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_OF.replace(':id', ':under')} AND id IN (m.id, m.belongs_to))"
+)
 """Whether a memory ``m``, or the one that it is a version of, stands below the one of the id ``:under``."""
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
 """Whether a memory ``m`` is no domain or concept, and stands below none."""
 ALL_BELOW = f"""FROM (
-    SELECT descendant AS number FROM closure WHERE ancestor = {_OF.replace(':id', ':under')} UNION ALL
+    SELECT descendant AS number FROM closure WHERE ancestor = {_OF.replace(":id", ":under")} UNION ALL
     SELECT v.number FROM closure AS c CROSS JOIN memory AS v ON v.belongs_to = c.id AND v.belongs_to != ''
-    WHERE c.ancestor = {_OF.replace(':id', ':under')}
+    WHERE c.ancestor = {_OF.replace(":id", ":under")}
 ) AS u CROSS JOIN memory AS m ON m.number = u.number WHERE"""
 """The memories ``m`` for which that holds."""
 
@@ -396,16 +398,16 @@ def below(
     reader: sqlite3.Connection, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool
 ) -> BelowPage:
     """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
-    values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT}
+    values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT + 1}
     found: list[Placed] = []
-    last, looked = after, 0
-    for looked, (node_id, depth, fits) in enumerate(reader.execute(_LOOK_NEAR if near else _LOOK, values), 1):
-        if fits and len(found) == limit:
+    last = after
+    for number, (node_id, depth, fits) in enumerate(reader.execute(_LOOK_NEAR if near else _LOOK, values), 1):
+        if number > MOST_LOOKED_AT or (fits and len(found) == limit):
             return BelowPage(found, last)
         if fits:
             found.append(Placed(node_id, depth))
         last = node_id
-    return BelowPage(found, last if looked == MOST_LOOKED_AT else None)
+    return BelowPage(found, None)
 
 
 def above(reader: sqlite3.Connection, memory_id: str, now: int, layer: int | None) -> list[Placed]:

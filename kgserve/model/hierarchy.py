@@ -13,10 +13,9 @@ import msgspec
 
 from kgserve.errors import Conflict
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.memories import MAX_LISTED, Ended, Id, Memory, MemoryQuery
+from kgserve.model.memories import MAX_LISTED, Id, Memory, MemoryQuery
 from kgserve.model.requests import AsOfText
 from kgserve.model.rows import EdgeRow, NodeRow
-from kgserve.model.withdrawing import stands
 
 CHILD_OF = "child_of"
 """The relation from a memory to the one that it stands below."""
@@ -92,13 +91,14 @@ class PlacedPage(msgspec.Struct, frozen=True):
 
 
 class FormerMemory(msgspec.Struct, kw_only=True):
-    """A former version of a memory, or one that it has absorbed: it is true from ``valid_from`` to before
-    ``valid_to``, and where both are the same at no moment.
+    """A former version of a memory, or one that it has absorbed.
+
+    It was true from ``valid_from`` to before ``valid_to``; where both are the same, at no moment.
     """
 
     id: str
     content: str
-    ended: Ended | None
+    ended: str | None
     valid_from: str | None
     valid_to: str | None
 

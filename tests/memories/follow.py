@@ -68,7 +68,12 @@ class Writer:
     def _edge(self, at: int) -> EdgePut:
         pick = self.choice.choice
         extras = EdgeExtrasPut(valid_to=pick((None, NOW - DAY, NOW + DAY)))
-        return EdgePut(at, (pick(IDS), pick(IDS), pick(("is_about", "knows", "child_of", "child_of", "child_of"))), pick((0.5, 1.0)), extras=extras)
+        return EdgePut(
+            at,
+            (pick(IDS), pick(IDS), pick(("is_about", "knows", "child_of", "child_of", "child_of"))),
+            pick((0.5, 1.0)),
+            extras=extras,
+        )
 
     def _access(self) -> Access:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
