@@ -30,6 +30,7 @@ from kgserve.model.answers import (
 )
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
 from kgserve.model.memories import (
+    ApplyPlan,
     AssociatedEntity,
     ConsolidateRequest,
     ConsolidationReport,
@@ -1113,6 +1114,7 @@ def consolidate(
     dry_run: bool = False,
     guard: bool = True,
     types: Iterable[str] | None = None,
+    apply: int | None = None,
 ) -> Call[ConsolidationReport]:
     """Merge memories that say the same.
 
@@ -1128,7 +1130,11 @@ def consolidate(
     return CONSOLIDATE.ask(
         store,
         ConsolidateRequest(
-            similarity_threshold=similarity_threshold, dry_run=dry_run, guard=guard, types=_listed(types)
+            similarity_threshold=similarity_threshold,
+            dry_run=dry_run,
+            guard=guard,
+            types=_listed(types),
+            apply=None if apply is None else ApplyPlan(plan=apply),
         ),
         wait=None,
     )
