@@ -46,13 +46,14 @@ class Associations(ABC):
     def among(self, ids: Iterable[str]) -> dict[str, float]:
         """Those among some ids."""
 
+    @abstractmethod
     def first(self, count: int) -> dict[str, float]:
         """At most so many: those that are most about it, of equals the youngest."""
-        return next(self.slices(count), {})
 
-    @abstractmethod
     def slices(self, count: int) -> Iterator[dict[str, float]]:
         """All of them, so many at a time, in that order."""
+        found = [*self.first(len(self)).items()]
+        return (dict(found[first : first + count]) for first in range(0, len(found), count))
 
 
 class Few(Associations):
@@ -68,10 +69,10 @@ class Few(Associations):
         """See `Associations.among`."""
         return {node_id: self._relevances[node_id] for node_id in ids if node_id in self._relevances}
 
-    def slices(self, count: int) -> Iterator[dict[str, float]]:
-        """See `Associations.slices`."""
+    def first(self, count: int) -> dict[str, float]:
+        """See `Associations.first`."""
         best = sorted(self._relevances.items(), key=lambda each: -each[1])
-        return (dict(best[first : first + count]) for first in range(0, len(best), count))
+        return dict(best[:count])
 
 
 class _Numbered(Associations):
@@ -94,6 +95,9 @@ class _Numbered(Associations):
             for node_id, number, place in zip(known, numbers.tolist(), places.tolist(), strict=True)
             if place < len(self._numbers) and self._numbers[place] == number
         }
+
+    def first(self, count: int) -> dict[str, float]:
+        return next(self.slices(count), {})
 
     def slices(self, count: int) -> Iterator[dict[str, float]]:
         order = np.lexsort((-self._numbers, -self._relevances))
