@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,7 +101,7 @@ class Treated:
         self.refused = self.taken = 0
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Graph, Store]]:
+    def opened(self) -> Generator[tuple[Graph, Store]]:
         with StorePool(settings(self.folder)) as pool, pool.lease(NAME, create=True) as store:
             yield graph_of(pool, NAME), store
 
