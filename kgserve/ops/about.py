@@ -214,7 +214,7 @@ class AboutThen(About):
             for node_id in memories
         }
         named = self._around.states({edge.target for edges in about.values() for edge in edges})
-        return {node_id: _entities(edges, named) for node_id, edges in about.items()}
+        return {node_id: entities_at(edges, named) for node_id, edges in about.items()}
 
     def _find(self, name: str) -> str | None:
         with self._store.reading() as rows:
@@ -238,7 +238,8 @@ def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
     return by_id[0].id if by_id else draft.met(text)
 
 
-def _entities(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
+def entities_at(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
+    """Whom and what edges of a memory name, of those that are there; the most relevant first."""
     found = [(edge, named[edge.target]) for edge in edges if edge.target in named]
     found.sort(key=lambda each: (-each[0].weight, each[0].target))
     return [

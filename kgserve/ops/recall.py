@@ -53,6 +53,7 @@ from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops.about import About, Associations, about
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import Both, below, parents_of
 from kgserve.ops.search import Searched, searching, since
 from kgserve.ops.shown_memories import as_memory
 from kgserve.ops.validate import asked_attributes
@@ -243,6 +244,7 @@ class Recaller:
         self._entity = None if request.entity is None else self._about.entity(request.entity)
         if self._entity is not None and request.mode != "graph":
             self._keep_to(self._about.memories(self._entity))
+        self._under = "" if request.under is None else self._below(request.under)
 
     def hits(self, *, touch: bool) -> list[RecalledMemory]:
         """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
@@ -267,10 +269,18 @@ class Recaller:
 
     def _keep_to(self, memories: Associations) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""
-        self._judge.among = memories
+        before = self._judge.among
+        self._judge.among = memories if before is None else Both(before, memories)
         if len(memories) <= MANY:
             ids = frozenset(memories.first(MANY))
+            ids = ids if self._only.ids is None else ids & self._only.ids
             self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
+
+    def _below(self, memory_id: str) -> str:
+        """Let only what stands below a memory pass; the id of that. Raises NotFound."""
+        found = below(self._searched, memory_id, self._store.name)
+        self._keep_to(found.memories)
+        return found.id
 
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
@@ -398,6 +408,7 @@ class Recaller:
             source=request.source or "",
             layer=request.layer,
             entity="" if request.mode == "graph" else self._entity or "",
+            under=self._under,
             ended="any",
         )
 
@@ -459,7 +470,7 @@ class Recaller:
         """Those that pass, where the memory view can tell and they are not too many; else None."""
         only = self._only
         filtered = bool(only.tags) or only.names_some or only.created is not None
-        filtered = filtered or only.layers is not None or only.sources is not None
+        filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
         if self._searched.at is not None or self._request.metadata or not filtered:
             return None
         return self._named if len(self._named) <= MANY else None
@@ -496,12 +507,21 @@ class Recaller:
         ids = [each.id for each in page]
         entities = self._about.entities(ids)
         accesses = self._store.accesses.of(ids) if self._searched.at is None else {}
-        return [self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, [])) for each in page]
+        above = parents_of(self._searched, ids)
+        return [
+            self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
+            for each in page
+        ]
 
     def _as_hit(
-        self, found: Recalled, row: NodeRow, access: Access | None, entities: Sequence[MemoryEntity]
+        self,
+        found: Recalled,
+        row: NodeRow,
+        access: Access | None,
+        entities: Sequence[MemoryEntity],
+        parent: str | None,
     ) -> RecalledMemory:
-        memory = as_memory(self._store, row, access, entities, self._now)
+        memory = as_memory(self._store, row, access, entities, self._now, parent)
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
             "keyword_score": found.keyword,

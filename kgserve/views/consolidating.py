@@ -19,7 +19,6 @@ import msgspec
 from kgserve.errors import Conflict, NotFound
 from kgserve.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.model.consolidation import (
-    CHILD_OF,
     CONSOLIDATED,
     ClusterPlan,
     Grown,
@@ -35,6 +34,7 @@ from kgserve.model.consolidation import (
     taken_of,
 )
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
+from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.listing import NodeFilter
 from kgserve.model.memories import Cluster
 from kgserve.model.merging import MERGED_INTO
