@@ -1074,9 +1074,10 @@ def recall(  # noqa: PLR0913 - the fields of the request
     Answers with the best memories, best first, that pass all filters; then they count as used.
 
     They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
-    that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
-    `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
-    what is related. `withheld` counts those of the best matches that have faded or are not true.
+    that moment, and 3,200 hits are looked through at most for those that had not faded. `hybrid`, the default, adds up
+    words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
+    what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
+    best matches that have faded or are not true.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """

@@ -134,7 +134,9 @@ def nodes(
     """
     types = [] if type is None else [type]
     having = None if attributes is None else json_body(attributes).decode()
-    wanted = NodesQuery(type=types, tag=list(tags), attributes=having, limit=page_size, as_of=_moment(as_of), valid_at=valid_at)
+    wanted = NodesQuery(
+        type=types, tag=list(tags), attributes=having, limit=page_size, as_of=_moment(as_of), valid_at=valid_at
+    )
     return Paged(store, wanted)
 
 
@@ -190,9 +192,7 @@ def ancestors(
     return ANCESTORS.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
 
 
-def _below(
-    memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None
-) -> BelowRequest:
+def _below(memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None) -> BelowRequest:
     return BelowRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_moment(as_of))
 
 
