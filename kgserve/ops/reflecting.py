@@ -41,6 +41,7 @@ from kgserve.model.reflection import (
 )
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
+from kgserve.model.vocabulary import listed
 from kgserve.ops.affinity import Place, Vectors, groups, places
 from kgserve.ops.consolidating import Pace
 from kgserve.ops.graph import Graph
@@ -68,6 +69,7 @@ _MOST_ENTITIES = 20
 _MOST_RUNS = 1_000
 _AT_ONCE = 200
 _WORD = re.compile(r"[^\W\d_]{4,}")
+_SAYS_LITTLE = frozenset(listed("small")) | frozenset(listed("negations"))
 _AUTHOR = "reflect"
 
 
@@ -277,18 +279,13 @@ class _Reflecting:
         below = {each: self._below(each) for each in ids}
         known = indexes.vectors_of([*ids, *dict.fromkeys(chain.from_iterable(below.values()))])
         about = self._about([*chain.from_iterable(below.values())])
-        return [
-            _Concept(
-                each,
-                known[each],
-                np.stack(some)
-                if (some := [known[child] for child in below[each] if child in known])
-                else known[each][:0],
-                frozenset(chain.from_iterable(about[child] for child in below[each])),
-            )
-            for each in ids
-            if each in known
-        ]
+        found: list[_Concept] = []
+        for each in (each for each in ids if each in known):
+            some = [known[child] for child in below[each] if child in known]
+            vectors = np.array(some, np.float32).reshape(-1, len(known[each]))
+            entities = frozenset(chain.from_iterable(about[child] for child in below[each]))
+            found.append(_Concept(each, known[each], vectors, entities))
+        return found
 
     def _below(self, concept: str) -> list[str]:
         page = self._store.memories.ask(
@@ -378,13 +375,14 @@ def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _words(text: str) -> Iterator[str]:
-    return (found[0].lower() for found in _WORD.finditer(text))
+    return (word for found in _WORD.finditer(text) if (word := found[0].lower()) not in _SAYS_LITTLE)
 
 
 def _words_of(ids: Sequence[str], texts: Mapping[str, str], spread: Counter[str]) -> str:
     """The two words that tell some memories best from all others, in their most frequent spelling."""
     here = Counter(word for each in ids for word in {*_words(texts.get(each, ""))})
-    best = sorted(here, key=lambda word: (-(here[word] ** 2) / spread[word], word))[:2]
+    shared = [word for word in here if here[word] > 1] or here
+    best = sorted(shared, key=lambda word: (-(here[word] ** 2) / spread[word], word))[:2]
     spelled = Counter(found[0] for each in ids for found in _WORD.finditer(texts.get(each, "")))
     return " ".join(
         max((each for each in spelled if each.lower() == word), key=lambda each: (spelled[each], each)) for word in best
