@@ -1187,7 +1187,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     run: str | None = None,
     accept: Iterable[int] = (),
     refuse: Iterable[int] = (),
-    names: Mapping[str, Any] = {},
+    names: Mapping[str, Any] | None = None,
     undo: bool = False,
 ) -> Call[Reflection]:
     """Put memories where they belong, or propose it.

@@ -57,10 +57,13 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     )
     accept: Annotated[_Numbers, msgspec.Meta(description="Proposals to carry out, by their numbers")] = []
     refuse: Annotated[_Numbers, msgspec.Meta(description="Proposals that are not to be made again")] = []
-    names: Annotated[
-        dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=512)]],
-        msgspec.Meta(max_length=MAX_PROPOSALS, description=_NAMES),
-    ] = {}
+    names: (
+        Annotated[
+            dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=512)]],
+            msgspec.Meta(max_length=MAX_PROPOSALS, description=_NAMES),
+        ]
+        | None
+    ) = None
     undo: Annotated[bool, msgspec.Meta(description="Take the run back, with what was accepted of it")] = False
 
 

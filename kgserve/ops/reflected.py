@@ -164,7 +164,7 @@ def decide(store: Store, request: ReflectRequest) -> Reflection:
     found = nothing(row.id)
 
     def carry_out(storing: Storing) -> None:
-        deciding = _Deciding(storing, row.id, request.names)
+        deciding = _Deciding(storing, row.id, request.names or {})
         decided = {number: msgspec.structs.replace(each) for number, each in proposals.items()}
         for number in request.accept:
             deciding.accept(decided[number])

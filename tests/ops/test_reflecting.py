@@ -89,7 +89,8 @@ def test_proposals_are_decided_once(place: Place, store: str) -> None:
         row = row_of(leased, *made)
     assert (row.content, row.type, row.extras and row.extras.layer) == ("A concept", "concept", 1)
 
-    for wrong, reason in (({"accept": [concept.number]}, "accepted already"), ({"refuse": [refused.number]}, "refused")):
+    again = (({"accept": [concept.number]}, "accepted already"), ({"refuse": [refused.number]}, "refused already"))
+    for wrong, reason in again:
         with pytest.raises(Conflict, match=reason):
             run(place, store, **wrong)
     for nonsense in ({"accept": [99]}, {"accept": [1], "dry_run": True}, {"accept": [3], "refuse": [3]}):
