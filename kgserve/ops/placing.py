@@ -25,6 +25,7 @@ class Places:
         edges = self._draft.ahead.upward(memory)
         there = {parent: row for parent in edges if stands(row := self._draft.node(parent))}
         edge = newest(edge for parent, edge in edges.items() if parent in there)
+        self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else there[edge.target]
 
     def find(self, parent_id: str) -> NodeRow:
@@ -88,7 +89,7 @@ class Places:
                     f"parent_id: memory {parent.id!r} stands below {child.id!r} itself; that would be a circle"
                 )
             seen.add(at.id)
-            if len(seen) >= MAX_DEPTH:
+            if len(seen) > MAX_DEPTH:
                 raise Conflict(
                     f"parent_id: {MAX_DEPTH} levels are above memory {parent.id!r} already, and no more may be"
                 )
