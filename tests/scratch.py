@@ -1,4 +1,4 @@
-"""Where tests keep their data: in memory where there is room for it, because a disk makes each sync wait for milliseconds.
+"""Where tests keep their data: in memory where there is room for it, since each sync waits for a disk.
 
 `TMPDIR` overrides it, and a run's folder goes with it. One that a killed run has left goes when the next begins.
 """
