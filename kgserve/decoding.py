@@ -7,6 +7,7 @@ thread at a time works out a type, and no value is decoded into a type that is n
 
 from __future__ import annotations
 
+import re
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -14,12 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 from msgspec import inspect
 
+from kgserve.errors import FieldError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
 
 _working_out = threading.RLock()
+_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+_STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
 @overload
@@ -67,6 +73,21 @@ def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[t
     return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook)
 
 
+def place_of(error: msgspec.ValidationError, kind: Any) -> FieldError:
+    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path.
+
+    ``kind`` is what was to be read; of a value that is none of those that there are, these are told.
+    """
+    found = _FAULT.fullmatch(str(error))
+    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
+    path = path.removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(message):
+        path = f"{path}.{field['name']}" if path else field["name"]
+    if message.startswith("Invalid enum value") and (choices := _choices_at(kind, path)):
+        message += f": it is one of {', '.join(map(str, choices))}"
+    return FieldError(path, message)
+
+
 def kind_of(kind: inspect.Type) -> Any:
     """The kind itself: without what is said of it, and without null, if one is left then."""
     while isinstance(kind, inspect.Metadata):
@@ -75,3 +96,20 @@ def kind_of(kind: inspect.Type) -> Any:
         kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
         return kind_of(kinds[0]) if len(kinds) == 1 else kind
     return kind
+
+
+def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
+    """The values that ``kind`` takes at a place such as ``nodes[0].mode``; none where any of its type may stand."""
+    json_decoder(kind)  # which works it out
+    found = kind_of(inspect.type_info(kind))
+    for step in _STEP.findall(path):
+        match found:
+            case inspect.StructType() if not step.startswith("["):
+                found = next((kind_of(each.type) for each in found.fields if each.encode_name == step), None)
+            case inspect.ListType():
+                found = kind_of(found.item_type)
+            case inspect.DictType():
+                found = kind_of(found.value_type)
+            case _:
+                return ()
+    return found.values if isinstance(found, inspect.LiteralType) else ()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from kgserve.decoding import convert
+from kgserve.decoding import convert, place_of
 from kgserve.errors import FieldError, InvalidInput
 
 PREFIX = "KGSERVE_"
@@ -209,7 +209,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
             values[field.name] = convert(str(text), field.type, strict=False, dec_hook=_as_path)
         except msgspec.ValidationError as error:
             name = f"--{field.name.replace('_', '-')}" if override is not None else PREFIX + field.name.upper()
-            errors.append(FieldError(name, str(error)))
+            errors.append(FieldError(name, place_of(error, field.type).message))
     if errors:
         raise InvalidInput("; ".join(f"{e.path}: {e.message}" for e in errors), tuple(errors))
     return Settings(**values)

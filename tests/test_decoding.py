@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Literal
 
 import msgspec
 import pytest
 
-from kgserve.decoding import convert, decode_json, json_decoder, msgpack_decoder
+from kgserve.decoding import convert, decode_json, json_decoder, msgpack_decoder, place_of
+
+
+class _Part(msgspec.Struct):
+    mode: Literal["fast", "slow"] | None = None
+
+
+class _Whole(msgspec.Struct, rename="kebab"):
+    at_once: list[_Part] = []
+    by_name: dict[str, Literal[1, 2]] = {}
+
 
 MEETING = """
 import sys, threading
@@ -74,3 +85,15 @@ def test_what_does_not_fit_is_refused() -> None:
         convert({"count": "3"}, Part)
     with pytest.raises(msgspec.DecodeError):
         decode_json(b"{")
+
+
+def test_a_value_that_is_none_of_those_there_are_is_told_beside_them() -> None:
+    for text, place, choices in (
+        ('{"at-once": [{}, {"mode": "slowly"}]}', "at-once[1].mode", "fast, slow"),
+        ('{"by-name": {"a": 3}}', "by-name[...]", "1, 2"),
+    ):
+        with pytest.raises(msgspec.ValidationError) as refused:
+            decode_json(text, _Whole)
+        fault = place_of(refused.value, _Whole)
+        assert fault.path == place
+        assert fault.message.endswith(f": it is one of {choices}")

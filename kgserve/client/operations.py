@@ -29,6 +29,7 @@ from kgserve.model.answers import (
     TagList,
 )
 from kgserve.model.memories import (
+    ApplyPlan,
     AssociatedEntity,
     ConsolidateRequest,
     ConsolidationReport,
@@ -1088,6 +1089,7 @@ def consolidate(
     dry_run: bool = False,
     guard: bool = True,
     types: Iterable[str] | None = None,
+    apply: int | None = None,
 ) -> Call[ConsolidationReport]:
     """Merge memories that say the same.
 
@@ -1103,7 +1105,11 @@ def consolidate(
     return CONSOLIDATE.ask(
         store,
         ConsolidateRequest(
-            similarity_threshold=similarity_threshold, dry_run=dry_run, guard=guard, types=_listed(types)
+            similarity_threshold=similarity_threshold,
+            dry_run=dry_run,
+            guard=guard,
+            types=_listed(types),
+            apply=None if apply is None else ApplyPlan(plan=apply),
         ),
         wait=None,
     )

@@ -16,12 +16,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kgserve.decoding import convert, decode_json
+from kgserve.decoding import convert, decode_json, place_of
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.formats.csv_pair import Table, real_number, whole_number
 from kgserve.formats.lines import BadCell, Part, Record, Wrong, edge, node
 from kgserve.model.fields import EDGE, NODE, TEXT, TIME, Fields
-from kgserve.model.requests import place_of
 
 Kind = Literal["text", "int", "float", "bool", "json", "datetime"]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
@@ -95,7 +94,7 @@ def read_mapping(path: Path) -> Mapping:
         # As `Table` reads: refuses also what Python has as an encoding and is none of texts, as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
     except msgspec.ValidationError as error:
-        fault = place_of(error)
+        fault = place_of(error, Mapping)
         raise InvalidInput(f"{path.name}: {fault.path or 'the mapping'}: {fault.message}", (fault,)) from None
     except LookupError as error:
         raise InvalidInput(f"{path.name}: encoding: {error}", (FieldError("encoding", str(error)),)) from None

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar import Request
 
-from kgserve.decoding import decode_json
+from kgserve.decoding import decode_json, place_of
 from kgserve.errors import InvalidInput, TooLarge, Unsupported
 from kgserve.http.problem import ClientLeft
 from kgserve.http.service import service_of
-from kgserve.model.requests import place_of
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def decode(body: bytes, into: type[T]) -> T:
     try:
         return decode_json(body, into)
     except msgspec.ValidationError as error:
-        fault = place_of(error)
+        fault = place_of(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the body is not UTF-8: {error.reason}") from None

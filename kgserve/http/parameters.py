@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from litestar import Request
 
-from kgserve.decoding import convert
+from kgserve.decoding import convert, place_of
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.model.requests import check_store_name, place_of
+from kgserve.model.requests import check_store_name
 from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def query_of(
     try:
         return convert(given, into, strict=False)
     except msgspec.ValidationError as error:
-        fault = place_of(error)
+        fault = place_of(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
 
 

@@ -21,13 +21,13 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import Upload, json_body
 from kgserve.client.retries import Attempts, Retries
 from kgserve.client.wire import Call, Streamed
-from kgserve.decoding import decode_json
+from kgserve.decoding import decode_json, place_of
 from kgserve.errors import InvalidInput, KgserveError, Opening
 from kgserve.library.folder import Handle
 from kgserve.library.listening import listen
 from kgserve.model import answers
 from kgserve.model.queries import EntityHistoryRequest
-from kgserve.model.requests import CypherRequest, place_of
+from kgserve.model.requests import CypherRequest
 from kgserve.operations.table import USE_CASES
 from kgserve.ops import cypher, exporting, history, waiting
 from kgserve.ops.cypher_read import RowStream, stream
@@ -159,7 +159,7 @@ def _read(asked: Any, kind: type[R]) -> R:
     try:
         return decode_json(json_body({} if asked is None else asked), kind)
     except msgspec.ValidationError as error:
-        fault = place_of(error)
+        fault = place_of(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"this cannot be read as JSON again: {error}") from None

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from kgserve.decoding import convert, kind_of
+from kgserve.decoding import convert, kind_of, place_of
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.mcp.likely import listed, meant
 from kgserve.mcp.mending import MOMENTS, Mending, is_moment
-from kgserve.model.requests import place_of
 from kgserve.model.times import has_form
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -70,7 +69,7 @@ def _mended(given: Mapping[str, Any], into: type[S], notes: list[str]) -> S:
         _check_json(values)
         read = convert(values, into)
     except msgspec.ValidationError as error:
-        raise _invalid((place_of(error),)) from None
+        raise _invalid((place_of(error, into),)) from None
     except RecursionError:
         raise _too_deep() from None
     notes += mending.notes

@@ -170,6 +170,10 @@ class Memories:
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 
+    def names_like(self, name: str) -> list[str]:
+        """Up to three names of entities that may be meant by one that there is not, the nearest first."""
+        return naming.like(self._connection, name)
+
     def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
         """The nodes that a memory is about, and how much: the most first."""
         return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()

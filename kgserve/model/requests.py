@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
 
@@ -279,17 +279,3 @@ def check_store_name(name: str) -> str:
     if name.lower() in _RESERVED:
         raise InvalidInput(f"{name!r} is a reserved name on some systems; choose another")
     return name
-
-
-_FAULT = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(?P<path>[^`]*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
-
-
-def place_of(error: msgspec.ValidationError) -> FieldError:
-    """Msgspec's message taken apart: ``nodes[0].id`` and what is wrong there. A field it names joins the path."""
-    found = _FAULT.fullmatch(str(error))
-    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
-    path = path.removeprefix("$").removeprefix(".")
-    if field := _FIELD.fullmatch(message):
-        path = f"{path}.{field['name']}" if path else field["name"]
-    return FieldError(path, message)

@@ -11,7 +11,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import NotFound
 from kgserve.model.decay import Worth, effective
 from kgserve.model.memories import MemoryEntity
 from kgserve.model.merging import MERGED_INTO
@@ -19,6 +18,7 @@ from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import time_of
 from kgserve.ops.drafting import Draft
+from kgserve.ops.named import no_entity
 from kgserve.ops.search import PresentSurroundings, Searched
 from kgserve.ops.shown_memories import entities_of, name_of
 from kgserve.rows.delta import Gathered
@@ -109,7 +109,8 @@ class About(ABC):
         """The id of what is called so: by its name, another name of it, or its id. Raises NotFound, Conflict."""
         found = self._find(name)
         if found is None or found not in self._around.rows([found]):
-            raise NotFound(f"there is no entity {name!r} in store {self._store.name!r}; a list of entities names them")
+            near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
+            raise no_entity(near, name, self._store.name)
         return found
 
     def known(self, names: Collection[str]) -> dict[str, list[str]]:

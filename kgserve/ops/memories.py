@@ -50,7 +50,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
-from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
+from kgserve.ops.validate import Fault, Faults, bound, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
@@ -413,13 +413,13 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
     With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
     """
     faults = Faults()
-    before = moment(request.before_date, "before_date", faults)
+    before = bound(request.before_date, "before_date", faults)
     faults.raise_any()
     given = (request.memory_ids, request.before_date, request.min_confidence_below, request.memory_types)
     if all(each in (None, []) for each in given) or request.memory_ids == []:
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
-    wanted = _Doomed(request, before if isinstance(before, int) else None)
+    wanted = _Doomed(request, before)
     if request.dry_run:
         with graph.lease() as store:
             found = wanted.find(store)

@@ -30,7 +30,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.moments import valid_moment
 from kgserve.ops.named import entity_fields, found_entity, shown_relations
 from kgserve.ops.shown_memories import shown
-from kgserve.ops.validate import Faults, asked_attributes, moment
+from kgserve.ops.validate import Faults, asked_attributes, bound
 from kgserve.ops.worth import now_in_microseconds
 from kgserve.rows.snapshot import Rows
 from kgserve.store.memories_view import MemoriesDamaged
@@ -78,15 +78,15 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
 def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:
     """What is asked for, but for what only the store knows."""
     faults = Faults()
-    after, before = moment(request.after_date, "after_date", faults), moment(request.before_date, "before_date", faults)
+    after, before = bound(request.after_date, "after_date", faults), bound(request.before_date, "before_date", faults)
     faults.raise_any()
     return MemoryFilter(
         now,
         types=tuple(filter(None, request.types or ())),
         tags=tuple(filter(None, dict.fromkeys(request.tags or ()))),
         min_confidence=request.min_confidence or 0.0,
-        created_from=after if isinstance(after, int) else None,
-        created_to=before - 1 if isinstance(before, int) else None,
+        created_from=after,
+        created_to=None if before is None else before - 1,
         source=request.source or "",
         layer=request.layer,
         ended=request.ended or "",

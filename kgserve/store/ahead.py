@@ -76,6 +76,10 @@ class Ahead:
         known = self._ask(lambda memories, _: [each.id for each in memories.named(name)])
         return self._found(known, (folded(name),), self._by_name)
 
+    def names_like(self, name: str) -> list[str]:
+        """Names of entities that may be meant by one that there is not, as of the last commit."""
+        return self._ask(lambda memories, _: memories.names_like(name))
+
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
         self._edges.update(dict.fromkeys(change.edges_deleted))

@@ -236,6 +236,8 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.delete_entity("Bob", dry_run=True),
     lambda store: store.delete_entities(["Bob", "nobody"]),
     lambda store: store.consolidate(dry_run=True).clusters,
+    lambda store: store.consolidate(apply=store.consolidate(dry_run=True).plan).clusters,
+    lambda store: store.consolidate(apply=0),
     lambda store: store.consolidations(),
     lambda store: store.undo_consolidation("none"),
     lambda store: store.prune_memories(dry_run=True).count,
