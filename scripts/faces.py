@@ -264,7 +264,17 @@ import kgserve.client.streams as by_hand
 def _methods() -> str:
     names = [case.name for case in USE_CASES]
     of_store = [name for name in names if name not in {*OF_SERVER, *OF_STORES}]
-    of_store += ["entity_history", "cypher", "cypher_rows", "import_", "export", "store_events"]
+    of_store += [
+        "entity_history",
+        "children",
+        "descendants",
+        "ancestors",
+        "cypher",
+        "cypher_rows",
+        "import_",
+        "export",
+        "store_events",
+    ]
     classes = [
         f'''
 

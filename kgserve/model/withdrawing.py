@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from kgserve.model.batch import NodePut
 from kgserve.model.fields import NO_EXTRAS, NodeExtrasPut
+from kgserve.model.merging import is_withdrawn
 from kgserve.model.rows import NodeRow
 
 MERGED = "merged"
@@ -13,6 +16,14 @@ PRUNED = "pruned"
 def is_active(row: NodeRow, now: int) -> bool:
     """Whether a node is a memory that nothing has ended, and that is true at a moment."""
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
+
+
+def stands(row: NodeRow | None) -> TypeGuard[NodeRow]:
+    """Whether a node is a memory in force, now or once: not withdrawn, nor a version of another one."""
+    if row is None or not row.is_memory:
+        return False
+    extras = row.extras or NO_EXTRAS
+    return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
 
 
 def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:

@@ -34,6 +34,7 @@ from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost, inject_answer
@@ -240,9 +241,11 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         found, cut = _states(follower, entity_id, request.limit, after)
+        above = [_parent(follower, state, leased.state.sequence) for state in found]
     if not found and after == 0:
         raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
-    return EntityPage([_entity_version(state) for state in found], found[-1].first if cut else None)
+    versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
+    return EntityPage(versions, found[-1].first if cut else None)
 
 
 def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:
@@ -263,7 +266,14 @@ def _some(entity_id: str, after: int, most: int, history: History) -> list[State
     return history.node_states_after(entity_id, after, most)
 
 
-def _entity_version(state: State[NodeRow]) -> EntityVersion:
+def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:
+    """What a memory stood below when a state of it ended, or stands below now."""
+    if not state.row.is_memory:
+        return None
+    return Then(follower, present if state.last is None else state.last - 1).parent(state.row.id)
+
+
+def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
     attributes = render.node(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from
@@ -273,7 +283,7 @@ def _entity_version(state: State[NodeRow]) -> EntityVersion:
         entity_id=row.id,
         content=row.content,
         layer=attributes.get("layer"),
-        parent_id=attributes.get("parent_id"),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
         valid_from=format_time(since),
         valid_to=None if until is None else format_time(until),
         version=row.version,
