@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from tests.bench.forked import forked_servers  # noqa: F401 - pytest finds it here
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 
 
 @pytest.fixture

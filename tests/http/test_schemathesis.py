@@ -60,7 +60,7 @@ def connection() -> Iterator[requests.Session]:
 
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
-@examples(15)
+@examples(6, times=50)
 def test_every_operation_keeps_its_description(
     case: schemathesis.Case[Any], served: Served, connection: requests.Session
 ) -> None:
