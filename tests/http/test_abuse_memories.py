@@ -184,6 +184,21 @@ def test_abuse_44_what_is_too_large(of: httpx.Client) -> None:
         refusal(answer, status)
 
 
+def test_faults_are_told_by_the_names_that_callers_know(of: httpx.Client) -> None:
+    long, deep = "é" * 300, {"n": 2**70}
+    entity, relation = {"name": "x", "entity_type": "t"}, {"source": "a", "target": "b", "relation_type": "r"}
+    for path, body, names in (
+        ("/api/memories", {"content": "x", "memory_type": long, "metadata": deep}, ("memory_type", "metadata.n")),
+        ("/api/entities", entity | {"entity_type": long, "metadata": deep}, ("entity_type", "metadata.n")),
+        ("/api/relations", relation | {"source": long, "target": long}, ("source", "target")),
+        ("/api/memories/batch", {"memories": [{"content": "x", "metadata": deep}]}, ("memories[0].metadata.n",)),
+    ):
+        errors = refusal(of.post(path, json=body), 400)["errors"]
+        assert (
+            tuple(each["path"].removeprefix("entities[0].").removeprefix("relations[0].") for each in errors) == names
+        )
+
+
 @pytest.mark.abuse(22)
 def test_abuse_22_the_key_of_another_store(keyed: Served, admin: httpx.Client) -> None:
     body = {"content": "Tea at four", "id": "m", "entity_names": ["Ann"]}
