@@ -573,8 +573,7 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
 
 def shown_relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
     """Relations as callers get them."""
-    settings, now = settings_of(store), now_in_microseconds()
-    fading = decay.half_life_of(settings.half_life_days, {}, "")
+    fading, now = settings_of(store).half_lives.of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> Relation:
