@@ -18,7 +18,7 @@ from kgserve.model.named import (
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.examples import MERGE, MERGED
 from kgserve.operations.operation import READ, WRITE, UseCase
-from kgserve.ops import analytics, consolidating, hierarchy, memories, memory_lists, named, naming, recall
+from kgserve.ops import analytics, consolidating, hierarchy, memories, memory_lists, named, naming, recall, reflecting
 
 _MEMORIES = "/api/memories"
 _MEMORY = f"{_MEMORIES}/{{id}}"
@@ -130,6 +130,11 @@ MEMORY_CASES = (
         *("prune_memories", "POST", f"{_MEMORIES}/prune", consolidating.prune_memories),
         id="pruneMemories", tag="memories", role="write", summary="Withdraw the memories that have faded",
         sent=examples.PRUNE, optional=True, example=examples.PRUNED, errors=_KNOWN, threads="transfers", long=True,
+    ),
+    UseCase(
+        *("reflect", "POST", "/api/v1/reflect", reflecting.reflect),
+        id="reflect", tag="memories", role="write", summary="Put memories where they belong, or propose it",
+        sent=examples.REFLECT, optional=True, example=examples.REFLECTED, errors=_KNOWN, threads="transfers", long=True,
     ),
     UseCase(
         *("create_entity", "POST", _ENTITIES, naming.create_entity),
