@@ -196,7 +196,7 @@ class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
 
 
-class MemoryFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which memories: those that all filters let pass."""
 
     types: Annotated[_Labels, msgspec.Meta(description="Of any of these types")] | None = None
@@ -215,7 +215,7 @@ class MemoryFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 Sorted = Literal["created", "updated", "confidence", "accessed"]
 
 
-class MemoriesQuery(MemoryFilter, kw_only=True):
+class MemoriesQuery(WhichMemories, kw_only=True):
     """The query of a list of memories. Lists do not count as uses."""
 
     metadata: (
@@ -243,7 +243,7 @@ class MemoriesQuery(MemoryFilter, kw_only=True):
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
 
 
-class Recalling(MemoryFilter, kw_only=True):
+class Recalling(WhichMemories, kw_only=True):
     """How to recall, but for the query."""
 
     mode: Annotated[SearchMode, msgspec.Meta(description="By words, by meaning, by both, or from entity to entity")] = (

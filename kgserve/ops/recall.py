@@ -63,7 +63,7 @@ from kgserve.ops.hierarchy import Both, below, parents_of
 from kgserve.ops.search import Searched, searching, since
 from kgserve.ops.shown_memories import as_memory
 from kgserve.ops.validate import asked_attributes
-from kgserve.ops.worth import effective, half_life, now_in_microseconds, settings_of, use
+from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.views.text import Facets, Filter, Marks
 
 MANY = 10_000
@@ -209,14 +209,14 @@ class Judge:
 
     def _half_life(self, memory_type: str) -> int | None:
         if memory_type not in self._half_lives:
-            self._half_lives[memory_type] = half_life(self._settings, memory_type)
+            self._half_lives[memory_type] = self._settings.half_lives.of(memory_type)
         return self._half_lives[memory_type]
 
     def _look_back(self, ids: Sequence[str]) -> None:
         moment = self._searched.valid_at
         for key, row in self.rows(ids).items():
             extras = row.extras or NO_EXTRAS
-            confidence = effective(row, None, self._settings, self._now)
+            confidence = self._settings.half_lives.effective(row, None, self._now)
             holds = moment is None or row.holds_at(moment)
             self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
 
@@ -341,7 +341,7 @@ class Recaller:
 
     @cached_property
     def _about(self) -> About:
-        return about(self._searched, self._now, half_life(self._settings, ""))
+        return about(self._searched, self._now, self._settings.half_lives.of())
 
     def _keep_to(self, memories: Associations) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""
