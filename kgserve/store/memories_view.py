@@ -60,6 +60,7 @@ class MemoriesView:
         self._tail = Tail(layout.journal)
         self._memories: Memories | None = None
         self._none: Memories | None = None
+        self.is_asked = False
         self._newest = Newest(rows.state.sequence)
         # What was committed to the file; read by `_beside`, which needs no more than its own lock.
         self._committed, self._committed_at = -1, 0.0
@@ -107,13 +108,9 @@ class MemoriesView:
         return [*known, *newest]
 
     def committed(self, changes: Iterable[ChangeSet]) -> None:
-        """These commits have been made. For the writing thread."""
+        """These commits have been made, after it was first asked. For the writing thread."""
         for change in changes:
-            # What nobody has asked for yet has no file that could be behind.
-            if self._memories is None:
-                self._newest.clear(change.sequence)
-            else:
-                self._newest.add(change)
+            self._newest.add(change)
 
     def tend(self) -> None:
         """Follow, if anybody has ever asked and that is due. Raises sqlite3.Error."""
@@ -141,6 +138,8 @@ class MemoriesView:
         return self.ask(lambda memories, _: question(memories))
 
     def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
+        # Before rows are looked at: what is not told of from now on is among them.
+        self.is_asked = True
         with self._lock, self._rows.reading() as rows:
             return question(self._follow(rows), rows)
 

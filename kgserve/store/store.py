@@ -301,9 +301,7 @@ class Store:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
-            self.memories.committed(changes)
-            if self.accesses.waiting:
-                self.accesses.committed(changes)
+            self._remember(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
             self.observation.committed(self.name, self.count, [write.origin for write in writes], laps, size)
@@ -315,6 +313,13 @@ class Store:
             self.folding.begin_if_wanted()
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
+
+    def _remember(self, changes: list[ChangeSet]) -> None:
+        """Tell those who know memories, if they have been asked."""
+        if self.memories.is_asked:
+            self.memories.committed(changes)
+        if self.accesses.waiting:
+            self.accesses.committed(changes)
 
     def _is_idle(self) -> bool:
         return not self.writing and time.monotonic() - self._committed_at > IDLE_SECONDS
