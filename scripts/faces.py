@@ -136,6 +136,13 @@ class Field(msgspec.Struct, frozen=True):
         return self._item is not None and _is_struct(_bare(self._item))
 
     @property
+    def listed_struct(self) -> Any:
+        """Of what is a text or a list of Structs, that Struct."""
+        parts = [_bare(part) for part in get_args(_bare(self.type))]
+        items = [get_args(part)[0] for part in parts if get_origin(part) is list]
+        return items[0] if str in parts and items and _is_struct(items[0]) else None
+
+    @property
     def parameter(self) -> str:
         """How it stands in a signature."""
         kind, default = _source(self.type), self.default
@@ -150,6 +157,8 @@ class Field(msgspec.Struct, frozen=True):
     @property
     def value(self) -> str:
         """How it goes into the request."""
+        if self.listed_struct is not None:
+            return f"{self.name} if isinstance({self.name}, str) else list({self.name})"
         if self._item is not None:
             may_be_none = type(None) in get_args(self.type) and not self.holds_structs
             return f"_listed({self.name})" if may_be_none else f"list({self.name})"
@@ -208,7 +217,8 @@ def _source(kind: Any) -> str:
     if origin is Literal:
         return f"Literal[{', '.join(map(_quoted, parts))}]"
     if origin is list:
-        return f"Iterable[{_source(parts[0])}]"
+        item = f"Mapping[str, Any] | {_source(parts[0])}" if _is_struct(parts[0]) else _source(parts[0])
+        return f"Iterable[{item}]"
     if origin is dict:
         return "Mapping[str, Any]"
     if parts:
@@ -228,6 +238,7 @@ def _imports(text: str) -> str:
     for case in USE_CASES:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module
+        items += [each.listed_struct for each in fields if each.listed_struct is not None]
         for kind in (case.answer, case.request, *items):
             if kind is not None and _is_struct(kind) and kind.__name__ in text:
                 modules.setdefault(kind.__module__, set()).add(kind.__name__)

@@ -170,6 +170,10 @@ class Memories:
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 
+    def known_names(self, folds: Sequence[str]) -> list[str]:
+        """Those of some folded names that anything has."""
+        return [fold for (fold,) in self._run(sql.KNOWN_NAMES, (msgspec.json.encode(folds).decode(),))]
+
     def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
         """The nodes that a memory is about, and how much: the most first."""
         return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()

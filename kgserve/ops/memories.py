@@ -50,6 +50,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
+from kgserve.ops.superseding import is_version_id
 from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.redirect import survivor
@@ -82,10 +83,10 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
     Raises InvalidInput, TooLarge, StorageFull and Unavailable, and Conflict for a name that several entities have.
     """
     faults = Faults()
-    checked = _checked(request, faults, 0)
+    checked = checked_memory(request, faults, 0)
     faults.raise_any()
 
-    def answer(done: _Done) -> StoredMemory:
+    def answer(done: Done) -> StoredMemory:
         (stored,), (told,) = done.stored, done.similar
         (memory,) = _memories(done.store, [stored.id])
         fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
@@ -97,7 +98,7 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
             sequence=done.sequence,
         )
 
-    return _store(graph, [checked], answer)
+    return store_checked(graph, [checked], answer)
 
 
 def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[StoredMemories]:
@@ -107,12 +108,12 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
     """
     faults = Faults()
     checked = [
-        _checked(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
+        checked_memory(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
         for at, each in enumerate(request.memories)
     ]
     faults.raise_any()
 
-    def answer(done: _Done) -> StoredMemories:
+    def answer(done: Done) -> StoredMemories:
         outcomes = [each.outcome for each in done.stored]
         told = zip(done.stored, done.similar, strict=True)
         return StoredMemories(
@@ -124,17 +125,17 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
             sequence=done.sequence,
         )
 
-    return _store(graph, checked, answer)
+    return store_checked(graph, checked, answer)
 
 
-class _Checked(msgspec.Struct, frozen=True):
+class Checked(msgspec.Struct, frozen=True):
     """A memory that was sent, without what only its store knows."""
 
     request: StoreMemoryRequest
     put: MemoryPut
 
 
-class _Done(msgspec.Struct):
+class Done(msgspec.Struct):
     """What became of memories that were stored together."""
 
     store: Store
@@ -144,7 +145,8 @@ class _Done(msgspec.Struct):
     sequence: int
 
 
-def _checked(request: StoreMemoryRequest, fault: Fault, place: int) -> _Checked:
+def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Checked:
+    """A memory to store as far as it can be known without its store; ``place`` is among those of the request."""
     node = NodeInput(
         id=request.memory_id or ordered_id(place),
         type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
@@ -168,11 +170,13 @@ def _checked(request: StoreMemoryRequest, fault: Fault, place: int) -> _Checked:
         fault("content", "is blank")
     if request.memory_id in RESERVED_IDS:
         fault("id", f"{request.memory_id!r} is a path, and no id of a memory")
+    if is_version_id(request.memory_id or ""):
+        fault("id", f"{request.memory_id!r} ends as the ids of former versions do: an @ and a number")
     about = (*(AssociatedEntity(name=name) for name in request.entity_names), *request.entities)
     for index, each in enumerate(about):
         check_label(each.name, f"entity_names[{index}]", fault)
     whole = msgspec.structs.replace(put, created_at=created, extras=extras)
-    return _Checked(request, MemoryPut(node=whole, about=about, dedup="off", threshold=1.0))
+    return Checked(request, MemoryPut(node=whole, about=about, dedup="off", threshold=1.0))
 
 
 def _created(text: str | None, fault: Fault) -> int | None:
@@ -189,7 +193,17 @@ def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
     return None if found is None else now_in_microseconds() + int(found[1]) * _SPANS[found[2]] * 1_000_000
 
 
-def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], T]) -> Future[T]:
+def store_checked(
+    graph: Graph,
+    checked: Sequence[Checked],
+    answer: Callable[[Done], T],
+    make: Callable[[Ahead, Recent], Storing] = Storing,
+    look: Callable[[Store, Sequence[MemoryPut]], None] | None = None,
+) -> Future[T]:
+    """Store memories in one commit, each decided in the writer's turn by what ``make`` makes; makes the store.
+
+    ``look`` may look at the store before that.
+    """
     decided: list[Storing] = []
     stored: list[Stored] = []
     compared: list[_Compared] = []
@@ -197,9 +211,11 @@ def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], 
     def begin(store: Store) -> Future[Report]:
         compared.append(_compared(graph, store, checked))
         puts = compared[0].puts
+        if look is not None:
+            look(store, puts)
 
         def decide(ahead: Ahead) -> WriteBatch:
-            storing = Storing(ahead, compared[0].recent)
+            storing = make(ahead, compared[0].recent)
             stored.extend(storing.store(put) for put in puts)
             decided.append(storing)
             return storing.batch()
@@ -210,7 +226,7 @@ def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], 
         found = compared[0]
         _count(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
-        return answer(_Done(found.store, stored, similar, found.near_checked, report.sequence))
+        return answer(Done(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
 
@@ -235,7 +251,7 @@ class _Compared(msgspec.Struct):
     near_checked: bool
 
 
-def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compared:
+def _compared(graph: Graph, store: Store, checked: Sequence[Checked]) -> _Compared:
     settings = settings_of(store)
     puts = [_with_policy(each, settings) for each in checked]
     indexer = graph.graphs.indexer
@@ -256,7 +272,7 @@ def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compa
     return _Compared(store, puts, indexes.recent, near_checked=True)
 
 
-def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
+def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
     request = checked.request
     threshold = settings.dedup_threshold if request.dedup_threshold is None else request.dedup_threshold
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)

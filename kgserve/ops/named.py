@@ -413,7 +413,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
     faults = Faults()
-    puts = [_related(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
+    puts = [related_put(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
     faults.raise_any()
     made: list[tuple[EdgePut, Made]] = []
     ends: list[str] = []
@@ -421,7 +421,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     def decide(draft: Draft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
             key = (draft.entity(each.source), draft.entity(each.target), each.relation_type)
-            made.append(_relate(draft, msgspec.structs.replace(put, key=key)))
+            made.append(relate(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
@@ -438,7 +438,8 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     return _decided(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
+def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
+    """A relation to write, checked; ``place`` is where it is in the request. Its ends are names yet."""
     own = Faults(place)
     edge = EdgeInput(
         source=relation.source,
@@ -456,7 +457,8 @@ def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
     return put
 
 
-def _relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+def relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+    """Write a relation, and say what it comes to."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
         put = msgspec.structs.replace(put, weight=USUAL_STRENGTH)

@@ -28,6 +28,14 @@ def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
     return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
 
 
+def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
+    """The edges of a kind that lead to a node: of the others, be they many, nothing is read but the kind."""
+    number = rows.number(node_id)
+    if number < 0:
+        return []
+    return [*rows.rows_of(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+
+
 def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
     """Those of some edges that are of none of ``kinds``."""
     relations = rows.base.relation[found.base]

@@ -15,6 +15,7 @@ from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.merging import survivor_of
 from kgserve.model.names import IS_ABOUT, folded, names_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
 
@@ -25,15 +26,18 @@ _Ask = Callable[[Callable[[Memories, Rows], T]], T]
 class Ahead:
     """The rows of the last commit under those that the group has decided so far. For the writing thread.
 
-    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds.
+    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds; ``sequence`` is that of the
+    commit that what is decided will be.
     """
 
     def __init__(self, rows: Rows, ask: _Ask[list[str]], now: int) -> None:
         self.rows = rows
         self.now = now
+        self.sequence = 0
         self._ask = ask
         self._nodes: dict[str, NodeRow | None] = {}
         self._edges: dict[EdgeKey, EdgeRow | None] = {}
+        self._edges_at: dict[str, dict[EdgeKey, None]] = {}
         self._by_text: dict[bytes, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
         self._merged: dict[str, str] = {}
@@ -54,11 +58,22 @@ class Ahead:
 
     def about(self, memory: str) -> dict[str, float]:
         """The entities that a memory will be about, with how much."""
-        there = {edge.target: edge.weight for edge in self.rows.outgoing(memory) if edge.relation_type == IS_ABOUT}
-        mine = {key[1]: row for key, row in self._edges.items() if key[0] == memory and key[2] == IS_ABOUT}
-        gone = {entity for entity, row in mine.items() if row is None}
-        new = {entity: row.weight for entity, row in mine.items() if row is not None}
-        return {entity: weight for entity, weight in there.items() if entity not in gone} | new
+        return {edge.target: edge.weight for edge in self.edges_from(memory) if edge.relation_type == IS_ABOUT}
+
+    def edges_from(self, node_id: str) -> list[EdgeRow]:
+        """The edges that will lead from a node."""
+        return self._with_mine(self.rows.outgoing(node_id), node_id, 0)
+
+    def edges_to(self, node_id: str, kind: str = "") -> list[EdgeRow]:
+        """The edges that will lead to a node, of a kind if one is given."""
+        there = self.rows.incoming(node_id) if not kind else incoming_of(self.rows, node_id, kind)
+        return [edge for edge in self._with_mine(there, node_id, 1) if not kind or edge.relation_type == kind]
+
+    def _with_mine(self, there: Iterable[EdgeRow], node_id: str, end: int) -> list[EdgeRow]:
+        """Edges of the last commit as the group leaves them, and those that it adds."""
+        mine = {key: self._edges[key] for key in self._edges_at.get(node_id, ()) if key[end] == node_id}
+        kept = [edge for edge in there if edge.key not in mine]
+        return kept + [row for row in mine.values() if row is not None]
 
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it will have come to by merges."""
@@ -78,13 +93,19 @@ class Ahead:
 
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
-        self._edges.update(dict.fromkeys(change.edges_deleted))
+        for key in change.edges_deleted:
+            self._put(key, None)
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
             self._index(node)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
-            self._edges[edge.key] = edge
+            self._put(edge.key, edge)
+
+    def _put(self, key: EdgeKey, row: EdgeRow | None) -> None:
+        self._edges[key] = row
+        for end in key[:2]:
+            self._edges_at.setdefault(end, {})[key] = None
 
     def _index(self, node: NodeRow) -> None:
         if node.is_memory:
