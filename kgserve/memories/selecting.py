@@ -122,7 +122,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     """What a memory ``m`` must meet, but for its being active."""
     texts: list[str] = []
     values: Values = {"at": wanted.moment}
-    if not wanted.ended and wanted.moment is not None and _any_bounded(reader):
+    if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _any_bounded(reader)):
         texts.append(_HOLDS)
     elif wanted.ended and wanted.ended != ANY_END:
         texts.append("m.ended = :ended")
@@ -170,7 +170,7 @@ def _strong_enough(
 
 
 def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
-    return (1, 0) if wanted.ended == ANY_END else (0,) if wanted.ended else (1,)
+    return (1, 0) if wanted.ended == ANY_END or wanted.looks_back else (0,) if wanted.ended else (1,)
 
 
 def _any_bounded(reader: sqlite3.Connection) -> bool:
@@ -196,7 +196,7 @@ def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequenc
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
     """The index to go along. What has ended is not counted by type and tag."""
     ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", _count(reader, TOTAL, ""))]
-    if wanted.ended:
+    if wanted.ended or wanted.looks_back:
         ways = [_Way(ways[0].source, _MOST_KEY)]
     else:
         ways += [_Way(_by_tag(at), _count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
@@ -210,7 +210,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
     if wanted.entity:
         ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
     best = min(ways, key=lambda way: way.size)
-    if wanted.min_confidence > 0 and not wanted.ended and best.size > FEW:
+    if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > FEW:
         strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
         best = min(best, _Way("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda way: way.size)
     return best

@@ -15,7 +15,7 @@ from kgserve.memories.entries import LiveMemory
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.fields import Moment, NodeExtrasPut
+from kgserve.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
 from kgserve.model.memories import (
     LAYER_TYPES,
@@ -46,6 +46,7 @@ from kgserve.model.requests import NodeInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time
+from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
 from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
@@ -53,6 +54,7 @@ from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import is_version_id
 from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
@@ -310,14 +312,14 @@ def is_active(row: NodeRow) -> bool:
 def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
     """Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
 
-    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
-    withdrawn: a list with `ended` shows those.
+    One that was absorbed is answered with the one that has taken it in. A former version can be read, and
+    does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
     """
     with graph.lease() as store:
         with store.reading() as rows:
-            row = _active(rows, request.memory_id, graph.name)
+            row = _active(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
-        if request.touch and graph.graphs.caller.may("write"):
+        if is_active(row) and request.touch and graph.graphs.caller.may("write"):
             used = use(store, [row], now_in_microseconds())[row.id]
             memory = msgspec.structs.replace(
                 memory,
@@ -403,7 +405,9 @@ def _associate_anew(storing: Storing, memory: str, names: Sequence[str]) -> None
 
 
 def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
-    """Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+    """Deletes a memory with its former versions; whom and what it was about stays.
+
+    Deleting one that does not exist is not an error.
 
     Raises Conflict for a node that is no memory.
     """
@@ -414,7 +418,8 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
             return WriteBatch()
         if not row.is_memory:
             raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node")
-        return WriteBatch(delete_nodes=[row.id], cost=len(row.id))
+        ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF))]
+        return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
     def answer(report: Report) -> MemoryDeleted:
         existed = report.nodes_deleted > 0
@@ -426,7 +431,9 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
 def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
     """Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
 
-    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    Their former versions go with them; whom and what they were about stays. With `dry_run` nothing is deleted.
+
+    Raises InvalidInput.
     """
     faults = Faults()
     before = moment(request.before_date, "before_date", faults)
@@ -447,7 +454,8 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
 
     def batch(store: Store) -> WriteBatch:
         found_at.append(wanted.find(store))
-        doomed = found_at[0][:DELETED_AT_ONCE]
+        with store.reading() as rows:
+            doomed = with_versions(rows, found_at[0][:DELETED_AT_ONCE])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
 
     def answer(report: Report) -> MemoriesDeleted:
@@ -524,10 +532,11 @@ def _memories(store: Store, ids: Sequence[str]) -> list[Memory]:
         return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
 
 
-def _active(rows: Rows, memory_id: str, store: str) -> NodeRow:
-    """A memory that was not withdrawn, or the one that has absorbed it. Raises NotFound."""
+def _active(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+    """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
     row = rows.node(survivor(rows, memory_id))
-    if row is None or not is_active(row):
+    is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED
+    if row is None or not (is_former or is_active(row)):
         raise NotFound(_missing(memory_id, store, row))
     return row
 

@@ -57,7 +57,7 @@ from kgserve.ops.shown_memories import name_of, shown
 from kgserve.ops.validate import Faults, edge_put, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.delta import Gathered
-from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong
+from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
@@ -290,7 +290,7 @@ class _Doomed(msgspec.Struct):
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(_about(rows, entity))
+            memories |= dict.fromkeys(with_versions(rows, _about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         return cls(entities, [name for name, row in met.items() if row is None], len(edges), list(memories), shared)
 

@@ -6,7 +6,7 @@ What it comes to is decided as storing a memory is, in the writer's turn, and to
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -348,17 +348,23 @@ class Retaining(Storing):
     def _about_anew(
         self, memory: str, old: str, new: str, before: Mapping[str, float], about: Mapping[str, float]
     ) -> None:
-        """Have a memory be about what is said; else about what it was, but for what only the old text named."""
+        """Have a memory be about what is said; else about what it was, but for what another one has taken the place of.
+
+        That is what only the old text names, and of whose type the new one names another: Berlin, once it says London.
+        """
         gone = set(before) - set(about)
         if not self._wanted.request.entities:
-            gone = {entity for entity in gone if self._names_alone(entity, old, new)}
+            types = {row.type for entity in set(about) - set(before) if (row := self.node(entity)) is not None}
+            gone = {entity for entity in gone if self._was_replaced(entity, types, old, new)}
         for entity in gone:
             self.drop_edge((memory, entity, IS_ABOUT))
         self.associate(memory, about)
 
-    def _names_alone(self, entity: str, old: str, new: str) -> bool:
+    def _was_replaced(self, entity: str, types: Collection[str], old: str, new: str) -> bool:
         row = self.node(entity)
-        names = [] if row is None else [row.id, *names_of(row)]
+        if row is None or row.type not in types:
+            return False
+        names = [row.id, *names_of(row)]
         return names_any(old, names) and not names_any(new, names)
 
     def _turn(self, put: MemoryPut) -> Stored:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
 from kgserve.model.rows import EdgeRow
+from kgserve.model.withdrawing import VERSION_OF
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Gathered, edge_data
 from kgserve.rows.fold import created_at
@@ -34,6 +35,14 @@ def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
     if number < 0:
         return []
     return [*rows.rows_of(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+
+
+def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
+    """Some memories, each with its former versions behind it."""
+    found = dict.fromkeys(
+        each for node_id in ids for each in (node_id, *(e.source for e in incoming_of(rows, node_id, VERSION_OF)))
+    )
+    return [*found]
 
 
 def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
