@@ -930,8 +930,8 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
 
     Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
 
-    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
-    withdrawn: a list with `ended` shows those.
+    One that was absorbed is answered with the one that has taken it in. A former version can be read, and
+    does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
     """
     return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
@@ -985,7 +985,9 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
 def delete_memory(store: str, memory_id: str) -> Call[MemoryDeleted]:
     """Delete one memory.
 
-    Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+    Deletes a memory with its former versions; whom and what it was about stays.
+
+    Deleting one that does not exist is not an error.
 
     Raises Conflict for a node that is no memory.
     """
@@ -1005,7 +1007,9 @@ def delete_memories(
 
     Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
 
-    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    Their former versions go with them; whom and what they were about stays. With `dry_run` nothing is deleted.
+
+    Raises InvalidInput.
     """
     return DELETE_MEMORIES.ask(
         store,
