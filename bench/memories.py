@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import argparse
 import random
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from bench import locomo, wordnet
 from kgserve import settings
@@ -97,17 +101,14 @@ def entities(count: int = ENTITIES) -> list[Named]:
     chance = random.Random(SEED + 1)
     names = [f"Entity {number}" for number in range(count)]
     return [
-        Named(
-            f"e{number}",
-            name,
-            chance.choice(KINDS),
-            [
-                (f"e{int(chance.random() ** 2 * count)}", round(chance.random(), 3), round(chance.random(), 3))
-                for _ in range(3)
-            ],
-        )
-        for number, name in enumerate(names)
+        Named(f"e{number}", name, chance.choice(KINDS), _related(chance, count)) for number, name in enumerate(names)
     ]
+
+
+def _related(chance: random.Random, count: int) -> list[tuple[str, float, float]]:
+    drawn = [(int(chance.random() ** 2 * count), chance.random(), chance.random()) for _ in range(3)]
+    # Of two relations between the same two the last is kept.
+    return [*{other: (f"e{other}", round(one, 3), round(two, 3)) for other, one, two in drawn}.values()]
 
 
 def memories(texts: Sequence[str], now: float, entity_count: int = ENTITIES) -> list[Made]:
@@ -154,6 +155,23 @@ def embed(texts: Sequence[str], embedder: Embedder, path: Path = CACHE) -> None:
         rate = done / (time.monotonic() - started)
         print(f"{done:,} of {len(texts):,} embedded, {rate:,.0f} texts/s", flush=True)
     cache.close()
+
+
+def vectors_of(texts: Sequence[str], embedder: Embedder, path: Path = CACHE) -> NDArray[np.float32]:
+    """The vectors of texts, of which those that `embed` has kept cost nothing."""
+    if embedder.degraded:
+        return embedder.embed(texts)
+    with closing(EmbeddingCache(path)) as cache:
+        return embed_cached(embedder, cache, texts)
+
+
+def give(data: Path, store: str, path: Path = CACHE) -> None:
+    """Have the vectors that `embed` has kept in the data folder of a server, for a store that is yet to be made."""
+    views = data / f"{store}_memory" / "views"
+    if path.exists() and not views.exists():
+        views.mkdir(parents=True)
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(views / path.name)) as target:
+            source.backup(target)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -71,10 +71,12 @@ def filled(options: Options, count: int) -> Generator[Filled]:
     """A server whose indexes have seen a store of so many memories."""
     texts, now = memories.sentences(count, options.conversations), time.time()
     made, named = memories.memories(texts, now), memories.entities()
-    with _folder() as folder, Server(Path(folder), options.settings) as server, server.client() as client:
-        client.upload(STORE, memories.lines(made, named))
-        _indexed(client, STORE)
-        yield Filled(server, made, named, now)
+    with _folder() as folder:
+        memories.give(Path(folder), STORE)
+        with Server(Path(folder), options.settings) as server, server.client() as client:
+            client.upload(STORE, memories.lines(made, named))
+            _indexed(client, STORE)
+            yield Filled(server, made, named, now)
 
 
 def filters(options: Options) -> Report:

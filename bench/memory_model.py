@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp
+from bench.memories import DAY, OLDEST_DAYS, SOURCES, TAGS, TYPES, Made, Named, stamp, vectors_of
 from kgserve.embedding.embedder import Embedder
 from kgserve.model.recall import MOST_ENTITIES
 from kgserve.views.keyword import KeywordIndex
@@ -36,7 +36,7 @@ class Model:
             for other, strength, confidence in one.related:
                 self._related.setdefault(one.id, []).append((other, strength * confidence))
                 self._related.setdefault(other, []).append((one.id, strength * confidence))
-        self._vectors = embedder.embed([each.content for each in made])
+        self._vectors = vectors_of([each.content for each in made], embedder)
         with tempfile.TemporaryDirectory(prefix="kgserve-bench-") as folder:
             # How texts become terms is not in question here.
             self.terms = KeywordIndex(Path(folder) / "terms").terms

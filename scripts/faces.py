@@ -143,9 +143,18 @@ class Field(msgspec.Struct, frozen=True):
         return items[0] if str in parts and items and _is_struct(items[0]) else None
 
     @property
+    def only(self) -> tuple[str, str, Any] | None:
+        """Of a Struct with one field: its name, and the name and type of the field, which callers give themselves."""
+        found = next((kind for kind in map(_bare, (self.type, *get_args(self.type))) if _is_struct(kind)), None)
+        inside = () if found is None else msgspec.structs.fields(found)
+        return (found.__name__, inside[0].name, inside[0].type) if found and len(inside) == 1 else None
+
+    @property
     def parameter(self) -> str:
         """How it stands in a signature."""
-        kind, default = _source(self.type), self.default
+        kind, default = _source(self.only[2] if self.only else self.type), self.default
+        if self.only and type(None) in get_args(self.type):
+            kind += " | None"
         if self.name in MOMENTS and "str" in kind:
             kind = "int | str | None" if "None" in kind else "int | str"
         if self.holds_structs:
@@ -159,6 +168,8 @@ class Field(msgspec.Struct, frozen=True):
         """How it goes into the request."""
         if self.listed_struct is not None:
             return f"{self.name} if isinstance({self.name}, str) else list({self.name})"
+        if self.only:
+            return f"None if {self.name} is None else {self.only[0]}({self.only[1]}={self.name})"
         if self._item is not None:
             may_be_none = type(None) in get_args(self.type) and not self.holds_structs
             return f"_listed({self.name})" if may_be_none else f"list({self.name})"
@@ -170,17 +181,24 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def _fields(case: UseCase) -> list[Field]:
-    """The fields of a request, those of the path first; what is a Struct of its own is not for callers in Python."""
+    """The fields of a request, those of the path first; a Struct of several fields is not for callers in Python."""
     if case.request is None:
         return []
     hints = get_type_hints(case.request, include_extras=True)
     found = [
-        Field(
-            each.name, each.encode_name, hints[each.name], default, default is not None and not _free(case, each.name)
-        )
+        field
         for each in msgspec.structs.fields(case.request)
         for default in (_default(each),)
-        if not any(_is_struct(_bare(part)) for part in (hints[each.name], *get_args(hints[each.name])))
+        for field in (
+            Field(
+                each.name,
+                each.encode_name,
+                hints[each.name],
+                default,
+                default is not None and not _free(case, each.name),
+            ),
+        )
+        if field.only or not any(_is_struct(_bare(part)) for part in (field.type, *get_args(field.type)))
     ]
     found.sort(key=lambda field: (field.name not in case.in_path.values(), field.named))
     if case.name == "drop":
@@ -239,7 +257,8 @@ def _imports(text: str) -> str:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module
         items += [each.listed_struct for each in fields if each.listed_struct is not None]
-        for kind in (case.answer, case.request, *items):
+        singles = [part for each in fields if each.only for part in map(_bare, get_args(each.type))]
+        for kind in (case.answer, case.request, *items, *singles):
             if kind is not None and _is_struct(kind) and kind.__name__ in text:
                 modules.setdefault(kind.__module__, set()).add(kind.__name__)
     return "\n".join([*lines, *(f"from {name} import {', '.join(sorted(kinds))}" for name, kinds in modules.items())])
@@ -256,7 +275,17 @@ import kgserve.client.streams as by_hand
 def _methods() -> str:
     names = [case.name for case in USE_CASES]
     of_store = [name for name in names if name not in {*OF_SERVER, *OF_STORES}]
-    of_store += ["entity_history", "cypher", "cypher_rows", "import_", "export", "store_events"]
+    of_store += [
+        "entity_history",
+        "children",
+        "descendants",
+        "ancestors",
+        "cypher",
+        "cypher_rows",
+        "import_",
+        "export",
+        "store_events",
+    ]
     classes = [
         f'''
 

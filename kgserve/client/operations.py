@@ -28,8 +28,10 @@ from kgserve.model.answers import (
     SchemaDescription,
     TagList,
 )
+from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
 from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer
 from kgserve.model.memories import (
+    ApplyPlan,
     AssociatedEntity,
     ConsolidateRequest,
     ConsolidationReport,
@@ -179,6 +181,7 @@ STORE_MEMORY = Route("store_memory", "POST", "/api/memories", StoredMemory, in_b
 STORE_MEMORIES = Route("store_memories", "POST", "/api/memories/batch", StoredMemories, in_body=True)
 MEMORIES = Route("memories", "GET", "/api/memories", MemoryPage)
 MEMORY = Route("memory", "GET", "/api/memories/{id}", Memory)
+WHOLE_MEMORY = Route("whole_memory", "GET", "/api/v1/memories/{id}", WholeMemory)
 UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", Memory, in_body=True)
 DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
 DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
@@ -824,6 +827,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     memory_id: str | None = None,
     importance: float = 0.5,
     layer: int | None = None,
+    parent_id: str | None = None,
     valid_from: str | None = None,
     valid_to: str | None = None,
     expires_in: str | None = None,
@@ -839,7 +843,8 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     the same words in another form; `similarity` whatever is nearer than `dedup_threshold`; `off` nothing. A memory that
     is met counts as used. What is near and was not merged is told, with what it differs in.
 
-    Raises InvalidInput, TooLarge, StorageFull and Unavailable, and Conflict for a name that several entities have.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable, NotFound for a `parent_id` that is not there, and
+    Conflict for a name that several entities have, and for a place in the hierarchy that cannot be.
     """
     return STORE_MEMORY.ask(
         store,
@@ -856,6 +861,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
             "id": memory_id,
             "importance": importance,
             "layer": layer,
+            "parent_id": parent_id,
             "valid_from": valid_from,
             "valid_to": valid_to,
             "expires_in": expires_in,
@@ -888,7 +894,9 @@ def memories(  # noqa: PLR0913 - the fields of the request
     entity: str | None = None,
     source: str | None = None,
     layer: int | None = None,
+    under: str | None = None,
     metadata: str | None = None,
+    orphans: bool = False,
     ended: Literal["superseded", "merged", "forgotten", "pruned", "any"] | None = None,
     sort: Literal["created", "updated", "confidence", "accessed"] = "created",
     limit: int = 20,
@@ -901,7 +909,8 @@ def memories(  # noqa: PLR0913 - the fields of the request
     Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
 
     A page that has looked at 20,000 memories ends there: it may be short, or empty, with a `next_cursor`. Raises
-    InvalidInput, NotFound for an entity that there is not, and Conflict for a name that several entities have.
+    InvalidInput, NotFound for an entity, or a memory `under`, that there is not, and Conflict for a name that several
+    entities have.
     """
     return MEMORIES.ask(
         store,
@@ -914,7 +923,9 @@ def memories(  # noqa: PLR0913 - the fields of the request
             entity=entity,
             source=source,
             layer=layer,
+            under=under,
             metadata=metadata,
+            orphans=orphans,
             ended=ended,
             sort=sort,
             limit=limit,
@@ -936,6 +947,16 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
     return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
 
+def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> Call[WholeMemory]:
+    """One memory with its parent, children and versions.
+
+    Answers with a memory as `memory` does, with its parent, the number of its children, and what it was.
+
+    It counts as used, unless `touch` is false or the key only reads. Raises NotFound.
+    """
+    return WHOLE_MEMORY.ask(store, WholeMemoryRequest(memory_id=memory_id, touch=touch))
+
+
 def update_memory(  # noqa: PLR0913 - the fields of the request
     store: str,
     memory_id: str,
@@ -950,6 +971,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     entity_names: Iterable[str] | None = None,
     importance: float | None = None,
     layer: int | None = None,
+    parent_id: str | None = None,
     valid_from: str | None = None,
     valid_to: str | None = None,
     based_on_version: int | None = None,
@@ -958,7 +980,8 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
 
     Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
 
-    Raises InvalidInput, NotFound, and Conflict when it was changed since `based_on_version`.
+    Another `parent_id` takes the place of the one before. Raises InvalidInput, NotFound, and Conflict when it was
+    changed since `based_on_version`, or where it would stand below itself, or not in the order of layers.
     """
     return UPDATE_MEMORY.ask(
         store,
@@ -974,6 +997,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
             entity_names=_listed(entity_names),
             importance=importance,
             layer=layer,
+            parent_id=parent_id,
             valid_from=valid_from,
             valid_to=valid_to,
             based_on_version=based_on_version,
@@ -1036,6 +1060,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     entity: str | None = None,
     source: str | None = None,
     layer: int | None = None,
+    under: str | None = None,
     mode: SearchMode = "hybrid",
     limit: int | None = None,
     offset: int = 0,
@@ -1054,9 +1079,10 @@ def recall(  # noqa: PLR0913 - the fields of the request
     Answers with the best memories, best first, that pass all filters; then they count as used.
 
     They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
-    that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
-    `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
-    what is related. `withheld` counts those of the best matches that have faded or are not true.
+    that moment, and 3,200 hits are looked through at most for those that had not faded. `hybrid`, the default, adds up
+    words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
+    what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
+    best matches that have faded or are not true.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -1072,6 +1098,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
             entity=entity,
             source=source,
             layer=layer,
+            under=under,
             mode=mode,
             limit=limit,
             offset=offset,
@@ -1097,6 +1124,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
     update: Literal["auto", "correct", "never"] = "auto",
     memory_type: str | None = None,
     layer: int | None = None,
+    parent: str | None = None,
     tags: Iterable[str] | None = None,
     entities: Iterable[Mapping[str, Any] | AssociatedEntity] = (),
     relations: Iterable[Mapping[str, Any] | RelationInput] = (),
@@ -1134,6 +1162,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
             "update": update,
             "memory_type": memory_type,
             "layer": layer,
+            "parent": parent,
             "tags": _listed(tags),
             "entities": list(entities),
             "relations": list(relations),
@@ -1190,6 +1219,7 @@ def consolidate(
     dry_run: bool = False,
     guard: bool = True,
     types: Iterable[str] | None = None,
+    apply: int | None = None,
 ) -> Call[ConsolidationReport]:
     """Merge memories that say the same.
 
@@ -1205,7 +1235,11 @@ def consolidate(
     return CONSOLIDATE.ask(
         store,
         ConsolidateRequest(
-            similarity_threshold=similarity_threshold, dry_run=dry_run, guard=guard, types=_listed(types)
+            similarity_threshold=similarity_threshold,
+            dry_run=dry_run,
+            guard=guard,
+            types=_listed(types),
+            apply=None if apply is None else ApplyPlan(plan=apply),
         ),
         wait=None,
     )

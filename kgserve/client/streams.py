@@ -16,6 +16,7 @@ from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
 from kgserve.model.answers import EntityVersion, ImportAnswer, NodePage
+from kgserve.model.hierarchy import AncestorsRequest, BelowRequest, PlacedMemory
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
 from kgserve.model.requests import CypherRequest, SearchVariant
 from kgserve.model.stores import ConflictPolicy, Keeping, StoreAnswer, StoreSettingsAnswer
@@ -37,6 +38,10 @@ IMPORT = Route("import_", "POST", f"{_STORE}/import", ImportAnswer)
 EXPORT = Route("export", "GET", f"{_STORE}/export", bytes)
 STORE_EVENTS = Route("store_events", "GET", f"{_STORE}/events", bytes)
 ENTITY_HISTORY = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion])
+
+CHILDREN = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory])
+DESCENDANTS = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory])
+ANCESTORS = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory])
 
 
 class Paged(msgspec.Struct, frozen=True):
@@ -128,9 +133,10 @@ def nodes(
     With ``tags`` only those that have all of them, with ``attributes`` those that have all of these with these values.
     """
     types = [] if type is None else [type]
-    moment = None if as_of is None else str(as_of)
     having = None if attributes is None else json_body(attributes).decode()
-    wanted = NodesQuery(type=types, tag=list(tags), attributes=having, limit=page_size, as_of=moment, valid_at=valid_at)
+    wanted = NodesQuery(
+        type=types, tag=list(tags), attributes=having, limit=page_size, as_of=_moment(as_of), valid_at=valid_at
+    )
     return Paged(store, wanted)
 
 
@@ -148,6 +154,50 @@ def entity_history(
     """The versions of an entity, oldest first; ``after_sequence`` asks for those after the last one of a page."""
     asked = EntityHistoryRequest(entity_id=entity_id, limit=limit, after_sequence=after_sequence or 0)
     return ENTITY_HISTORY.ask(store, asked)
+
+
+def children(
+    store: str,
+    memory_id: str,
+    *,
+    limit: int = 100,
+    cursor: str | None = None,
+    layer: int | None = None,
+    as_of: int | str | None = None,
+) -> Call[list[PlacedMemory]]:
+    """The memories directly below one, in the order of ids; ``cursor`` is the id that the page before ended with."""
+    return CHILDREN.ask(store, _below(memory_id, limit, cursor, layer, as_of))
+
+
+def descendants(
+    store: str,
+    memory_id: str,
+    *,
+    limit: int = 100,
+    cursor: str | None = None,
+    layer: int | None = None,
+    as_of: int | str | None = None,
+) -> Call[list[PlacedMemory]]:
+    """The memories below one at any depth, in the order of ids; ``cursor`` is the id that the page before ended with.
+
+    Of one layer among very many others a page may be short or empty though more come; the header `Link` of REST tells.
+    """
+    return DESCENDANTS.ask(store, _below(memory_id, limit, cursor, layer, as_of))
+
+
+def ancestors(
+    store: str, memory_id: str, *, layer: int | None = None, as_of: int | str | None = None
+) -> Call[list[PlacedMemory]]:
+    """The memories that one stands below, the nearest first."""
+    return ANCESTORS.ask(store, AncestorsRequest(memory_id=memory_id, layer=layer, as_of=_moment(as_of)))
+
+
+def _below(memory_id: str, limit: int, cursor: str | None, layer: int | None, as_of: int | str | None) -> BelowRequest:
+    return BelowRequest(memory_id=memory_id, limit=limit, cursor=cursor, layer=layer, as_of=_moment(as_of))
+
+
+def _moment(as_of: int | str | None) -> str | None:
+    return None if as_of is None else str(as_of)
 
 
 def search_batch(

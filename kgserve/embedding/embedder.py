@@ -90,12 +90,7 @@ def load_embedder(settings: Settings) -> Embedder:
     """
     match settings.embedding_provider:
         case "openai":
-            return OpenAIEmbedder(
-                settings.embedding_url,
-                settings.embedding_model,
-                settings.embedding_key,
-                batch=settings.embedding_batch,
-            )
+            return _service(settings, prompt=True)
         case "local":
             return _local(settings)
         case "hashing":
@@ -105,13 +100,25 @@ def load_embedder(settings: Settings) -> Embedder:
 def for_indexing(settings: Settings, embedder: Embedder) -> Embedder:
     """The embedder that indexes where ``embedder`` answers queries: of the same model, or the same one.
 
-    A local model's threads are made by a thread that gives way, so they do, too.
+    A local model's threads are made by a thread that gives way, so they do, too. A service is given more time.
     """
+    if isinstance(embedder, OpenAIEmbedder):
+        return _service(settings)
     if not isinstance(embedder, LocalEmbedder):
         return embedder
     threads, batch = settings.embedding_threads, settings.embedding_batch
     patient = LocalEmbedder(embedder.folder, embedder.manifest, threads=threads, batch=batch, rest=REST_SECONDS)
     return PatientEmbedder(embedder, patient)
+
+
+def _service(settings: Settings, *, prompt: bool = False) -> Embedder:
+    return OpenAIEmbedder(
+        settings.embedding_url,
+        settings.embedding_model,
+        settings.embedding_key,
+        batch=settings.embedding_batch,
+        prompt=prompt,
+    )
 
 
 def _local(settings: Settings) -> Embedder:

@@ -17,6 +17,9 @@ from kgserve.errors import InvalidInput, Unavailable
 PATIENCE = 30.0
 """Seconds that one batch may take, all attempts together."""
 MAX_ATTEMPTS = 5
+PROMPT = 5.0
+"""The same for somebody who waits for an answer, in `PROMPT_ATTEMPTS`; and for so long nobody asks again in vain."""
+PROMPT_ATTEMPTS = 2
 LONGEST_TEXT = 24_000
 """Characters of a text that are sent: about what such models read."""
 SHORTEST_CUT = 500
@@ -48,10 +51,20 @@ class OpenAIEmbedder:
 
     degraded = False
 
-    def __init__(self, url: str, model: str, key: str = "", *, batch: int = 16, backoff: float = 0.5) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        key: str = "",
+        *,
+        batch: int = 16,
+        backoff: float = 0.5,
+        prompt: bool = False,
+    ) -> None:
         """``url`` is the base, such as https://host/v1; ``backoff`` is the first pause in seconds, doubled each time.
 
-        Raises InvalidInput for an address or a key that cannot be used.
+        A ``prompt`` one is for callers who can do without: it gives up soon, and does not ask a service that was down
+        just now. Raises InvalidInput for an address or a key that cannot be used.
         """
         base = _base(url)
         self.model_id = f"{model}@{base.host}{f':{base.port}' if base.port else ''}{base.path.rstrip('/')}"
@@ -60,7 +73,12 @@ class OpenAIEmbedder:
         self._backoff = backoff
         self._dimensions = KNOWN_DIMENSIONS.get(model, 0)
         self._probing = threading.Lock()
-        self._client = httpx.Client(base_url=base, headers=_headers(key), timeout=httpx.Timeout(PATIENCE, connect=5.0))
+        self._prompt = prompt
+        self._patience, self._attempts = (PROMPT, PROMPT_ATTEMPTS) if prompt else (PATIENCE, MAX_ATTEMPTS)
+        self._down: tuple[float, Unavailable] | None = None
+        self._client = httpx.Client(
+            base_url=base, headers=_headers(key), timeout=httpx.Timeout(self._patience, connect=5.0)
+        )
 
     @property
     def dimensions(self) -> int:
@@ -106,13 +124,20 @@ class OpenAIEmbedder:
             "input": [text if text.strip() else " " for text in texts],
             "encoding_format": "float",
         }
-        return _rows(self._patiently(msgspec.json.encode(body)), len(texts))
+        if self._down is not None and time.monotonic() < self._down[0]:
+            raise Unavailable(self._down[1].message, self._down[1].retry_after)
+        try:
+            return _rows(self._patiently(msgspec.json.encode(body)), len(texts))
+        except Unavailable as trouble:
+            if self._prompt:
+                self._down = time.monotonic() + PROMPT, trouble
+            raise
 
     def _patiently(self, body: bytes) -> bytes:
         """The answer's body; a busy or failing service is asked again, with growing pauses, until patience ends."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         trouble = ""
-        for attempt in range(MAX_ATTEMPTS):
+        for attempt in range(self._attempts):
             try:
                 response = self._client.post("embeddings", content=body)
             except httpx.TransportError as error:
@@ -124,7 +149,7 @@ class OpenAIEmbedder:
                     return response.content
                 trouble, pause = _trouble(response), _retry_after(response)
             pause = max(pause, self._backoff * 2**attempt)
-            if attempt + 1 == MAX_ATTEMPTS or time.monotonic() + pause > deadline:
+            if attempt + 1 == self._attempts or time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
         raise Unavailable(f"{self.model_id} does not answer: {trouble}", 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import cypher, entities, events, memories, metrics, openapi, transfer
+from kgserve.http import cypher, entities, events, hierarchy, memories, metrics, openapi, transfer
 from kgserve.http.direct import routes
 from kgserve.operations.table import USE_CASES
 
@@ -13,6 +13,9 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     *routes(USE_CASES),
     entities.entity_history,
     memories.search_memories,
+    hierarchy.children,
+    hierarchy.descendants,
+    hierarchy.ancestors,
     cypher.cypher,
     transfer.import_store,
     transfer.export_store,

@@ -26,10 +26,11 @@ from kgserve.errors import InvalidInput, KgserveError, Opening
 from kgserve.library.folder import Handle
 from kgserve.library.listening import listen
 from kgserve.model import answers
+from kgserve.model.hierarchy import AncestorsRequest, BelowRequest
 from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.requests import CypherRequest
 from kgserve.operations.table import USE_CASES
-from kgserve.ops import cypher, exporting, history, waiting
+from kgserve.ops import cypher, exporting, hierarchy, history, waiting
 from kgserve.ops.cypher_read import RowStream, stream
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.importing import Importer
@@ -38,6 +39,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRIES = Retries()
+_BELOW = {"children": hierarchy.children, "descendants": hierarchy.descendants}
 _CASES = {case.name: case for case in USE_CASES}
 
 
@@ -131,6 +133,10 @@ def _done(graphs: Graphs, call: Call[Any]) -> Any:
         return cypher.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
     if name == "entity_history":
         return history.entity_history(graphs.graph(call.store or ""), _read(call.asked, EntityHistoryRequest)).versions
+    if name in _BELOW:
+        return _BELOW[name](graphs.graph(call.store or ""), _read(call.asked, BelowRequest)).memories
+    if name == "ancestors":
+        return hierarchy.ancestors(graphs.graph(call.store or ""), _read(call.asked, AncestorsRequest))
     case = _CASES[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))

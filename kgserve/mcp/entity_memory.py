@@ -7,7 +7,7 @@ default, that one holds for what is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -75,6 +75,9 @@ _Labels = Annotated[list[Label], Meta(max_length=100)]
 
 class Given(Arguments, kw_only=True):
     """Arguments of these tools; `index` is taken as by all others, and not shown."""
+
+    every_default: ClassVar[bool] = True
+    """These tools are known by their arguments and defaults, so each is said."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 

@@ -35,10 +35,17 @@ _ITEMS: dict[str, str] = {
 
 @cache
 def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands."""
+    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands.
+
+    Defaults that are empty, nothing or false are left out, unless the Struct has ``every_default``.
+    """
     root, definitions = _parts(struct)
+    made = _plain(root, definitions)
+    if getattr(struct, "every_default", False):
+        for name, field in made.get("properties", {}).items():
+            field.update({key: value for key, value in root["properties"][name].items() if key == "default"})
     # The root's own description would say what the tool's says.
-    return {key: value for key, value in _plain(root, definitions).items() if key != "description"}
+    return {key: value for key, value in made.items() if key != "description"}
 
 
 def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:

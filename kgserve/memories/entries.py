@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from kgserve.model.change import Access
 from kgserve.model.decay import DAY, LEAST_KEY, Worth, effective, key, live
-from kgserve.model.fields import NO_EXTRAS, NodeExtras
+from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.half_lives import HalfLives
 from kgserve.model.likeness import fingerprint, text_hash
-from kgserve.model.merging import is_withdrawn
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
+from kgserve.model.withdrawing import stands
 
 TYPES, TAGS, SOURCES, LAYERS, DAYS = "type", "tag", "source", "layer", "day"
 TOTAL, BOUNDED, ENDED, ENTITIES, RELATIONS = "total", "bounded", "ended", "entity", "relation"
@@ -116,15 +116,11 @@ def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Entr
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(_is_active(extras)),
+        int(stands(row)),
         extras.valid_from,
         extras.valid_to,
     )
     return entry.after(access, half_lives)
-
-
-def _is_active(extras: NodeExtras) -> bool:
-    return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
 
 
 class Books:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.memories import statements as sql
+from kgserve.memories.closure import Hierarchy
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
 from kgserve.model.change import Access, NetChange
 from kgserve.model.half_lives import HalfLives
@@ -47,6 +48,7 @@ class Follower:
         self._half_lives = half_lives
         self._edges_of = edges_of
         self._books = Books()
+        self._hierarchy = Hierarchy(transaction)
         self._stands: dict[str, bool] = {}
 
     def follow(self, net: NetChange) -> None:
@@ -63,6 +65,7 @@ class Follower:
         self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
         for node_id in adopted:
             self.put_edges([*self._edges_of(node_id)])
+        self._hierarchy.settle()
         self._close()
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
@@ -81,6 +84,10 @@ class Follower:
             self._put_entity(row, None)
         self._close()
 
+    def filled(self) -> None:
+        """Take in that these were all nodes and edges."""
+        self._hierarchy.rebuild()
+
     def rekey(self) -> None:
         """Make all keys anew."""
         number = 0
@@ -97,6 +104,7 @@ class Follower:
     def put_edges(self, edges: Sequence[EdgeRow]) -> None:
         """Take in edges, new or changed."""
         self._run_many(sql.ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
+        self._hierarchy.put(edges)
         related = [edge for edge in edges if edge.relation_type not in NO_RELATIONS]
         related = [edge for edge in related if self._stand(edge.source) and self._stand(edge.target)]
         self._run_many(sql.RELATION, map(_relation, related))
@@ -104,6 +112,7 @@ class Follower:
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
         keys = list(keys)
         self._run_many(sql.NOT_ABOUT, [(target, source) for source, target, kind in keys if kind == IS_ABOUT])
+        self._hierarchy.drop(keys)
         self._run_many(sql.NO_RELATION, keys)
 
     def _drop(self, node_id: str) -> None:
@@ -123,6 +132,8 @@ class Follower:
         entry = entry_of(row, self._access(row.id), self._half_lives)
         if entry != before:
             self._run(sql.PUT, entry)
+        if before is not None and before.active != entry.active:
+            self._hierarchy.changed(row.id)
         self._book(before, entry, row.extras.tags if row.extras else ())
         return before is None
 
@@ -142,6 +153,7 @@ class Follower:
         self._books.book(entry, tags, -1)
         self._run_many(sql.UNTAG, [(tag, number) for tag in tags])
         self._run(sql.ABOUT_NOTHING, (number,))
+        self._hierarchy.forget(number)
         self._run(sql.DROP, (number,))
 
     def _touch(self, ids: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.memories import naming, selecting
+from kgserve.memories import closure, naming, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import TOTAL, LiveMemory, epoch_and_term, length_of_epoch, worth_at
 from kgserve.memories.following import EdgesOf, Follower
@@ -123,6 +123,7 @@ class Memories:
                 follower.put_edges(rows)
             for statement in sql.INDEX:
                 transaction.execute(statement)
+            follower.filled()
             transaction.execute(sql.HALVE, (_text(self.half_lives),))
             transaction.execute(sql.MOVE, (sequence,))
 
@@ -174,6 +175,10 @@ class Memories:
         """Those of some folded names that anything has."""
         return [fold for (fold,) in self._run(sql.KNOWN_NAMES, (msgspec.json.encode(folds).decode(),))]
 
+    def names_like(self, name: str) -> list[str]:
+        """Up to three names of entities that may be meant by one that there is not, the nearest first."""
+        return naming.like(self._connection, name)
+
     def entities_of(self, memory_id: str, now: int, limit: int) -> list[tuple[str, float]]:
         """The nodes that a memory is about, and how much: the most first."""
         return self._run(sql.ENTITIES_OF, {"id": memory_id, "now": now, "limit": limit}).fetchall()
@@ -185,6 +190,38 @@ class Memories:
     def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationPage:
         """A page of the relations between entities that are wanted. It looks at 20,000 at most."""
         return naming.relations(self._connection, wanted, after, limit)
+
+    # What stands below what
+
+    def beneath(
+        self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool
+    ) -> closure.BelowPage:
+        """The next memories below one that are true now, in the order of ids; ``near``: directly below it."""
+        return closure.below(self._connection, memory_id, now, layer, after, limit, near=near)
+
+    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[closure.Placed]:
+        """The memories above one that are true now, the nearest first."""
+        return closure.above(self._connection, memory_id, now, layer)
+
+    def children(self, memory_id: str, now: int) -> int:
+        """How many memories stand directly below one and are true now."""
+        return closure.children(self._connection, memory_id, now)
+
+    def size_below(self, memory_id: str, most: int) -> int:
+        """How many memories stand below one, ``most`` or more not told apart."""
+        return closure.size(self._connection, memory_id, most)
+
+    def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
+        """Those of some memories that stand below one, or are versions of such."""
+        return closure.among(self._connection, memory_id, ids)
+
+    def some_below(self, memory_id: str, limit: int) -> list[str]:
+        """At most so many of the memories below one, and their versions."""
+        return closure.some(self._connection, memory_id, limit)
+
+    def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:
+        """At most so many memories directly below one whose layer is more general than one."""
+        return closure.more_general(self._connection, memory_id, layer, limit)
 
     # Sets
 
@@ -235,6 +272,10 @@ class Memories:
     def sum_of(self, kind: str) -> int:
         """All counts of a kind together."""
         return self._run(sql.SUM_OF, (kind,)).fetchone()[0]
+
+    def irregular(self) -> tuple[int, int]:
+        """Relations to parents that do not count: those beside a newer one of the child, those that close a circle."""
+        return self._count_of(closure.SECOND_PARENTS, ""), self._count_of(closure.CYCLES, "")
 
     def by_name(self, kind: str) -> list[tuple[str, int]]:
         """Counts of one kind, by name."""

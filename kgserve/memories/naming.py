@@ -6,11 +6,15 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from itertools import chain
 from typing import Any, NamedTuple
 
 from kgserve.model.listing import MAX_PASSED
+from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey
+
+_LOOKED_AT, _BESIDE, _COMPARED = 200, 20, 64
 
 EntityPlace = tuple[str, str]
 """The folded name and the id of the entity that a page begins behind."""
@@ -42,6 +46,22 @@ def entities(
             return EntityPage([node_id for _, node_id in page], page[-1])
         page.append(place)
     return EntityPage([node_id for _, node_id in page], None)
+
+
+def like(reader: sqlite3.Connection, name: str) -> list[str]:
+    """Up to three names of entities that may be meant by one that there is not, the nearest first.
+
+    It looks at some that begin alike, and at those beside it in their order.
+    """
+    fold = folded(name)[:_COMPARED]
+    around = "SELECT fold, name FROM entity INDEXED BY entity_fold WHERE standing = 1 AND fold"
+    found = chain(
+        reader.execute(f"{around} >= ? ORDER BY fold LIMIT ?", (fold[:2], _LOOKED_AT)),
+        reader.execute(f"{around} >= ? ORDER BY fold LIMIT ?", (fold, _BESIDE)),
+        reader.execute(f"{around} < ? ORDER BY fold DESC LIMIT ?", (fold, _BESIDE)),
+    )
+    names = {other[:_COMPARED]: shown for other, shown in found}
+    return [names[each] for each in get_close_matches(fold, names, 3)]
 
 
 class RelationFilter(NamedTuple):

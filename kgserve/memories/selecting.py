@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kgserve.memories import closure
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
 from kgserve.model.decay import LASTING, LEAST_KEY, least_key
@@ -135,11 +136,15 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     if wanted.entity:
         holds = "1" if wanted.moment is None else _ABOUT_HOLDS
         texts.append(f"EXISTS (SELECT 1 FROM about WHERE entity = :entity AND memory = m.number AND {holds})")
+    if wanted.under:
+        texts.append(closure.IS_BELOW)
+    if wanted.orphans:
+        texts.append(closure.IS_ORPHAN)
     if wanted.among is not None:
         values["among"] = msgspec.json.encode(sorted(wanted.among)).decode()
         texts.append("m.id IN (SELECT value FROM json_each(:among))")
     texts += [text for field, text in _SIMPLE.items() if getattr(wanted, field) not in (None, "")]
-    values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "ended")}
+    values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "under", "ended")}
     if wanted.min_confidence > 0:
         texts += _strong_enough(reader, wanted, halves, values)
     return texts, values
@@ -209,6 +214,8 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
         ways.append(_Way(_AMONG, len(wanted.among)))
     if wanted.entity:
         ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
+    if wanted.under:
+        ways.append(_Way(closure.ALL_BELOW, closure.size(reader, wanted.under, 20 * FEW)))
     best = min(ways, key=lambda way: way.size)
     if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > FEW:
         strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
@@ -243,7 +250,7 @@ _Step = tuple[tuple[float, str], str, int, int, bool]
 
 def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], order: Order) -> Iterator[_Step]:
     conditions, values = _conditions(reader, wanted, halves)
-    is_narrow = wanted.tags or wanted.entity or wanted.types or wanted.source or wanted.among is not None
+    is_narrow = any((wanted.tags, wanted.entity, wanted.under, wanted.types, wanted.source)) or wanted.among is not None
     way = _fewest(reader, wanted, halves, values) if is_narrow else None
     if way is not None and way.size <= FEW:
         actives = ", ".join(map(str, _actives(wanted)))

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-FORMAT = 1
+from kgserve.memories import closure
+
+FORMAT = 2
 # A power loss may take the end of what was taken in, but nothing out of the middle.
 SETUP = """
 PRAGMA journal_mode = WAL;
@@ -42,6 +44,7 @@ CREATE INDEX IF NOT EXISTS tally_count ON tally (kind, count DESC, name);
 CREATE TABLE IF NOT EXISTS fading (
     half INTEGER, epoch INTEGER, sum REAL NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (half, epoch)
 ) WITHOUT ROWID;
+{closure.SCHEMA}
 CREATE TABLE IF NOT EXISTS cursor (
     one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, half_lives TEXT NOT NULL
 );
@@ -73,10 +76,11 @@ INDEXES = {
     "named_node": "named (id)",
     "relation_target": "relation (target, source, type)",
     "relation_type": "relation (type, source, target)",
+    **closure.INDEXES,
 }
 INDEX = [f"CREATE INDEX IF NOT EXISTS {name} ON {columns}" for name, columns in INDEXES.items()]
 NO_INDEX = [f"DROP INDEX IF EXISTS {name}" for name in INDEXES]
-TABLES = ("memory", "tagged", "access", "about", "entity", "named", "relation", "tally", "fading")
+TABLES = ("memory", "tagged", "access", "about", "entity", "named", "relation", "tally", "fading", *closure.TABLES)
 EMPTY = [f"DELETE FROM {table}" for table in TABLES]
 
 SEQUENCE = "SELECT sequence FROM cursor"

@@ -359,9 +359,9 @@ class RestoreAnswer(msgspec.Struct, kw_only=True):
 class EntityVersion(msgspec.Struct, kw_only=True):
     """One state of an entity. ``id`` is ``ENTITY_ID@SEQUENCE``: no other state of the store has it.
 
-    ``layer`` and ``parent_id`` are the attributes of these names, or null; of a memory ``layer`` is its own. It was
-    true from ``valid_from`` (null: nobody knows since when) to before ``valid_to``: as the writer said, or else from
-    when it was recorded until it was superseded; null: it still is.
+    ``parent_id`` is the memory that it stood below, else the attribute of that name, as ``layer`` is, or null; of a
+    memory ``layer`` is its own. It was true from ``valid_from`` (null: nobody knows since when) to before ``valid_to``:
+    as the writer said, or else from when it was recorded until it was superseded; null: it still is.
     """
 
     id: str

@@ -15,6 +15,7 @@ import msgspec
 from kgserve.decoding import json_decoder
 from kgserve.model.batch import EdgePut, edge_again
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
+from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.likeness import fingerprint
 from kgserve.model.memories import Cluster, Contradiction, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
@@ -23,7 +24,6 @@ from kgserve.model.withdrawing import VERSION_OF
 
 CONSOLIDATED = "consolidated"
 """The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
-CHILD_OF = "child_of"
 MAX_TEXT = 2_000
 MAX_LINES = 20
 MAX_MEMBERS = 1_000

@@ -71,6 +71,7 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
+    parent: Annotated[Text, msgspec.Meta(description="Id of the memory that it stands below")] | None = None
     tags: Annotated[list[Label], msgspec.Meta(max_length=MAX_TAGS, description="At most 100")] | None = None
     entities: Annotated[
         list[AssociatedEntity],

@@ -59,6 +59,7 @@ _TYPE = (
 _CONFIDENCE = "How sure it is, 0 to 1; fades from created_at on, and rises when it is used"
 _IMPORTANCE = "0 to 1; 1 pins it: it is never pruned or absorbed"
 _LAYER = "0 domain, 1 concept, 2 fact, 3 episode, which is never merged"
+_PARENT = "Id of the memory that it stands below, of the same layer or of a more general one"
 _DRY = "Say what would be done, and do nothing"
 
 
@@ -92,6 +93,7 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     ) = msgspec.field(default=None, name="id")
     importance: Annotated[Share, msgspec.Meta(description=_IMPORTANCE)] = USUAL_IMPORTANCE
     layer: Annotated[int, msgspec.Meta(ge=0, le=3, description=_LAYER)] | None = None
+    parent_id: Annotated[Text, msgspec.Meta(description=_PARENT)] | None = None
     valid_from: Annotated[Time, msgspec.Meta(description="True in the world from then on (RFC 3339)")] | None = None
     valid_to: Annotated[Time, msgspec.Meta(description="True in the world until then (RFC 3339)")] | None = None
     expires_in: (
@@ -168,6 +170,7 @@ class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
     importance: Annotated[Share, msgspec.Meta(description=_IMPORTANCE)] | None = None
     layer: Annotated[int, msgspec.Meta(ge=0, le=3, description=_LAYER)] | None = None
+    parent_id: Annotated[Text, msgspec.Meta(description=f"{_PARENT}; empty: none")] | None = None
     valid_from: Annotated[Time, msgspec.Meta(description="RFC 3339; empty: none")] | None = None
     valid_to: Annotated[Time, msgspec.Meta(description="RFC 3339; empty: none")] | None = None
     based_on_version: (
@@ -206,6 +209,7 @@ class MemoryFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     entity: Annotated[Label, msgspec.Meta(description="About this entity: its id, name or alias")] | None = None
     source: Annotated[Label, msgspec.Meta(description="From this source")] | None = None
     layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="Of this layer")] | None = None
+    under: Annotated[Id, msgspec.Meta(description="Below this memory, at any depth: its id")] | None = None
 
 
 Sorted = Literal["created", "updated", "confidence", "accessed"]
@@ -217,6 +221,9 @@ class MemoriesQuery(MemoryFilter, kw_only=True):
     metadata: (
         Annotated[str, msgspec.Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
     ) = None
+    orphans: Annotated[
+        bool, msgspec.Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
+    ] = False
     ended: (
         Annotated[
             Literal["superseded", "merged", "forgotten", "pruned", "any"],
@@ -371,8 +378,8 @@ class Memory(msgspec.Struct, kw_only=True):
     ``confidence`` was so at ``last_accessed_at``, or when it was written; ``effective_confidence`` is what is left of
     it for this answer. Both have changed by the next read if this one counts as a use.
 
-    What comes after ``version`` is absent where it does not apply: of ``ended`` memories, why they were withdrawn, and
-    which one they ``belong to``.
+    What comes after ``version`` is absent where it does not apply: the memory that it stands below, of ``ended``
+    memories, why they were withdrawn, and which one they ``belong to``.
     """
 
     id: str
@@ -392,6 +399,7 @@ class Memory(msgspec.Struct, kw_only=True):
     updated_at: str
     version: int
     layer: int | msgspec.UnsetType = msgspec.UNSET
+    parent_id: str | msgspec.UnsetType = msgspec.UNSET
     valid_from: str | msgspec.UnsetType = msgspec.UNSET
     valid_to: str | msgspec.UnsetType = msgspec.UNSET
     ended: Ended | msgspec.UnsetType = msgspec.UNSET

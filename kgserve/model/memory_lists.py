@@ -11,10 +11,11 @@ class MemoryFilter(msgspec.Struct, frozen=True):
     """Memories that meet all of this; what is empty or None does not matter. Times are microseconds since 1970.
 
     They have any of ``types``, all ``tags``, at ``now`` an effective confidence of ``min_confidence`` or more, were
-    created between ``created_from`` and ``created_to`` (both may be), are about the node ``entity``, and among some
-    ids. They are in force: none that has ended, and true in the world at ``now``, or at ``valid_at``, or whenever if
-    that is None; at a ``valid_at`` former versions count, too. With ``ended`` they are those that
-    have ended in that way, or all there are for "any", whenever they were true.
+    created between ``created_from`` and ``created_to`` (both may be), are about the node ``entity``, below the memory
+    ``under``, with ``orphans`` below none and no domains or concepts, and among some ids. They are in force: none that
+    has ended, and true in the world at ``now``, or at ``valid_at``, or whenever if that is None; at a ``valid_at``
+    former versions count, too. With ``ended`` they are those that have ended in that way, or all there are for "any",
+    whenever they were true.
     """
 
     now: int
@@ -26,6 +27,8 @@ class MemoryFilter(msgspec.Struct, frozen=True):
     source: str = ""
     layer: int | None = None
     entity: str = ""
+    under: str = ""
+    orphans: bool = False
     ended: str = ""
     valid_at: int | msgspec.UnsetType | None = msgspec.UNSET
     among: frozenset[str] | None = None

@@ -327,7 +327,8 @@ class RelationsDeleted(msgspec.Struct, kw_only=True):
 class MemoryStats(msgspec.Struct, kw_only=True):
     """What a store remembers. Averages and counts are of memories that are not withdrawn, as of now.
 
-    ``low_confidence_count``: below the store's ``min_confidence``. ``ended``: withdrawn ones, by why.
+    ``low_confidence_count``: below the store's ``min_confidence``. ``ended``: withdrawn ones, by why. Of parents that
+    came by inject, Cypher or import, ``second_parents`` do not count beside a newer one, ``cycles`` for the circle.
     """
 
     total_memories: int
@@ -339,6 +340,8 @@ class MemoryStats(msgspec.Struct, kw_only=True):
     newest_memory: str | None
     low_confidence_count: int
     ended: dict[str, int]
+    second_parents: int
+    cycles: int
     sequence: int
 
 

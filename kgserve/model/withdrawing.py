@@ -6,14 +6,14 @@ A memory keeps its former bounds in its row. A relation has no fields for that: 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from kgserve.decoding import decode_json
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.merging import MERGED_INTO
+from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import time_of
 
@@ -34,6 +34,14 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 def is_active(row: NodeRow, now: int) -> bool:
     """Whether a node is a memory that nothing has ended, and that is true at a moment."""
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.holds_at(now)
+
+
+def stands(row: NodeRow | None) -> TypeGuard[NodeRow]:
+    """Whether a node is a memory in force, now or once: not withdrawn, nor a version of another one."""
+    if row is None or not row.is_memory:
+        return False
+    extras = row.extras or NO_EXTRAS
+    return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
 
 
 def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:

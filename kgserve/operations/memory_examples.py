@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kgserve.model.hierarchy import PlacedMemory, WholeMemory
 from kgserve.model.layers import ForgetAnswer, RetainAnswer, RetainOperation
 from kgserve.model.memories import (
     Cluster,
@@ -84,6 +85,17 @@ STORE_MEMORY: dict[str, Any] = {
 }
 MEMORY = Memory(**_MEMORY)
 STORED = StoredMemory(**_MEMORY, outcome="created", similar=_SIMILAR, near_checked=True, sequence=2)
+_DOMAIN: dict[str, Any] = _MEMORY | {
+    "id": "web-shop",
+    "content": "The web shop",
+    "memory_type": "domain",
+    "tags": [],
+    "source": None,
+    "entities": [],
+}
+DOMAIN = Memory(**_DOMAIN, layer=0)
+WHOLE_MEMORY = WholeMemory(**_MEMORY, parent_id="web-shop", parent=DOMAIN, children=0, versions=[])
+PLACED = [PlacedMemory(**_MEMORY, parent_id="web-shop", depth=1)]
 STORE_MEMORIES: dict[str, Any] = {"memories": [STORE_MEMORY]}
 STORED_MANY = StoredMemories(
     results=[StoredInBatch(id=_ID, outcome="created", similar=_SIMILAR)],
@@ -250,6 +262,8 @@ STATS = MemoryStats(
     newest_memory=_TIME,
     low_confidence_count=0,
     ended={"merged": 1},
+    second_parents=0,
+    cycles=0,
     sequence=2,
 )
 GROWTH = Growth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])

@@ -18,7 +18,18 @@ from kgserve.model.named import (
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.examples import MERGE, MERGED
 from kgserve.operations.operation import READ, WRITE, UseCase
-from kgserve.ops import analytics, consolidating, forgetting, memories, memory_lists, named, naming, recall, retaining
+from kgserve.ops import (
+    analytics,
+    consolidating,
+    forgetting,
+    hierarchy,
+    memories,
+    memory_lists,
+    named,
+    naming,
+    recall,
+    retaining,
+)
 
 _MEMORIES = "/api/memories"
 _LAYERED = "/api/v1"
@@ -54,6 +65,8 @@ _NO_STATS = MemoryStats(
     newest_memory=None,
     low_confidence_count=0,
     ended={},
+    second_parents=0,
+    cycles=0,
     sequence=0,
 )
 NOTHING_RECALLED = RecallAnswer(hits=[], withheld={}, degraded=False, index_sequence=0, took_ms=0.0)
@@ -82,6 +95,11 @@ MEMORY_CASES = (
         *("memory", "GET", _MEMORY, memories.get_memory),
         id="getMemory", tag="memories", role="read", summary="One memory",
         example=examples.MEMORY, errors=(*READ, "conflict"),
+    ),
+    UseCase(
+        *("whole_memory", "GET", "/api/v1/memories/{id}", hierarchy.whole_memory),
+        id="getWholeMemory", tag="memories", role="read", summary="One memory with its parent, children and versions",
+        example=examples.WHOLE_MEMORY, errors=(*READ, "conflict"),
     ),
     UseCase(
         *("update_memory", "PUT", _MEMORY, memories.update_memory),

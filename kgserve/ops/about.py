@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import NotFound
 from kgserve.model.decay import Worth, effective
 from kgserve.model.memories import MemoryEntity
 from kgserve.model.merging import MERGED_INTO
@@ -19,6 +18,7 @@ from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import time_of
 from kgserve.ops.drafting import Draft
+from kgserve.ops.named import no_entity
 from kgserve.ops.search import PresentSurroundings, Searched
 from kgserve.ops.shown_memories import entities_of, name_of
 from kgserve.rows.delta import Gathered
@@ -50,8 +50,13 @@ class Associations(ABC):
     def first(self, count: int) -> dict[str, float]:
         """At most so many: those that are most about it, of equals the youngest."""
 
+    def slices(self, count: int) -> Iterator[dict[str, float]]:
+        """All of them, so many at a time, in that order."""
+        found = [*self.first(len(self)).items()]
+        return (dict(found[first : first + count]) for first in range(0, len(found), count))
 
-class _Named(Associations):
+
+class Few(Associations):
     """By id."""
 
     def __init__(self, relevances: Mapping[str, float]) -> None:
@@ -61,9 +66,11 @@ class _Named(Associations):
         return len(self._relevances)
 
     def among(self, ids: Iterable[str]) -> dict[str, float]:
+        """See `Associations.among`."""
         return {node_id: self._relevances[node_id] for node_id in ids if node_id in self._relevances}
 
     def first(self, count: int) -> dict[str, float]:
+        """See `Associations.first`."""
         best = sorted(self._relevances.items(), key=lambda each: -each[1])
         return dict(best[:count])
 
@@ -90,9 +97,14 @@ class _Numbered(Associations):
         }
 
     def first(self, count: int) -> dict[str, float]:
-        best = np.lexsort((-self._numbers, -self._relevances))[:count]
-        names = self._rows.delta.ids(self._numbers[best].tolist())
-        return dict(zip(names, self._relevances[best].tolist(), strict=True))
+        return next(self.slices(count), {})
+
+    def slices(self, count: int) -> Iterator[dict[str, float]]:
+        order = np.lexsort((-self._numbers, -self._relevances))
+        for first in range(0, len(order), count):
+            best = order[first : first + count]
+            names = self._rows.delta.ids(self._numbers[best].tolist())
+            yield dict(zip(names, self._relevances[best].tolist(), strict=True))
 
 
 class About(ABC):
@@ -109,7 +121,8 @@ class About(ABC):
         """The id of what is called so: by its name, another name of it, or its id. Raises NotFound, Conflict."""
         found = self._find(name)
         if found is None or found not in self._around.rows([found]):
-            raise NotFound(f"there is no entity {name!r} in store {self._store.name!r}; a list of entities names them")
+            near = self._store.memories.ask(lambda memories, _: memories.names_like(name))
+            raise no_entity(near, name, self._store.name)
         return found
 
     def known(self, names: Collection[str]) -> dict[str, list[str]]:
@@ -170,7 +183,7 @@ class AboutNow(About):
         """See `About.memories`."""
         rows, number = self._rows, self._rows.number(entity)
         if number < 0:
-            return _Named({})
+            return Few({})
         found = self._true(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (IS_ABOUT,)))
         weights = np.clip(np.array(rows.weights(found), np.float64), 0.0, 1.0)
         return _Numbered(rows, rows.ends(found)[0].astype(np.int64), weights)
@@ -204,7 +217,7 @@ class AboutThen(About):
     def memories(self, entity: str) -> Associations:
         """See `About.memories`."""
         about = (edge for edge in self._around.edges(entity) if edge.relation_type == IS_ABOUT)
-        return _Named({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in about if edge.target == entity})
+        return Few({edge.source: min(max(edge.weight, 0.0), 1.0) for edge in about if edge.target == entity})
 
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """See `About.entities`."""
@@ -213,7 +226,7 @@ class AboutThen(About):
             for node_id in memories
         }
         named = self._around.states({edge.target for edges in about.values() for edge in edges})
-        return {node_id: _entities(edges, named) for node_id, edges in about.items()}
+        return {node_id: entities_at(edges, named) for node_id, edges in about.items()}
 
     def _find(self, name: str) -> str | None:
         with self._store.reading() as rows:
@@ -237,7 +250,8 @@ def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
     return by_id[0].id if by_id else draft.met(text)
 
 
-def _entities(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
+def entities_at(edges: Sequence[EdgeRow], named: Mapping[str, NodeRow]) -> list[MemoryEntity]:
+    """Whom and what edges of a memory name, of those that are there; the most relevant first."""
     found = [(edge, named[edge.target]) for edge in edges if edge.target in named]
     found.sort(key=lambda each: (-each[0].weight, each[0].target))
     return [

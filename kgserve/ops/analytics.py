@@ -43,6 +43,7 @@ def overview(graph: Graph) -> MemoryStats:
 
         def look(memories: Memories, sequence: int) -> MemoryStats:
             total, created = memories.total(), memories.created_between()
+            second_parents, cycles = memories.irregular()
             oldest, newest = map(format_time, created) if created else (None, None)
             return MemoryStats(
                 total_memories=total,
@@ -54,6 +55,8 @@ def overview(graph: Graph) -> MemoryStats:
                 newest_memory=newest,
                 low_confidence_count=memories.below(least, now),
                 ended=dict(memories.tallies(ENDED, MAX_TYPES)),
+                second_parents=second_parents,
+                cycles=cycles,
                 sequence=sequence,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import accumulate, islice
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
 from kgserve.history.history import FOREVER, History, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
@@ -37,12 +37,14 @@ from kgserve.model.times import format_time, parse_time
 from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED, VERSION_OF
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.superseding import in_order, sequence_in
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost, inject_answer
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.upwards import parents
 from kgserve.views.history import DAY, HistoryFollower
 
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
@@ -234,7 +236,9 @@ class EntityPage(msgspec.Struct, frozen=True):
 
 
 def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
-    """The states of an entity that began after a sequence, oldest first; of a memory its versions, by validity.
+    """The states of an entity that began after a sequence, oldest first.
+
+    Of a memory that was superseded those are its versions, in the order in which they were true.
 
     A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was and
     a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
@@ -245,14 +249,22 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     faults.raise_any()
     with graph.lease() as leased:
         with leased.reading() as rows:
-            versions = _versions(rows, entity_id)
-        if versions is not None:
-            return _page_of_versions(versions, request)
-        follower = whole_history(graph.graphs.historian, leased)
+            found = _versions(rows, entity_id)
+            above = parents(rows, [row.id for row in found or ()])
+        if found is not None and len(found) > 1:
+            return _page_of_versions(found, above, request)
+        try:
+            follower = whole_history(graph.graphs.historian, leased)
+        except Conflict:
+            if found is None:
+                raise
+            return _page_of_versions(found, above, request)
         found, cut = _states(follower, entity_id, request.limit, after)
+        above = [_parent(follower, state, leased.state.sequence) for state in found]
     if not found and after == 0:
         raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
-    return EntityPage([_entity_version(state) for state in found], found[-1].first if cut else None)
+    versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
+    return EntityPage(versions, found[-1].first if cut else None)
 
 
 def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
@@ -274,9 +286,11 @@ def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
     return [*in_order(former), row]
 
 
-def _page_of_versions(versions: Sequence[NodeRow], request: EntityHistoryRequest) -> EntityPage:
+def _page_of_versions(
+    versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
+) -> EntityPage:
     head = versions[-1].id
-    told = [_version_of_memory(row, head) for row in versions]
+    told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
     first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
     sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
     count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_BYTES)
@@ -287,7 +301,7 @@ def _page_of_versions(versions: Sequence[NodeRow], request: EntityHistoryRequest
     return EntityPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
 
 
-def _version_of_memory(row: NodeRow, head: str) -> EntityVersion:
+def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
     """A version with its own bounds; where nobody knows since when it is true, since it is known, if that fits."""
     extras = row.extras or NO_EXTRAS
     since = row.created_at if extras.valid_from is None else extras.valid_from
@@ -299,7 +313,7 @@ def _version_of_memory(row: NodeRow, head: str) -> EntityVersion:
         entity_id=head,
         content=row.content,
         layer=attributes.get("layer") if extras.layer is None else extras.layer,
-        parent_id=attributes.get("parent_id"),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
         valid_from=None if is_unknown else format_time(since),
         valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
         version=row.version,
@@ -327,7 +341,14 @@ def _some(entity_id: str, after: int, most: int, history: History) -> list[State
     return history.node_states_after(entity_id, after, most)
 
 
-def _entity_version(state: State[NodeRow]) -> EntityVersion:
+def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:
+    """What a memory stood below when a state of it ended, or stands below now."""
+    if not state.row.is_memory:
+        return None
+    return Then(follower, present if state.last is None else state.last - 1).parent(state.row.id)
+
+
+def _entity_version(state: State[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
     attributes = render.node(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from
@@ -337,7 +358,7 @@ def _entity_version(state: State[NodeRow]) -> EntityVersion:
         entity_id=row.id,
         content=row.content,
         layer=attributes.get("layer"),
-        parent_id=attributes.get("parent_id"),
+        parent_id=attributes.get("parent_id") if parent is None else parent,
         valid_from=format_time(since),
         valid_to=None if until is None else format_time(until),
         version=row.version,

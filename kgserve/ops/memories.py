@@ -52,7 +52,7 @@ from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import is_version_id
-from kgserve.ops.validate import Fault, Faults, check_label, moment, node_put
+from kgserve.ops.validate import Fault, Faults, bound, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
@@ -82,7 +82,8 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
     the same words in another form; `similarity` whatever is nearer than `dedup_threshold`; `off` nothing. A memory that
     is met counts as used. What is near and was not merged is told, with what it differs in.
 
-    Raises InvalidInput, TooLarge, StorageFull and Unavailable, and Conflict for a name that several entities have.
+    Raises InvalidInput, TooLarge, StorageFull and Unavailable, NotFound for a `parent_id` that is not there, and
+    Conflict for a name that several entities have, and for a place in the hierarchy that cannot be.
     """
     faults = Faults()
     checked = checked_memory(request, faults, 0)
@@ -174,11 +175,16 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Che
         fault("id", f"{request.memory_id!r} is a path, and no id of a memory")
     if is_version_id(request.memory_id or ""):
         fault("id", f"{request.memory_id!r} ends as the ids of former versions do: an @ and a number")
+    if request.parent_id:
+        check_label(request.parent_id, "parent_id", fault)
     about = (*(AssociatedEntity(name=name) for name in request.entity_names), *request.entities)
     for index, each in enumerate(about):
         check_label(each.name, f"entity_names[{index}]", fault)
     whole = msgspec.structs.replace(put, created_at=created, extras=extras)
-    return Checked(request, MemoryPut(node=whole, about=about, dedup="off", threshold=1.0))
+    return Checked(
+        request,
+        MemoryPut(node=whole, about=about, dedup="off", threshold=1.0, parent=request.parent_id or ""),
+    )
 
 
 def _created(text: str | None, fault: Fault) -> int | None:
@@ -317,7 +323,7 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
     """
     with graph.lease() as store:
         with store.reading() as rows:
-            row = _active(rows, request.memory_id, graph.name, or_former=True)
+            row = memory_in(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
         if is_active(row) and request.touch and graph.graphs.caller.may("write"):
             used = use(store, [row], now_in_microseconds())[row.id]
@@ -333,7 +339,8 @@ def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
 def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
     """Changes what is given of a memory and keeps the rest, as its next version; it does not count as used.
 
-    Raises InvalidInput, NotFound, and Conflict when it was changed since `based_on_version`.
+    Another `parent_id` takes the place of the one before. Raises InvalidInput, NotFound, and Conflict when it was
+    changed since `based_on_version`, or where it would stand below itself, or not in the order of layers.
     """
     put = _change(request)
     leased: list[Store] = []
@@ -346,7 +353,7 @@ def update_memory(graph: Graph, request: UpdateMemoryRequest) -> Future[Memory]:
     def answer(_: Report) -> Memory:
         store = leased[0]
         with store.reading() as rows:
-            row = _active(rows, request.memory_id, graph.name)
+            row = memory_in(rows, request.memory_id, graph.name)
         return _memories(store, [row.id])[0]
 
     return graph.write(begin, answer)
@@ -372,6 +379,8 @@ def _change(request: UpdateMemoryRequest) -> NodePut:
     put = node_put(0, node, faults)
     if request.content is not None and not request.content.strip():
         faults("content", "is blank")
+    if request.parent_id:
+        check_label(request.parent_id, "parent_id", faults)
     faults.raise_any()
     return put
 
@@ -390,7 +399,11 @@ def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: st
     if request.confidence is not None and extras is not None:
         extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
     storing = Storing(ahead, Recent())
-    storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
+    row = storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
+    if request.parent_id is not None:
+        storing.places.put(row, storing.places.find(request.parent_id) if request.parent_id else None)
+    if request.layer is not None:
+        storing.places.keep_order(row)
     if request.entity_names is not None:
         _associate_anew(storing, row.id, request.entity_names)
     return storing.batch()
@@ -436,13 +449,13 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
     Raises InvalidInput.
     """
     faults = Faults()
-    before = moment(request.before_date, "before_date", faults)
+    before = bound(request.before_date, "before_date", faults)
     faults.raise_any()
     given = (request.memory_ids, request.before_date, request.min_confidence_below, request.memory_types)
     if all(each in (None, []) for each in given) or request.memory_ids == []:
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
-    wanted = _Doomed(request, before if isinstance(before, int) else None)
+    wanted = _Doomed(request, before)
     if request.dry_run:
         with graph.lease() as store:
             found = wanted.find(store)
@@ -532,7 +545,7 @@ def _memories(store: Store, ids: Sequence[str]) -> list[Memory]:
         return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
 
 
-def _active(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
     row = rows.node(survivor(rows, memory_id))
     is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED

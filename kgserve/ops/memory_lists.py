@@ -27,10 +27,11 @@ from kgserve.model.named import (
 )
 from kgserve.model.rows import EdgeKey
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.moments import valid_moment
 from kgserve.ops.named import entity_fields, found_entity, shown_relations
 from kgserve.ops.shown_memories import shown
-from kgserve.ops.validate import Faults, asked_attributes, moment
+from kgserve.ops.validate import Faults, asked_attributes, bound
 from kgserve.ops.worth import now_in_microseconds
 from kgserve.rows.snapshot import Rows
 from kgserve.store.memories_view import MemoriesDamaged
@@ -56,7 +57,8 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
     """Lists the memories that all filters let pass, newest or most first; those that were withdrawn only by `ended`.
 
     A page that has looked at 20,000 memories ends there: it may be short, or empty, with a `next_cursor`. Raises
-    InvalidInput, NotFound for an entity that there is not, and Conflict for a name that several entities have.
+    InvalidInput, NotFound for an entity, or a memory `under`, that there is not, and Conflict for a name that several
+    entities have.
     """
     if request.offset and request.cursor:
         message = "goes with the first page only; the cursor knows how far that was"
@@ -67,6 +69,8 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
     with graph.lease() as store:
         if request.entity:
             wanted = msgspec.structs.replace(wanted, entity=found_entity(store, request.entity, graph.name))
+        if request.under:
+            wanted = msgspec.structs.replace(wanted, under=found_memory(store, request.under, graph.name).id)
         if conditions:
             wanted = msgspec.structs.replace(wanted, among=_holders(store, conditions))
         if wanted.min_confidence or start.sort in ("confidence", "accessed"):
@@ -78,17 +82,18 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
 def _wanted(request: MemoriesQuery, now: int) -> MemoryFilter:
     """What is asked for, but for what only the store knows."""
     faults = Faults()
-    after, before = moment(request.after_date, "after_date", faults), moment(request.before_date, "before_date", faults)
+    after, before = bound(request.after_date, "after_date", faults), bound(request.before_date, "before_date", faults)
     faults.raise_any()
     return MemoryFilter(
         now,
         types=tuple(filter(None, request.types or ())),
         tags=tuple(filter(None, dict.fromkeys(request.tags or ()))),
         min_confidence=request.min_confidence or 0.0,
-        created_from=after if isinstance(after, int) else None,
-        created_to=before - 1 if isinstance(before, int) else None,
+        created_from=after,
+        created_to=None if before is None else before - 1,
         source=request.source or "",
         layer=request.layer,
+        orphans=request.orphans,
         ended=request.ended or "",
         valid_at=msgspec.UNSET if request.valid_at is None else valid_moment(request.valid_at),
     )

@@ -527,8 +527,14 @@ def _id_or_name(draft: Draft, text: str) -> NodeRow | None:
 def _one(draft: Draft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
-        raise NotFound(f"there is no entity {text!r} in store {store!r}: no node has the id, or is called so")
+        raise no_entity(draft.ahead.names_like(text), text, store)
     return row
+
+
+def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
+    """What to say of a name or an id that no entity has, beside names like it."""
+    hint = f"; there is {', '.join(map(repr, near))}" if near else ": no node has the id, or is called so"
+    return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
 def found_entity(store: Store, text: str, name: str) -> str:

@@ -51,8 +51,9 @@ from kgserve.model.recall import (
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, parse_time
-from kgserve.ops.about import About, Associations, about
+from kgserve.ops.about import About, Associations, Few, about
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import Both, below, parents_of
 from kgserve.ops.search import Searched, searching, since
 from kgserve.ops.shown_memories import as_memory
 from kgserve.ops.validate import asked_attributes
@@ -64,8 +65,9 @@ MANY = 10_000
 MOST_JUDGED = 3_200
 """So many hits are judged, at most, before the memory view is asked."""
 HUB = 2_000
-"""Of more memories of one entity only those that pass are named, and of those so many, the most relevant."""
+"""Of the memories of one entity that pass so many are taken, at most, the most relevant."""
 STARTS = 5
+_JUDGED_AT_ONCE = 250
 _SPARE, _FEW = 1.3, 10
 _FEW_PASS = 0.2
 _POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
@@ -81,9 +83,10 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     """Answers with the best memories, best first, that pass all filters; then they count as used.
 
     They do not with `touch` false, a key that only reads, or `as_of`: then each is worth what its row says, faded until
-    that moment. `hybrid`, the default, adds up words and meaning and multiplies with what is left of the confidence;
-    `graph` goes from `entity`, or from whom and what the query names, or from what the five best hits are about, to
-    what is related. `withheld` counts those of the best matches that have faded or are not true.
+    that moment, and 3,200 hits are looked through at most for those that had not faded. `hybrid`, the default, adds up
+    words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
+    what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
+    best matches that have faded or are not true.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -243,6 +246,7 @@ class Recaller:
         self._entity = None if request.entity is None else self._about.entity(request.entity)
         if self._entity is not None and request.mode != "graph":
             self._keep_to(self._about.memories(self._entity))
+        self._under = "" if request.under is None else self._below(request.under)
 
     def hits(self, *, touch: bool) -> list[RecalledMemory]:
         """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
@@ -267,10 +271,18 @@ class Recaller:
 
     def _keep_to(self, memories: Associations) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""
-        self._judge.among = memories
+        before = self._judge.among
+        self._judge.among = memories if before is None else Both(before, memories)
         if len(memories) <= MANY:
             ids = frozenset(memories.first(MANY))
+            ids = ids if self._only.ids is None else ids & self._only.ids
             self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
+
+    def _below(self, memory_id: str) -> str:
+        """Let only what stands below a memory pass; the id of that. Raises NotFound."""
+        found = below(self._searched, memory_id, self._store.name)
+        self._keep_to(found.memories)
+        return found.id
 
     def _ranked(self, wanted: int) -> list[Recalled]:
         match self._request.mode:
@@ -350,18 +362,25 @@ class Recaller:
         found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
         passing = self._judge.passing(found)
         if len(passing) < limit and len(found) == pool:
-            found = self._deeper(search, limit, pool, len(passing))
+            found = self._deeper(search, limit, pool, found)
             passing = self._judge.passing(found)
         return {key: found[key] for key in passing[:limit]}
 
-    def _deeper(self, search: Search, limit: int, pool: int, passing: int) -> Hits:
-        """As `_best` where some more were too few: many more, as long as those that pass are not few among them."""
-        while self._searched.at is not None or (passing >= _FEW_PASS * pool and pool < MOST_JUDGED):
+    def _deeper(self, search: Search, limit: int, pool: int, found: Hits) -> Hits:
+        """As `_best` where some more were too few: many more, as long as those that pass are not few among them.
+
+        No view knows what was worth how much as of a moment, so that then all are judged that may be.
+        """
+        then, passing = self._searched.at is not None, len(self._judge.passing(found))
+        while pool < MOST_JUDGED and (then or passing >= _FEW_PASS * pool):
             pool = max(int(_SPARE * limit * pool / max(passing, 1)), 2 * pool)
+            pool = min(pool, MOST_JUDGED) if then else pool
             found = search(pool, self._only)
             passing = len(self._judge.passing(found))
             if passing >= limit or len(found) < pool:
                 return found
+        if then:
+            return found
         named = self._named
         return search(limit, self._among(named if len(named) <= MANY else self._all_named))
 
@@ -398,6 +417,7 @@ class Recaller:
             source=request.source or "",
             layer=request.layer,
             entity="" if request.mode == "graph" else self._entity or "",
+            under=self._under,
             ended="any",
         )
 
@@ -422,19 +442,21 @@ class Recaller:
     def _from_entities(self, wanted: int) -> list[Recalled]:
         starts, fitting = self._starts(), self._fitting
         self._judge.unfiltered = fitting is None
+        enough = len(self._judge.passing(fitting)) if fitting is not None and len(fitting) <= HUB else MANY
         best: dict[str, Recalled] = {}
         least = 0.0
         for way in ways(starts, self._about.related, max(1, self._request.depth)):
             # No memory is worth more than the way to its entity.
-            if least > way.strength:
+            if least > way.strength or len(best) >= enough:
                 break
-            for each in self._reached(way, least, fitting):
-                if each.id not in best or each.score > best[each.id].score:
-                    best[each.id] = each
-            if fitting is not None and len(best) == len(fitting):
-                break
-            if len(best) >= wanted:
-                least = heapq.nlargest(wanted, (each.score for each in best.values()))[-1]
+            for reached in self._reached(way, fitting):
+                for each in reached:
+                    if each.id not in best or each.score > best[each.id].score:
+                        best[each.id] = each
+                if len(best) >= wanted:
+                    least = heapq.nlargest(wanted, (each.score for each in best.values()))[-1]
+                if reached and least > reached[-1].match:
+                    break
         near = self._similarities(best)
         found = in_order(best.values(), self._judge.standing)
         found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
@@ -457,38 +479,33 @@ class Recaller:
     @cached_property
     def _fitting(self) -> frozenset[str] | None:
         """Those that pass, where the memory view can tell and they are not too many; else None."""
-        only = self._only
+        only = msgspec.structs.replace(self._only, valid_at=None)
         filtered = bool(only.tags) or only.names_some or only.created is not None
-        filtered = filtered or only.layers is not None or only.sources is not None
+        filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
         if self._searched.at is not None or self._request.metadata or not filtered:
             return None
-        return self._named if len(self._named) <= MANY else None
+        fitting = self._searched.present.passing(only, MANY)
+        return None if fitting is None else frozenset(fitting)
 
-    def _reached(self, way: Way, least: float, fitting: frozenset[str] | None) -> Iterator[Recalled]:
-        """The memories of an entity that pass, of those that may be worth so much."""
-        found = self._relevances(way.entity, fitting)
-        relevances = {key: relevance for key, relevance in found.items() if way.strength * relevance >= least}
-        for key, relevance in relevances.items():
-            self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
-        for key in self._judge.passing(relevances):
-            yield by_way(key, way, relevances[key], self._judge.standing[key].confidence)
+    def _reached(self, way: Way, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
+        """The memories of an entity that pass, some at a time: those first that may be worth the most."""
+        memories = self._about.memories(way.entity)
+        if fitting is not None:
+            memories = Few(memories.among(fitting))
+        passed = 0
+        for relevances in islice(memories.slices(_JUDGED_AT_ONCE), self._most_slices):
+            for key, relevance in relevances.items():
+                self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
+            passing = self._judge.passing(relevances)
+            passed += len(passing)
+            yield [by_way(key, way, relevances[key], self._judge.standing[key].confidence) for key in passing]
+            if passed >= HUB:
+                break
 
-    def _relevances(self, entity: str, fitting: frozenset[str] | None) -> dict[str, float]:
-        """The memories of an entity with how much they are about it: of a hub those that fit, or its most relevant."""
-        memories = self._about.memories(entity)
-        if fitting is not None and len(fitting) < len(memories):
-            return memories.among(fitting)
-        if len(memories) > HUB:
-            return self._of_hub(entity, memories)
-        found = memories.first(HUB)
-        return found if fitting is None else {key: found[key] for key in found if key in fitting}
-
-    def _of_hub(self, entity: str, memories: Associations) -> dict[str, float]:
-        if self._searched.at is not None:
-            return memories.first(MANY)
-        wanted = msgspec.structs.replace(self._wanted, entity=entity)
-        ids = self._store.memories.ask(lambda view, _: view.ids(wanted, MANY + 1))
-        return memories.among(ids) if len(ids) <= MANY else memories.first(HUB)
+    @property
+    def _most_slices(self) -> int:
+        most = MANY if self._searched.at is None else HUB
+        return -(-most // _JUDGED_AT_ONCE)
 
     # Answers
 
@@ -496,12 +513,21 @@ class Recaller:
         ids = [each.id for each in page]
         entities = self._about.entities(ids)
         accesses = self._store.accesses.of(ids) if self._searched.at is None else {}
-        return [self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, [])) for each in page]
+        above = parents_of(self._searched, ids)
+        return [
+            self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
+            for each in page
+        ]
 
     def _as_hit(
-        self, found: Recalled, row: NodeRow, access: Access | None, entities: Sequence[MemoryEntity]
+        self,
+        found: Recalled,
+        row: NodeRow,
+        access: Access | None,
+        entities: Sequence[MemoryEntity],
+        parent: str | None,
     ) -> RecalledMemory:
-        memory = as_memory(self._store, row, access, entities, self._now)
+        memory = as_memory(self._store, row, access, entities, self._now, parent)
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
             "keyword_score": found.keyword,

@@ -160,6 +160,7 @@ class _Wanted:
             memory_id=memory_id,
             memory_type=request.memory_type,
             layer=layer,
+            parent_id=request.parent,
             tags=request.tags or [],
             entities=request.entities,
             confidence=1.0 if request.confidence is None else request.confidence,
@@ -232,8 +233,7 @@ class Retaining(Storing):
         self._before = ""
         self._count = 0
 
-    def store(self, put: MemoryPut) -> Stored:
-        """Decide one. Raises Conflict, and NotFound."""
+    def _store(self, put: MemoryPut) -> Stored:
         stored = self._decided(put)
         self._count += 1
         if self._wanted.turns:
@@ -266,7 +266,7 @@ class Retaining(Storing):
 
     def _kept(self, put: MemoryPut) -> Stored:
         at = len(self.steps)
-        stored = super().store(put)
+        stored = super()._store(put)
         steps: dict[str, tuple[Action, str]] = {
             "created": ("create", "nothing that is known says it"),
             "duplicate": ("noop", "is known already"),
@@ -314,7 +314,9 @@ class Retaining(Storing):
         action: Action = "update" if placed.is_new else "noop"
         self.steps.append(Step(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
         self._about_anew(placed.id, row.content, put.content, before, about)
-        return Stored(row.id, "duplicate")
+        if placed.id == row.id:
+            self._stand(row.id)
+        return Stored(placed.id, "duplicate")
 
     def _correct(self, row: NodeRow, put: MemoryPut, about: Mapping[str, float]) -> Stored:
         """Overwrite what a memory says; its bounds stay unless others are given."""
@@ -333,7 +335,16 @@ class Retaining(Storing):
         reason = "corrects what it said; no former version is kept" if is_new else "is known already"
         self.steps.append(Step("update" if is_new else "noop", row.id, put.content, reason, is_new=is_new))
         self._about_anew(row.id, old_text, put.content, before, about)
+        self._stand(row.id)
         return Stored(row.id, "duplicate")
+
+    def _stand(self, memory: str) -> None:
+        """Have a memory that has changed stand where it is to, and nowhere else."""
+        row, request = self.node(memory), self._wanted.request
+        if row is not None and request.parent:
+            self.places.put(row, self.places.find(request.parent))
+        if row is not None and request.layer is not None:
+            self.places.keep_order(row)
 
     def _stated(self, put: MemoryPut) -> NodePut:
         """The change, as a statement of now: as sure as is said, from now on."""

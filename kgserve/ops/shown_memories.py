@@ -17,6 +17,7 @@ from kgserve.model.times import format_time
 from kgserve.ops.worth import effective, settings_of, worth_of
 from kgserve.rows.edge_page import of_kinds
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.upwards import parents
 from kgserve.store.store import Store
 
 
@@ -24,16 +25,20 @@ def shown(store: Store, rows: Rows, found: Sequence[NodeRow], now: int) -> list[
     """Some memories, as of now in microseconds, with whom and what they are about."""
     accesses = store.accesses.of([row.id for row in found])
     about = entities_of(rows, [row.id for row in found])
-    return [as_memory(store, row, accesses.get(row.id), about.get(row.id, ()), now) for row in found]
+    above = parents(rows, [row.id for row in found])
+    return [as_memory(store, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id)) for row in found]
 
 
-def as_memory(store: Store, row: NodeRow, access: Access | None, about: Sequence[MemoryEntity], now: int) -> Memory:
-    """One memory; ``access`` is its last use."""
+def as_memory(
+    store: Store, row: NodeRow, access: Access | None, about: Sequence[MemoryEntity], now: int, parent: str | None
+) -> Memory:
+    """One memory; ``access`` is its last use, ``parent`` the id of what it stands below."""
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is no memory")
     optional: dict[str, Any] = {
         "layer": extras.layer,
+        "parent_id": parent,
         "valid_from": _text(extras.valid_from),
         "valid_to": _text(extras.valid_to),
         "ended": extras.ended or None,

@@ -19,6 +19,7 @@ from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.ops.drafting import Draft
+from kgserve.ops.placing import Places
 from kgserve.settings import DedupPolicy
 from kgserve.store.ahead import Ahead
 from kgserve.views.recent import Recent
@@ -32,13 +33,15 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
     """A memory to store, checked: ``node`` is what it is if it is new.
 
-    ``near`` are those that the index knows near it, with their cosine; ``vector`` is its own. Both may be missing.
+    ``parent`` is the id of the memory that it is to stand below. ``near`` are those that the index knows near it, with
+    their cosine; ``vector`` is its own. Both may be missing.
     """
 
     node: NodePut
     about: tuple[AssociatedEntity, ...]
     dedup: DedupPolicy
     threshold: float
+    parent: str = ""
     near: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
 
@@ -69,11 +72,26 @@ class Storing(Draft):
     def __init__(self, ahead: Ahead, recent: Recent) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
+        self.places = Places(self)
+        self._holders: dict[str, str] = {}
         self._recent = recent
         self._by_text: dict[bytes, list[str]] = {}
 
     def store(self, put: MemoryPut) -> Stored:
-        """Decide one. Raises Conflict for a name of several entities, and for an id of something else."""
+        """Decide one. Raises NotFound for a parent that is not there.
+
+        Raises Conflict for a name of several entities, for an id of something else, and where it cannot stand below
+        its parent.
+        """
+        parent = self.places.find(self._holders.get(put.parent, put.parent)) if put.parent else None
+        stored = self._store(put)
+        self._holders[put.node.id] = stored.id
+        if parent is not None and (row := self.node(stored.id)) is not None:
+            place = self.places.put if stored.outcome == "created" else self.places.add
+            place(row, parent)
+        return stored
+
+    def _store(self, put: MemoryPut) -> Stored:
         about = self._about(put)
         own = self.node(put.node.id)
         if own is not None:

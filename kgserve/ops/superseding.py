@@ -15,8 +15,8 @@ import msgspec
 
 from kgserve.errors import Conflict
 from kgserve.model.batch import EdgePut, NodePut, edge_again, put_again
-from kgserve.model.consolidation import CHILD_OF
 from kgserve.model.fields import MAX_ID_BYTES, NO_EXTRAS, Moment, NodeExtrasPut
+from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.likeness import text_hash
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import NodeRow

@@ -163,6 +163,11 @@ def moment(text: str | None, path: str, fault: Fault) -> Moment:
     return _time(text, path, fault) if text else None
 
 
+def bound(text: str | None, path: str, fault: Fault) -> int | None:
+    """A time that something is looked for by, in microseconds: None when it was left out; an empty one is a fault."""
+    return None if text is None else _time(text, path, fault)
+
+
 def check_author(name: str | None, fault: Fault) -> str:
     """Who writes; "" when nobody says."""
     return _check_text(name or "", _AUTHOR, fault)

@@ -11,15 +11,20 @@ from typing import TypeVar
 
 from kgserve.memories.memories import Memories
 from kgserve.model.change import ChangeSet
+from kgserve.model.hierarchy import CHILD_OF, is_upward
 from kgserve.model.likeness import fingerprint, text_hash
-from kgserve.model.merging import survivor_of
+from kgserve.model.merging import MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.model.names import IS_ABOUT, folded, names_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.upwards import upward
 
 T = TypeVar("T")
+
+MOST_CHILDREN = 100
+"""So many children that are in the way of a change are looked at."""
 _Ask = Callable[[Callable[[Memories, Rows], T]], T]
 
 
@@ -41,6 +46,7 @@ class Ahead:
         self._by_text: dict[bytes, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
         self._merged: dict[str, str] = {}
+        self._upward: dict[str, dict[str, EdgeRow | None]] = {}
 
     def node(self, node_id: str) -> NodeRow | None:
         """A node as it will be."""
@@ -75,6 +81,17 @@ class Ahead:
         kept = [edge for edge in there if edge.key not in mine]
         return kept + [row for row in mine.values() if row is not None]
 
+    def upward(self, memory: str) -> dict[str, EdgeRow]:
+        """The relations that may say what a memory will stand below, by the parent."""
+        there = {edge.target: edge for edge in upward(self.rows, (memory,)).get(memory, ())}
+        return {parent: edge for parent, edge in (there | self._upward.get(memory, {})).items() if edge is not None}
+
+    def more_general(self, memory: str, layer: int) -> list[str]:
+        """Memories that may stand directly below one though their layer is more general; of many some."""
+        most = MOST_CHILDREN + len(self._nodes) + len(self._upward)
+        known = self._ask(lambda memories, _: memories.more_general(memory, layer, most))
+        return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
+
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it will have come to by merges."""
         return survivor_of(merged_among(self.rows, (node_id,)) | self._merged, node_id)
@@ -91,21 +108,35 @@ class Ahead:
         known = self._ask(lambda memories, _: [each.id for each in memories.named(name)])
         return self._found(known, (folded(name),), self._by_name)
 
+    def names_like(self, name: str) -> list[str]:
+        """Names of entities that may be meant by one that there is not, as of the last commit."""
+        return self._ask(lambda memories, _: memories.names_like(name))
+
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
         for key in change.edges_deleted:
             self._put(key, None)
+            if key[2] == CHILD_OF:
+                self._upward.setdefault(key[0], {})[key[1]] = None
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
             self._index(node)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)
+            if edge.relation_type == CHILD_OF:
+                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_upward(edge) else None
+            elif edge.relation_type == MERGED_INTO and self._is_withdrawn(edge.source):
+                self._merged[edge.source] = edge.target
 
     def _put(self, key: EdgeKey, row: EdgeRow | None) -> None:
         self._edges[key] = row
         for end in key[:2]:
             self._edges_at.setdefault(end, {})[key] = None
+
+    def _is_withdrawn(self, node_id: str) -> bool:
+        row = self._nodes.get(node_id)
+        return row is not None and is_withdrawn(row.extras)
 
     def _index(self, node: NodeRow) -> None:
         if node.is_memory:

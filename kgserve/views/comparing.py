@@ -33,6 +33,7 @@ from kgserve.model.withdrawing import is_active
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.indexes import Indexes
+from kgserve.views.namesakes import parted
 from kgserve.views.vector import VectorHit
 
 Pause = Callable[[float], None]
@@ -160,16 +161,20 @@ def plan_of(store: Store, indexes: Indexes | None, wanted: Wanted, now: int, pau
         contradictions=near.contradictions() if near else [],
         contradictions_count=near.apart_count if near else 0,
         left=left[:MAX_TOLD],
-        near_checked=near is not None,
+        near_checked=near is not None and near.complete,
     )
 
 
 class _Pairs:
-    """Pairs of groups that are near, by their firsts: those that nothing keeps apart, and the nearest of the others."""
+    """Pairs of groups that are near, by their firsts: those that nothing keeps apart, and the nearest of the others.
+
+    They are ``complete`` if the index knew all that were to be compared.
+    """
 
     def __init__(self, store: Store, wanted: Wanted) -> None:
         self.passing: dict[tuple[str, str], float] = {}
         self.apart_count = 0
+        self.complete = True
         self._store = store
         self._guard = wanted.guard
         self.threshold = wanted.threshold
@@ -231,6 +236,7 @@ def _near(indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], pairs:
         indexes.vector.wait(survey.at, WAIT_SECONDS)
         reached = indexes.vector.reached
         asking = [each for each in fresh if survey.candidates[each].sequence <= reached]
+        pairs.complete = len(asking) == len(fresh)
         for first in range(0, len(asking), _IDS_AT_ONCE):
             started = time.perf_counter()
             some = indexes.vector.near(asking[first : first + _IDS_AT_ONCE], pairs.threshold, NEIGHBOURS)
@@ -274,13 +280,14 @@ def _decided(
         ids = [member for first in group for member in survey.groups[first]]
         with store.reading() as rows:
             found = rows.nodes(ids)
-        same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-        members = list(worths(store, same, now).values())
-        cluster = planned(members[:MAX_MEMBERS], _least(group, pairs)) if len(members) > 1 else None
-        if isinstance(cluster, ClusterPlan):
-            yield cluster
-        elif cluster is not None:
-            left.append(cluster)
+            same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
+            parts = parted(rows, worths(store, same, now).values())
+        for members in parts:
+            cluster = planned(members[:MAX_MEMBERS], _least(group, pairs)) if len(members) > 1 else None
+            if isinstance(cluster, ClusterPlan):
+                yield cluster
+            elif cluster is not None:
+                left.append(cluster)
         pause(time.perf_counter() - started)
 
 

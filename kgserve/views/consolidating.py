@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -19,7 +19,6 @@ import msgspec
 from kgserve.errors import Conflict, NotFound
 from kgserve.model.batch import RUN, EdgePut, NodePut, WriteBatch, edge_again, put_again
 from kgserve.model.consolidation import (
-    CHILD_OF,
     CONSOLIDATED,
     ClusterPlan,
     Grown,
@@ -35,6 +34,7 @@ from kgserve.model.consolidation import (
     taken_of,
 )
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
+from kgserve.model.hierarchy import CHILD_OF, MAX_DEPTH
 from kgserve.model.listing import NodeFilter
 from kgserve.model.memories import Cluster
 from kgserve.model.merging import MERGED_INTO
@@ -43,12 +43,14 @@ from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_sta
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import MERGED, brought_back, withdrawal, withdrawn
 from kgserve.rows.snapshot import Rows
+from kgserve.rows.upwards import parents
 from kgserve.store.store import Store
 from kgserve.views.comparing import WAIT_SECONDS, Pause
 
 _ROWS_AT_ONCE = 200
 _MAX_EDGES = 50_000
 _UNNOTABLE = "their relations are too many to be noted, so that it could not be undone"
+_NESTED = "one of them stands below another by way of a memory that would then be above and below the same"
 _Item = TypeVar("_Item")
 _MAX_RUNS = 10_000
 _MAX_APART = 2_000
@@ -72,6 +74,10 @@ class Changed(Conflict):
         self.ids = [*ids]
 
 
+class Nested(Exception):
+    """Of memories that are to be one, one stands below another by way of a third."""
+
+
 def new_run(now: int) -> str:
     """The id of a run's node; ids sort by time."""
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
@@ -92,6 +98,8 @@ def carry_out(store: Store, run: Run, clusters: Sequence[ClusterPlan], pause: Pa
                 return _merging(rows, run, cluster)
             except Changed:
                 left.append(left_out(cluster.ids, cluster.similarity, "changed meanwhile"))
+            except Nested:
+                left.append(left_out(cluster.ids, cluster.similarity, _NESTED))
             except TooManyEdges:
                 left.append(left_out(cluster.ids, cluster.similarity, _UNNOTABLE))
             return WriteBatch()
@@ -170,15 +178,17 @@ def _moved_on(rows: Rows, cluster: ClusterPlan) -> list[str]:
 
 
 def _merging(rows: Rows, run: Run, cluster: ClusterPlan) -> WriteBatch:
-    """The write that merges a cluster. Raises Changed and TooManyEdges."""
+    """The write that merges a cluster. Raises Changed, Nested and TooManyEdges."""
     if changed := _moved_on(rows, cluster):
         raise Changed(changed)
+    if _is_nested(rows, cluster.ids):
+        raise Nested
     found = rows.nodes(cluster.ids)
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
     if sum(map(len, edges.values())) > _MAX_EDGES:
         raise TooManyEdges
     primary, says_more = found[cluster.primary], cluster.says_more(found[cluster.primary])
-    had, parented = _had(rows, cluster.primary, edges), _has_parent(rows, cluster.primary)
+    had, parented = _had(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
     grown = Grown(_author(primary), primary.version + says_more, former, parented, list(had.values()))
     marks = [_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
@@ -230,8 +240,24 @@ def _had(rows: Rows, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> di
     return rows.edges([*moved(primary, edges, {}, parented=False)])
 
 
-def _has_parent(rows: Rows, node_id: str) -> bool:
-    return any(row.relation_type == CHILD_OF for row in rows.outgoing(node_id))
+def _has_parent(rows: Rows, node_id: str, but: Collection[str]) -> bool:
+    """Whether a memory stands below any other but some."""
+    return any(row.relation_type == CHILD_OF and row.target not in but for row in rows.outgoing(node_id))
+
+
+def _is_nested(rows: Rows, ids: Collection[str]) -> bool:
+    """Whether one of some memories stands below another of them, with one that is none of them in between."""
+    return any(_meets(rows, each, ids) for each in ids)
+
+
+def _meets(rows: Rows, start: str, ids: Collection[str]) -> bool:
+    at = start
+    for level in range(MAX_DEPTH):
+        above = parents(rows, (at,)).get(at)
+        if above is None or above in ids:
+            return above is not None and level > 0
+        at = above
+    return False
 
 
 # Taking it back

@@ -151,6 +151,10 @@ class VectorFollower(IndexFollower[VectorIndex]):
         """The vectors of texts, by an embedder of the same model; kept, so that indexing them costs nothing more."""
         return embedder.embed(texts) if self._cache is None else embed_cached(embedder, self._cache, texts)
 
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """See `VectorIndex.passing`. Raises what `search` does."""
+        return self._opened().passing(only, most)
+
     def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
         """See `VectorIndex.near`. Raises what `search` does."""
         return self._opened().near(ids, above, most)
@@ -485,6 +489,10 @@ class Indexes:
     def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
         """The vectors of those entities that have one."""
         return self.vector.vectors_of(ids)
+
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """The ids of the entities that pass, by the index of vectors; None where more than so many do."""
+        return self.vector.passing(only, most)
 
     def vectors(self, texts: list[str]) -> NDArray[np.float32]:
         """A vector of each text, kept for when it is to be indexed. Raises Unavailable, and Conflict as `search`.

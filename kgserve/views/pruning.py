@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 from kgserve.memories.memories import Fading
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access
-from kgserve.model.consolidation import CHILD_OF, is_pinned
+from kgserve.model.consolidation import is_pinned
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.withdrawing import PRUNED, is_active, withdrawn

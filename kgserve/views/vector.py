@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 KIND = "vector 2"
 EXACT_UP_TO = 10_000
+# With a graph, too, as long as no more than so many times as many are multiplied for a filter.
+_STILL_EXACT = 2
 _LINKS = 16
 _EF_BUILD = 200
 _EF_SEARCH = 100
@@ -210,6 +212,12 @@ class VectorIndex:
             rows = self._rows.values[np.asarray(labels, np.intp)]
             return dict(zip([self._ids[label] for label in labels], rows, strict=True))
 
+    def passing(self, only: Filter, most: int) -> list[str] | None:
+        """The ids of the entities that pass; None where more than so many do."""
+        with self._lock:
+            labels = np.flatnonzero(self._passing(only))
+            return None if len(labels) > most else [self._ids[label] for label in labels]
+
     def near(self, ids: Sequence[str], above: float, most: int) -> dict[str, list[VectorHit]]:
         """Of each of those entities that are there, the others that are more similar than ``above``, nearest first.
 
@@ -283,26 +291,31 @@ class VectorIndex:
         return [VectorHit(self._ids[labels[place]], float(scores[place])) for place in order]
 
     def _filtered(self, query: NDArray[np.float32], limit: int, only: Filter) -> list[VectorHit]:
-        """From the graph while that costs less than all products with those that pass, and as long as it finds too few.
+        """Exactly where that costs about what it does without a graph; else from the graph while that costs less.
 
-        Those near the query may be just those that do not pass, so that hardly any of many is found.
+        Those near the query may be just those that do not pass, so that hardly any of many is found in the graph.
         """
-        passing = self._columns.passing(only, self._ids)
-        if only.ids is not None:
-            known = self._labels
-            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+        passing = self._passing(only)
         count = int(np.count_nonzero(passing))
         limit = min(limit, count)
         if limit == 0:
             return []
         wanted = int(_SPARE * limit * len(self._labels) / count) + 1
-        while self._graph is not None and wanted * _WALK < count:
+        few = min(len(passing), DENSE * count) <= _STILL_EXACT * self._exact_up_to
+        while self._graph is not None and not few and wanted * _WALK < count:
             labels, similarities = self._walk(query, wanted, wanted)
             found = np.flatnonzero(passing[labels])[:limit]
             if len(found) == limit:
                 return self._hits(labels[found], similarities[found])
             wanted *= _MORE
         return self._exact(query, limit, passing)
+
+    def _passing(self, only: Filter) -> Mask:
+        passing = self._columns.passing(only, self._ids)
+        if only.ids is not None:
+            known = self._labels
+            passing &= only_at([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+        return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
         labels, similarities = self._walk(query, limit, 2 * limit)

@@ -152,3 +152,12 @@ def test_lists_take_each_filter_from_the_query(http: httpx.Client) -> None:
         assert {memory["memory_type"] for memory in answer.json()["memories"]} == kinds
         found = http.get("/api/memories/search", params={"store": "queried", "q": "query", "mode": "keyword", **query})
         assert found.status_code == (400 if "sort" in query else 200), found.text
+
+
+def test_an_entity_that_is_not_there_is_told_beside_names_like_it(of: httpx.Client) -> None:
+    for name in ("Ada Lovelace", "Adam Smith", "Charles Babbage"):
+        accepted(of.post("/api/entities", json={"name": name, "entity_type": "person"}), 201)
+    for path in ("/api/entities/Ada Lovelance", "/api/memories/search?q=x&entity=ada%20lovelance"):
+        assert refusal(of.get(path), 404)["detail"].endswith("; there is 'Ada Lovelace'")
+    assert "there is 'Charles Babbage'" in refusal(of.get("/api/entities/charls babbage/graph"), 404)["detail"]
+    assert refusal(of.get("/api/entities/Zeus"), 404)["detail"].endswith("no node has the id, or is called so")

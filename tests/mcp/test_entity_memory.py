@@ -85,11 +85,10 @@ def test_they_are_listed_with_their_arguments_and_defaults(server: Running, mode
     for name, tool in tools.items():
         schema = tool.input_schema
         given = {
-            each: NO_DEFAULT if each in schema.get("required", ()) else said.get("default") or None
+            each: NO_DEFAULT if each in schema.get("required", ()) else said.get("default")
             for each, said in schema.get("properties", {}).items()
         }
-        # What is empty, nothing or false is not said: leaving it out says the same.
-        assert given == {each: default or None for each, default in ARGUMENTS[name].items()}, name
+        assert given == ARGUMENTS[name], name
         hints = tool.annotations
         assert hints.read_only_hint is (name in READ_ONLY), name
         assert hints.destructive_hint is (None if name in READ_ONLY else name in DESTRUCTIVE), name

@@ -15,10 +15,11 @@ _numbers = count(1)
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a client reaches the server: at ``url``, or through the bridge that ``command`` starts."""
+    """How a client reaches the server: at ``url`` with ``headers``, or through the bridge that ``command`` starts."""
 
     url: str | None
     command: list[str] | None
+    headers: dict[str, str] = {}
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(params=["http", "bridge"])
 def way(request: pytest.FixtureRequest, server: Running) -> Way:
     """Each way to that server."""
-    if request.param == "http":
-        return Way(f"{server.url}/mcp?tools=all", None)
-    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", "all"])
+    return way_to(server, "all", bridge=request.param == "bridge")
+
+
+def way_to(server: Running, tools: str, *, bridge: bool) -> Way:
+    """A way to that server which lists some tools."""
+    if not bridge:
+        return Way(f"{server.url}/mcp?tools={tools}", None)
+    return Way(None, [sys.executable, "-m", "kgserve", "mcp", "--data", str(server.data), "--tools", tools])
 
 
 @pytest.fixture

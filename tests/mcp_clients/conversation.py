@@ -37,11 +37,16 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a client saw: the version agreed on, the names of all tools, and one result per step in the wire's form."""
+    """What a client saw: the version agreed on, the tools listed, and one result per step, in the wire's form."""
 
     version: str
-    tools: list[str]
+    tools: list[dict[str, Any]]
     results: list[dict[str, Any]]
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the tools that were listed."""
+        return sorted(tool["name"] for tool in self.tools)
 
 
 def steps(store: str) -> list[Step]:
@@ -81,8 +86,13 @@ def steps(store: str) -> list[Step]:
 
 def check(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
     """Fails unless the client saw every tool, and every call brought what it must."""
+    assert outcome.names == sorted(step.tool for step in plan)
+    check_results(outcome, plan, version)
+
+
+def check_results(outcome: Outcome, plan: Sequence[Step], version: str) -> None:
+    """The same for the calls alone."""
     assert outcome.version == version
-    assert sorted(outcome.tools) == sorted(step.tool for step in plan)
     assert len(outcome.results) == len(plan)
     for step, result in zip(plan, outcome.results, strict=True):
         check_result(step, result)
@@ -93,7 +103,13 @@ def check_result(step: Step, result: dict[str, Any]) -> None:
     assert not result.get("isError"), f"{step.tool}: {result}"
     assert step.says in result["content"][0]["text"]
     for place, expected in step.holds.items():
-        found: Any = result["structuredContent"]
-        for key in place:
-            found = found[key]
+        found = at(result, *place)
         assert found == expected, f"{step.tool} answered {found!r} at {place}"
+
+
+def at(result: dict[str, Any], *place: str | int) -> Any:
+    """A value of a result's structured content."""
+    found: Any = result["structuredContent"]
+    for key in place:
+        found = found[key]
+    return found

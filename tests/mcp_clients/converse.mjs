@@ -2,7 +2,7 @@
 //
 //     node converse.mjs PLAN
 //
-// PLAN is JSON: {client: "sdk" | "client", era: "legacy" | "auto", url | command, steps: [{tool, arguments}]}.
+// PLAN is JSON: {client: "sdk" | "client", era: "legacy" | "auto", url | command, headers, steps: [{tool, arguments}]}.
 // What came of it is one line of JSON: {version, tools, results}. A client that fails exits with 1.
 
 const plan = JSON.parse(process.argv[2]);
@@ -26,7 +26,7 @@ const load = {
 
 const { client, StreamableHTTPClientTransport, StdioClientTransport } = await load[plan.client]();
 const transport = plan.url
-  ? new StreamableHTTPClientTransport(new URL(plan.url))
+  ? new StreamableHTTPClientTransport(new URL(plan.url), { requestInit: { headers: plan.headers } })
   : new StdioClientTransport({ command: plan.command[0], args: plan.command.slice(1), cwd: plan.folder });
 
 let version = null;
@@ -45,4 +45,4 @@ for (const step of plan.steps) {
 }
 await client.close();
 version = client.getNegotiatedProtocolVersion?.() ?? version;
-console.log(JSON.stringify({ version, tools: tools.map((tool) => tool.name), results }));
+console.log(JSON.stringify({ version, tools, results }));

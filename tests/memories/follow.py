@@ -34,7 +34,7 @@ class Writer:
         """One commit."""
         some = self.choice.sample(IDS, 4)
         nodes = [self._node(at, node_id) for at, node_id in enumerate(some)]
-        edges = [self._edge(at) for at in range(4)]
+        edges = [self._edge(at) for at in range(6)]
         known = [key for key, row in self.history.workspace.edges.items() if row is not None]
         gone = self.choice.sample(IDS, self.choice.choice((0, 0, 1, 3)))
         lost = self.choice.sample(known, min(len(known), 2))
@@ -68,7 +68,12 @@ class Writer:
     def _edge(self, at: int) -> EdgePut:
         pick = self.choice.choice
         extras = EdgeExtrasPut(valid_to=pick((None, NOW - DAY, NOW + DAY)))
-        return EdgePut(at, (pick(IDS), pick(IDS), pick(("is_about", "knows"))), pick((0.5, 1.0)), extras=extras)
+        return EdgePut(
+            at,
+            (pick(IDS), pick(IDS), pick(("is_about", "knows", "child_of", "child_of", "child_of"))),
+            pick((0.5, 1.0)),
+            extras=extras,
+        )
 
     def _access(self) -> Access:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
@@ -103,6 +108,21 @@ class Writer:
         """The memories that count."""
         return {node_id: row for node_id, row in self.memories().items() if is_active(row)}
 
+    def above(self) -> tuple[dict[str, list[str]], int, int]:
+        """What is above each memory in force, nearest first; second parents; circles."""
+        there = self.in_force()
+        steps: dict[str, list[tuple[int, str]]] = {}
+        for edge in self.edges:
+            ends = edge.extras is not None and edge.extras.valid_to is not None
+            if edge.relation_type == "child_of" and not ends and edge.source in there and edge.target in there:
+                steps.setdefault(edge.source, []).append((edge.sequence, edge.target))
+        newest = {child: max(some) for child, some in steps.items()}
+        circles = {frozenset(circle) for child in newest if (circle := _circle(newest, child))}
+        for circle in circles:
+            del newest[max(circle, key=lambda child: (newest[child][0], child))]
+        ways = {child: _way(newest, child) for child in there}
+        return ways, sum(map(len, steps.values())) - len(steps), len(circles)
+
     def worth(self, row: NodeRow, half_lives: HalfLives, now: int) -> float:
         """The confidence of a memory at a moment."""
         assert row.extras is not None
@@ -121,6 +141,21 @@ class Writer:
         edges = [row for row in self.edges if row.source in wide]
         memories.rebuild(wide.values(), edges, [list(self.accesses.values())], self.history.state.sequence)
         return memories
+
+
+def _circle(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
+    """The circle that a memory is in."""
+    way, at = [child], child
+    while (step := newest.get(at)) is not None and step[1] not in way:
+        way.append(at := step[1])
+    return way if step is not None and step[1] == child else []
+
+
+def _way(newest: dict[str, tuple[int, str]], child: str) -> list[str]:
+    way: list[str] = []
+    while child in newest:
+        way.append(child := newest[child][1])
+    return way
 
 
 def is_active(row: NodeRow) -> bool:
@@ -146,4 +181,11 @@ def contents(memories: Memories) -> dict[str, Any]:
         },
         "fading": run("SELECT half, epoch, round(sum, 3), count FROM fading WHERE count > 0").fetchall(),
     }
+    step = "SELECT c.id, p.id, {} FROM {} AS t JOIN memory AS c ON c.number = t.{} JOIN memory AS p ON p.number = t.{}"
+    found |= {
+        "upward": run(step.format("sequence", "upward", "child", "parent")).fetchall(),
+        "parent": run(step.format("t.id, sequence, others, closing", "parent", "child", "parent")).fetchall(),
+        "closure": run(step.format("t.id, depth", "closure", "descendant", "ancestor")).fetchall(),
+    }
+    found["steps"] = [run(f"SELECT count(*) FROM {name}").fetchone() for name in ("upward", "parent", "closure")]
     return {name: sorted(rows, key=repr) for name, rows in found.items()}

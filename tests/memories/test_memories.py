@@ -20,6 +20,11 @@ from kgserve.model.rows import NodeRow
 from tests.memories.follow import HALF_LIVES, NOW, TYPES, Writer, contents, is_active
 
 STEPS = 60
+ANY = NOW
+
+
+def _holds(writer: Writer, node_id: str) -> bool:
+    return writer.nodes[node_id].holds_at(ANY)
 
 
 def steps(writer: Writer, memories: Memories) -> Iterator[None]:
@@ -47,6 +52,17 @@ def test_following_comes_to_what_a_file_made_at_once_has(memories: Memories, see
         assert contents(memories) == contents(rebuilt)
         assert memories.sequence == rebuilt.sequence == writer.history.state.sequence
         rebuilt.close()
+        ways, second, circles = writer.above()
+        assert memories.irregular() == (second, circles)
+        for node_id, way in ways.items():
+            assert [each.id for each in memories.above(node_id, ANY)] == [each for each in way if _holds(writer, each)]
+            below = {other: ways[other].index(node_id) + 1 for other in ways if node_id in ways[other]}
+            true = {other: depth for other, depth in below.items() if _holds(writer, other)}
+            assert dict(memories.beneath(node_id, ANY, None, "", 99, near=False).found) == true
+            assert [each.id for each in memories.beneath(node_id, ANY, None, "", 99, near=True).found] == sorted(
+                other for other, depth in true.items() if depth == 1
+            )
+            assert memories.among_below(node_id, ways) == below.keys()
 
 
 def test_rows_may_be_ahead_of_what_is_taken_in(memories: Memories) -> None:

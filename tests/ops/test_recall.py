@@ -317,8 +317,10 @@ def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monke
             found = world.found(mode=mode, min_confidence=0.5, min_similarity=0.0)
             assert sorted(found) == ["s0", "s1", "s2"], (many, judged, mode)
         world.recall(touch=True, limit=1, min_confidence=0.5)
-    past = world.found(min_confidence=0.5, as_of=str(world.store.state.sequence))
-    assert sorted(past) == ["s0", "s1", "s2"]
+    past: dict[str, Any] = {"min_confidence": 0.5, "min_similarity": 0.0, "as_of": str(world.store.state.sequence)}
+    for judged, expected in ((3_200, ["s0", "s1", "s2"]), (200, [])):
+        monkeypatch.setattr(recalling, "MOST_JUDGED", judged)
+        assert sorted(world.found(mode="semantic", limit=3, **past)) == expected
 
 
 def test_as_of_looks_at_what_was_known_and_has_faded_until_then(world: World) -> None:
@@ -387,13 +389,15 @@ def test_from_entity_to_entity(world: World) -> None:
 
 
 def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recalling, "HUB", 20)
     nodes = [memory(f"m{number}", "fox", tags=("rare",) if number < 3 else ()) for number in range(60)]
     world.write(WriteBatch(nodes=[*people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
+    monkeypatch.setattr(recalling, "_JUDGED_AT_ONCE", 10)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 60
-    monkeypatch.setattr(recalling, "MANY", 30)
+    monkeypatch.setattr(recalling, "HUB", 20)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 20
+    assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
+    monkeypatch.setattr(recalling, "MANY", 30)
     for mode in ("keyword", "hybrid"):
         assert set(world.found(mode=mode, entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
 

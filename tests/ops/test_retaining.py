@@ -184,7 +184,8 @@ def test_what_was_forgotten_is_found_nowhere_and_comes_back_as_it_was(kept: Stor
     assert kept.memory_stats().total_memories == 1
     assert kept.memory_stats().ended == {}
     both: dict[str, Any] = {"entity_id": "a", "hard": True, "undo": True}
-    for wrong in ({}, {"ids": ["a"], "entity_id": "a"}, both):
+    two: dict[str, Any] = {"ids": ["a"], "entity_id": "a"}
+    for wrong in (two, both):
         with pytest.raises(InvalidInput):
             kept.forget(**wrong)
     with pytest.raises(Conflict):

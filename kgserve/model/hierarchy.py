@@ -1,0 +1,114 @@
+"""The hierarchy of memories: what stands below what, by relations from each child to its parent; requests and answers.
+
+A relation counts while both its ends are memories in force and it has no end in time. Of several that a child has, the
+newest one counts; of those that make a circle, the newest one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from kgserve.errors import Conflict
+from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.memories import MAX_LISTED, Id, Memory, MemoryQuery
+from kgserve.model.requests import AsOfText
+from kgserve.model.rows import EdgeRow, NodeRow
+
+CHILD_OF = "child_of"
+"""The relation from a memory to the one that it stands below."""
+MAX_DEPTH = 100
+"""So many levels above a memory are looked at, and kept."""
+
+
+def is_upward(edge: EdgeRow) -> bool:
+    """Whether a relation may say what a memory stands below. One that is to end counts as ended."""
+    return edge.relation_type == CHILD_OF and (edge.extras is None or edge.extras.valid_to is None)
+
+
+def newest(edges: Iterable[EdgeRow]) -> EdgeRow | None:
+    """Of the relations of one child that count, the one that does: that of the last commit."""
+    return max(edges, key=lambda edge: (edge.sequence, edge.target), default=None)
+
+
+def check_layers(child: NodeRow, parent: NodeRow) -> None:
+    """Raise Conflict for a memory below one of a more specific layer. Without a layer it may stand anywhere."""
+    below, above = (child.extras or NO_EXTRAS).layer, (parent.extras or NO_EXTRAS).layer
+    if below is not None and above is not None and above > below:
+        raise Conflict(
+            f"memory {child.id!r} of layer {below} cannot stand below {parent.id!r} of layer {above}: a parent is of "
+            "the same layer or of a more general one, whose number is smaller"
+        )
+
+
+class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The query of what stands above or below a memory."""
+
+    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="Only those of this layer")] | None = None
+    as_of: AsOfText | None = None
+
+
+class BelowQuery(HierarchyQuery, kw_only=True):
+    """The query of what stands below a memory, page by page in the order of ids."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 100
+    cursor: Annotated[Id, msgspec.Meta(description="The id that the header `Link` of the page before names")] | None = (
+        None
+    )
+
+
+class AncestorsRequest(HierarchyQuery, kw_only=True):
+    """What a memory stands below."""
+
+    memory_id: str = msgspec.field(name="id")
+
+
+class BelowRequest(BelowQuery, kw_only=True):
+    """What stands below a memory."""
+
+    memory_id: str = msgspec.field(name="id")
+
+
+class WholeMemoryRequest(MemoryQuery, kw_only=True):
+    """A memory to be read with what belongs to it."""
+
+    memory_id: str = msgspec.field(name="id")
+
+
+class PlacedMemory(Memory, kw_only=True):
+    """A memory above or below another one, so many levels away."""
+
+    depth: Annotated[int, msgspec.Meta(description="Levels between the two: 1 for a parent or a child")]
+
+
+class PlacedPage(msgspec.Struct, frozen=True):
+    """Some memories, and the id that the next page begins behind: None when there is none."""
+
+    memories: list[PlacedMemory]
+    next: str | None
+
+
+class FormerMemory(msgspec.Struct, kw_only=True):
+    """A former version of a memory, or one that it has absorbed.
+
+    It was true from ``valid_from`` to before ``valid_to``; where both are the same, at no moment.
+    """
+
+    id: str
+    content: str
+    ended: str | None
+    valid_from: str | None
+    valid_to: str | None
+
+
+class WholeMemory(Memory, kw_only=True):
+    """A memory with what belongs to it: its parent, how many stand directly below it, and what it was."""
+
+    parent: Annotated[Memory | None, msgspec.Meta(description="What it stands below; null: nothing")]
+    children: Annotated[int, msgspec.Meta(description="Memories directly below it that are true now")]
+    versions: Annotated[
+        list[FormerMemory],
+        msgspec.Meta(description="Former versions and those that it absorbed, by when they were true; the first 100"),
+    ]
