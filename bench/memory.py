@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import locomo, memories, memory_writing, wordnet
+from bench import locomo, memories, memory_counts, memory_events, memory_writing, wordnet
 from bench.measure import Report, clock, times
 from bench.memories import Made, Named
 from bench.memory_model import Model, some_filters, some_words
@@ -303,6 +303,25 @@ def conversations(options: Options) -> Report:
     return report
 
 
+def analytics(options: Options) -> Report:
+    """How long the numbers take, and whether they are those of a recount, after writes and with a view made anew."""
+    report = Report(f"memories in numbers; {options.memories:,} memories, {memory_counts.WRITES} random writes")
+    texts, made_at = memories.sentences(options.memories, options.conversations), time.time()
+    made, named = memories.memories(texts, made_at), memories.entities()
+    with _folder() as folder:
+        with Server(Path(folder), options.settings) as server, server.client() as client:
+            client.upload(STORE, memories.lines(made, named))
+            memory_counts.compare(report, client, STORE, "as imported")
+            memory_counts.paces(report, server, client, STORE)
+            done = memory_counts.worked_over(client, STORE, [one.id for one in made], [one.id for one in named])
+            report.fact("written", ", ".join(f"{count} {what}" for what, count in done.most_common()))
+            memory_counts.compare(report, client, STORE, "after writes")
+        memory_counts.without_views(Path(folder), STORE)
+        with Server(Path(folder), options.settings) as server, server.client() as client:
+            memory_counts.compare(report, client, STORE, "made anew")
+    return report
+
+
 def _remember(client: Client, found: Sequence[locomo.Conversation]) -> tuple[int, int]:
     merged = turns = 0
     for each in found:
@@ -366,6 +385,8 @@ PARTS: dict[str, Callable[[Options], Report]] = {
     "filters": filters,
     "consolidation": lambda options: memory_writing.consolidation(options.settings),
     "withdrawn": dated,
+    "analytics": analytics,
+    "events": lambda options: memory_events.events(options.settings),
     "conversations": conversations,
 }
 

@@ -354,6 +354,7 @@ MOST_LOOKED_AT = 20_000
 _HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
 _FITS = f"{_HOLDS} AND (:layer IS NULL OR m.layer = :layer)"
 _OF = "(SELECT number FROM memory WHERE id = :id)"
+_UNDER = "(SELECT number FROM memory WHERE id = :under)"
 _LOOK = f"""
 SELECT c.id, c.depth, {_FITS} FROM closure AS c CROSS JOIN memory AS m ON m.number = c.descendant
 WHERE c.ancestor = {_OF} AND c.id > :after ORDER BY c.id LIMIT :most
@@ -379,19 +380,24 @@ _GENERAL_CHILDREN = f"""
 SELECT p.id FROM parent AS p CROSS JOIN memory AS m ON m.number = p.child
 WHERE p.parent = {_OF} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
-IS_BELOW = (
-    f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_OF.replace(':id', ':under')} AND id IN (m.id, m.belongs_to))"
-)
+IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_UNDER} AND id IN (m.id, m.belongs_to))"
 """Whether a memory ``m``, or the one that it is a version of, stands below the one of the id ``:under``."""
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
 """Whether a memory ``m`` is no domain or concept, and stands below none."""
-ALL_BELOW = f"""FROM (
-    SELECT descendant AS number FROM closure WHERE ancestor = {_OF.replace(":id", ":under")} UNION ALL
+_BELOW = f"""
+FROM closure AS u CROSS JOIN memory AS m ON m.number = u.descendant WHERE u.ancestor = {_UNDER} AND"""
+_BELOW_WITH_VERSIONS = f"""FROM (
+    SELECT descendant AS number FROM closure WHERE ancestor = {_UNDER} UNION ALL
     SELECT v.number FROM closure AS c CROSS JOIN memory AS v ON v.belongs_to = c.id AND v.belongs_to != ''
-    WHERE c.ancestor = {_OF.replace(":id", ":under")}
+    WHERE c.ancestor = {_UNDER}
 ) AS u CROSS JOIN memory AS m ON m.number = u.number WHERE"""
-"""The memories ``m`` for which that holds."""
+_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != '')"
+
+
+def all_below(reader: sqlite3.Connection) -> str:
+    """The part of a query that goes along the memories ``m`` for which `IS_BELOW` holds."""
+    return _BELOW_WITH_VERSIONS if reader.execute(_VERSIONS).fetchone()[0] else _BELOW
 
 
 def below(
@@ -435,7 +441,7 @@ def among(reader: sqlite3.Connection, memory_id: str, ids: Iterable[str]) -> set
 
 def some(reader: sqlite3.Connection, memory_id: str, limit: int) -> list[str]:
     """At most so many of the memories below one, and their versions."""
-    query = f"SELECT m.id {ALL_BELOW} 1 LIMIT :limit"
+    query = f"SELECT m.id {all_below(reader)} 1 LIMIT :limit"
     return [node_id for (node_id,) in reader.execute(query, {"under": memory_id, "limit": limit})]
 
 

@@ -80,9 +80,14 @@ class Follower:
         self._run_many(sql.TAG, [(tag, number) for number, some in tags.items() for tag in some])
         for number, entry in entries:
             self._books.book(entry, tags[number], 1)
-        for row in rows:
-            self._put_entity(row, None)
+        self._fill_entities([(row, entity) for row in rows if (entity := _entity_of(row)) is not None])
         self._close()
+
+    def _fill_entities(self, found: Sequence[tuple[NodeRow, _Entity]]) -> None:
+        self._run_many(sql.ENTITY, [entity for _, entity in found])
+        self._run_many(sql.NAME, [name for row, entity in found for name in _names(row, entity)])
+        for _, entity in found:
+            self._count(entity, 1)
 
     def filled(self) -> None:
         """Take in that these were all nodes and edges."""
@@ -165,23 +170,17 @@ class Follower:
             self._books.book(after, (), 1)
 
     def _put_entity(self, row: NodeRow, before: _Entity | None) -> bool:
-        name = row.extras.name if row.extras is not None else ""
-        if not name:
+        entity = _entity_of(row)
+        if entity is None:
             self._drop_entity(before)
             return False
-        entity = _Entity(row.id, row.type, name, folded(name), _standing(row))
         if entity != before:
             self._run(sql.ENTITY, entity)
-        self._name(row, entity)
+        self._run(sql.UNNAME, (row.id,))
+        self._run_many(sql.NAME, _names(row, entity))
         self._count(before, -1)
         self._count(entity, 1)
         return self._has_risen(before, entity)
-
-    def _name(self, row: NodeRow, entity: _Entity) -> None:
-        names = {(entity.fold, row.id, entity.name, 0)}
-        names |= {(folded(alias), row.id, alias, 1) for alias in aliases_in(row.attributes)}
-        self._run(sql.UNNAME, (row.id,))
-        self._run_many(sql.NAME, sorted(names))
 
     def _has_risen(self, before: _Entity | None, entity: _Entity) -> bool:
         self._stands[entity.id] = entity.standing
@@ -249,6 +248,16 @@ class Follower:
 
 def _standing(row: NodeRow) -> bool:
     return not (row.is_memory or (row.extras is not None and row.extras.ended) or is_withdrawn(row.extras))
+
+
+def _entity_of(row: NodeRow) -> _Entity | None:
+    name = row.extras.name if row.extras is not None else ""
+    return _Entity(row.id, row.type, name, folded(name), _standing(row)) if name else None
+
+
+def _names(row: NodeRow, entity: _Entity) -> list[tuple[str, str, str, int]]:
+    names = {(entity.fold, row.id, entity.name, 0)}
+    return sorted(names | {(folded(alias), row.id, alias, 1) for alias in aliases_in(row.attributes)})
 
 
 def _about(edge: EdgeRow) -> tuple[object, ...]:

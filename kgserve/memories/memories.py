@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from kgserve.memories import closure, naming, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import TOTAL, LiveMemory, epoch_and_term, length_of_epoch, worth_at
 from kgserve.memories.following import EdgesOf, Follower
+from kgserve.memories.lookups import Lookups
 from kgserve.memories.naming import EntityPage, EntityPlace, RelationFilter, RelationPage
 from kgserve.memories.selecting import MemoryPage, MemoryPlace, Order, Sort
 from kgserve.model import decay
@@ -29,24 +31,11 @@ from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 
-MOST_ALIKE = 100
-MOST_NAMED = 1_000
 _ROWS_AT_ONCE = 5_000
 _STATEMENTS = 512
 _ALL = (1 << 63) - 1
 
 _Row = TypeVar("_Row", NodeRow, EdgeRow)
-Match = Literal["exact", "folded", "alias"]
-
-
-class Named(NamedTuple):
-    """A node that has a name, and how it was found. It stands unless it was withdrawn, or is a memory."""
-
-    id: str
-    type: str
-    name: str
-    match: Match
-    stands: bool
 
 
 class Fading(NamedTuple):
@@ -63,7 +52,7 @@ class Fading(NamedTuple):
         return cls(memory.half, decay.key(worth, memory.half or None), memory.id)
 
 
-class Memories:
+class Memories(Lookups):
     """The memory view of one store. For one thread at a time.
 
     A file that cannot be read, or has another format, is replaced by an empty one.
@@ -73,14 +62,7 @@ class Memories:
         """Open or create the file; without a path there are no memories, and no file."""
         self.path = path
         self.half_lives = half_lives
-        try:
-            self._connection = _connect(path)
-        except sqlite3.DatabaseError:
-            if path is None:
-                raise
-            remove(path)
-            self._connection = _connect(path)
-        self._run = self._connection.execute
+        super().__init__(_opened(path))
 
     @property
     def sequence(self) -> int:
@@ -91,16 +73,29 @@ class Memories:
             return -1
 
     def close(self) -> None:
-        """Release the file."""
-        self._connection.close()
+        """Release the file, with all that was taken in; if it is damaged, what can be read of it."""
+        with suppress(sqlite3.Error):
+            self.commit()
+        super().close()
 
     # Following
 
     def apply(self, net: NetChange, sequence: int, edges_of: EdgesOf) -> None:
-        """Take in what a group of writes changed; ``edges_of`` reads rows of this commit or a later one."""
-        with self._connection as transaction:
-            Follower(transaction, self.half_lives, edges_of).follow(net)
-            transaction.execute(sql.MOVE, (sequence,))
+        """Take in what a group of writes changed; ``edges_of`` reads rows of this commit or a later one.
+
+        It is seen here at once, and by others once that is committed: what fails takes all since the last time back.
+        """
+        try:
+            Follower(self._connection, self.half_lives, edges_of).follow(net)
+            self._run(sql.MOVE, (sequence,))
+        except BaseException:
+            self._connection.rollback()
+            raise
+
+    def commit(self) -> int:
+        """Have other connections see what was taken in; the sequence that it goes up to."""
+        self._connection.commit()
+        return self.sequence
 
     def rebuild(
         self,
@@ -110,6 +105,7 @@ class Memories:
         sequence: int,
     ) -> None:
         """Forget everything; take the nodes that are memories or have a name, edges from them, and all accesses."""
+        self.commit()
         with self._connection as transaction:
             transaction.execute("BEGIN")
             for statement in (*sql.NO_INDEX, *sql.EMPTY):
@@ -134,7 +130,6 @@ class Memories:
         [known] = self._run(sql.HALF_LIVES).fetchone()
         if wanted != known:
             with self._connection as transaction:
-                transaction.execute("BEGIN")
                 Follower(transaction, half_lives, lambda _: ()).rekey()
                 transaction.execute(sql.HALVE, (wanted,))
 
@@ -145,31 +140,11 @@ class Memories:
         rows = self._run(sql.LIVE_OF, (msgspec.json.encode(list(ids)).decode(),)).fetchall()
         return {row[0]: LiveMemory(*row) for row in rows}
 
-    def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
-        """What has been journaled of reading some nodes."""
-        found = (self._run(sql.ACCESS_OF, (node_id,)).fetchone() for node_id in ids)
-        return {row[0]: Access(*row) for row in found if row is not None}
-
-    def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MOST_ALIKE) -> list[LiveMemory]:
-        """The memories in force that say the same, the oldest first: those of this hash, then those of this print."""
-        found: dict[str, LiveMemory] = {}
-        for query, value in ((sql.BY_HASH, hash_), (sql.BY_PRINT, print_)):
-            for row in self._run(query, {"value": value, "now": now, "limit": limit}):
-                found.setdefault(row[0], LiveMemory(*row))
-        return [*found.values()][:limit]
-
     def versions(self, memory_id: str, limit: int) -> list[LiveMemory]:
         """Former versions of a memory, and those that it absorbed, by when they were true."""
         return [LiveMemory(*row) for row in self._run(sql.VERSIONS, (memory_id, limit))]
 
     # Names and what memories are about
-
-    def named(self, name: str) -> list[Named]:
-        """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
-        rows = self._run(sql.NAMED, (folded(name), MOST_NAMED)).fetchall()
-        found = [Named(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
-        found.sort(key=lambda each: _MATCHES.index(each.match))
-        return list({each.id: each for each in reversed(found)}.values())[::-1]
 
     def known_names(self, folds: Sequence[str]) -> list[str]:
         """Those of some folded names that anything has."""
@@ -338,6 +313,16 @@ def remove(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
+def _opened(path: Path | None) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError:
+        if path is None:
+            raise
+        remove(path)
+        return _connect(path)
+
+
 def _connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -354,13 +339,6 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-_MATCHES: tuple[Match, ...] = ("exact", "folded", "alias")
-
-
-def _match(wanted: str, alias: int, name: str) -> Match:
-    return "alias" if alias else "exact" if name == wanted else "folded"
 
 
 def _epoch(half: int, now: int) -> int:

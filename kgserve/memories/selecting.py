@@ -51,10 +51,17 @@ class MemoryPage(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A part of a query that goes along an index, and how many entries that has."""
+    """A part of a query that goes along an index, how many entries that has, and a condition that all of them meet."""
 
     source: str
     size: int
+    implies: str = ""
+
+    def query(self, wanted: MemoryFilter, conditions: Sequence[str]) -> str:
+        """The part of a query from FROM on."""
+        actives = ", ".join(map(str, _actives(wanted)))
+        rest = [text for text in conditions if text != self.implies]
+        return " AND ".join([f"{self.source} m.active IN ({actives})", *rest])
 
 
 Values = dict[str, Any]
@@ -193,9 +200,7 @@ def _count(reader: sqlite3.Connection, kind: str, name: str) -> int:
 def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int]) -> tuple[str, Values]:
     """The part of a query from FROM on, and its values."""
     conditions, values = _conditions(reader, wanted, halves)
-    source = _fewest(reader, wanted, halves, values).source
-    actives = ", ".join(map(str, _actives(wanted)))
-    return " AND ".join([f"{source} m.active IN ({actives})", *conditions]), values
+    return _fewest(reader, wanted, halves, values).query(wanted, conditions), values
 
 
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
@@ -215,7 +220,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
     if wanted.entity:
         ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
     if wanted.under:
-        ways.append(_Way(closure.ALL_BELOW, closure.size(reader, wanted.under, 20 * FEW)))
+        ways.append(_Way(closure.all_below(reader), closure.size(reader, wanted.under, 20 * FEW), closure.IS_BELOW))
     best = min(ways, key=lambda way: way.size)
     if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > FEW:
         strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
@@ -253,8 +258,7 @@ def _in_order(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence
     is_narrow = any((wanted.tags, wanted.entity, wanted.under, wanted.types, wanted.source)) or wanted.among is not None
     way = _fewest(reader, wanted, halves, values) if is_narrow else None
     if way is not None and way.size <= FEW:
-        actives = ", ".join(map(str, _actives(wanted)))
-        text = " AND ".join([f"{way.source} m.active IN ({actives})", *conditions])
+        text = way.query(wanted, conditions)
         rows = reader.execute(f"SELECT m.{order.column}, m.id, {order.half}, 1 {text}", values)
         return iter(sorted(order.steps(rows), reverse=True))
     fits = f"({' AND '.join(conditions) or '1'})"

@@ -11,6 +11,7 @@ SETUP = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA wal_autocheckpoint = 4000;
+PRAGMA cache_size = -8000;
 """
 # "stated" is the confidence in the row, "confidence" what counts since "since", after any access; "half" is 0 for what
 # does not fade. Relations are counted by triggers, for a put that changes one looks like a put that adds one.

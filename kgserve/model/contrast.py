@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from kgserve.model.vocabulary import lines, listed, opposites, pairs
+from kgserve.model.vocabulary import lines, listed, opposites, pairs, synonyms
 from kgserve.model.wording import words
 
 Difference = Literal["", "not", "numbers", "names", "words"]
@@ -19,7 +19,11 @@ _EXCLUSIVE = tuple(map(frozenset, lines("exclusive")))
 _SMALL = frozenset(listed("small"))
 _TIMES = frozenset(listed("times"))
 _PREFIXES, _SUFFIXES = pairs("prefixes"), pairs("suffixes")
+_FAMILY = frozenset(("", *listed("endings")))
+_OF_VERBS = {form: verb for verb, *forms in lines("past") for form in forms}
+_PAST = {past: verb for verb, past, *_ in lines("past")}
 _LEAST_STEM = 3
+_LEAST_COMMON = 4
 _LEAST_ROOT = 2
 _NAME = re.compile(r"[^\W\d_]+")
 
@@ -36,7 +40,7 @@ def contrast(first: str, second: str) -> Difference:
     mine, yours = _between(one, other)
     if _reordered(one, other) or _times(one) != _times(other) or _SMALL.issuperset((*mine, *yours)):
         return "words"
-    return "words" if _excluding(one, other) else ""
+    return "words" if _excluding(one, other) or _instead(one, other) else ""
 
 
 def negations(found: Sequence[str]) -> list[str]:
@@ -101,6 +105,52 @@ def _firsts(found: Sequence[str], common: set[str]) -> list[str]:
     return [word for word in dict.fromkeys(found) if word in common]
 
 
+def _instead(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a text has words in the place of other words that do not say the same, as far as that is known.
+
+    Texts that are put together in different ways are left to their likeness: words that differ have no place there.
+    """
+    mine, yours = _unmatched(one, other)
+    if not mine or not yours:
+        return False
+    blocks = zip(_between(one, other), (mine, yours), strict=True)
+    return len(mine) == len(yours) == 1 or all({*block} <= {*left} for block, left in blocks)
+
+
+def _unmatched(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of each text that the other has none for: not the same, no other form, and none that means it."""
+    mine, yours = ([*(Counter(here) - Counter(there))] for here, there in ((one, other), (other, one)))
+    mine, yours = ([word for word in each if word not in _SMALL and word.isalpha()] for each in (mine, yours))
+    left = [word for word in mine if not any(_akin(word, against) for against in yours)]
+    return left, [word for word in yours if not any(_akin(word, against) for against in mine)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _akin(word: str, other: str) -> bool:
+    """Whether two words are forms or derivations of one, or mean the same."""
+    forms, others = _forms(word), _forms(other)
+    if not forms.isdisjoint(others) or _means(word, other):
+        return True
+    return any(_derived(form, each) for form in forms for each in others)
+
+
+def _means(word: str, other: str) -> bool:
+    """Whether two words, or what they are forms of, may stand for each other."""
+    others = _forms(other)
+    return any(not others.isdisjoint(synonyms().get(form, ())) for form in _forms(word))
+
+
+def _derived(word: str, other: str) -> bool:
+    """Whether two words have a beginning in common, and behind it nothing but endings of one family."""
+    shorter = min(len(word), len(other))
+    common = next((at for at in range(shorter) if word[at] != other[at]), shorter)
+    return any(word[at:] in _FAMILY and other[at:] in _FAMILY for at in range(_LEAST_COMMON, common + 1))
+
+
+def _is_past(word: str) -> bool:
+    return word in _PAST or word.endswith("ed")
+
+
 def _excluding(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether one text has a word, and the other in its place one that excludes it."""
     mine, yours = {*one} - {*other}, {*other} - {*one}
@@ -109,18 +159,22 @@ def _excluding(one: Sequence[str], other: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _exclude(word: str, other: str) -> bool:
+    if _inflected(word, other) or _inflected(other, word):
+        return True
+    if _is_past(word) == _is_past(other) and _means(word, other):
+        return False
     if any(word in line and other in line for line in _EXCLUSIVE):
         return True
     forms, others = _forms(word), _forms(other)
     if any(form in opposites().get(each, ()) for each in forms for form in others):
         return True
-    if any(_turned(form, each) or _turned(each, form) for form in forms for each in others):
-        return True
-    return _inflected(word, other) or _inflected(other, word)
+    return any(_turned(form, each) or _turned(each, form) for form in forms for each in others)
 
 
 def _inflected(word: str, of: str) -> bool:
     """Whether a word is the past, the comparative or the superlative of another."""
+    if word in _PAST:
+        return _PAST[word] == of
     return word.endswith(("ed", "er", "est")) and of in _forms(word)
 
 
@@ -143,6 +197,8 @@ def _forms(word: str) -> frozenset[str]:
 
 
 def _roots(word: str) -> Iterator[str]:
+    if word in _OF_VERBS:
+        yield _OF_VERBS[word]
     for ending in ("ing", "ed", "er", "est", "ly", "n"):
         stem = word.removesuffix(ending)
         if stem != word and len(stem) >= _LEAST_ROOT:

@@ -321,7 +321,7 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     ) = None
     dry_run: Annotated[bool, msgspec.Meta(description="Say what would be merged, and merge nothing")] = False
     guard: Annotated[
-        bool, msgspec.Meta(description="Keep apart what differs in numbers, names, negations or opposites")
+        bool, msgspec.Meta(description="Keep apart what differs in numbers, names, negations, opposites or things")
     ] = True
     types: Annotated[_Labels, msgspec.Meta(description="Only memories of these types")] | None = None
     apply: (

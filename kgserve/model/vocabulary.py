@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 
 ENGLISH = Path(__file__).with_name("english.txt")
 OPPOSITES = Path(__file__).with_name("opposites.txt")
+SYNONYMS = Path(__file__).with_name("synonyms.txt")
 
 
 def listed(name: str) -> list[str]:
@@ -40,12 +42,29 @@ def _lists() -> dict[str, list[list[str]]]:
 @lru_cache(maxsize=1)
 def opposites() -> dict[str, frozenset[str]]:
     """The opposites of each word that has some."""
-    found: dict[str, set[str]] = {}
-    for line in _read(OPPOSITES):
+    return _joined(_pairs_of(OPPOSITES))
+
+
+@lru_cache(maxsize=1)
+def synonyms() -> dict[str, frozenset[str]]:
+    """The words that may stand for each word, where there are some."""
+    by_hand = chain.from_iterable(combinations(line, 2) for line in lines("synonyms"))
+    return _joined(chain(_pairs_of(SYNONYMS), by_hand))
+
+
+def _pairs_of(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a file, one a line."""
+    for line in _read(path):
         one, other = line.split()
-        found.setdefault(one, set()).add(other)
-        found.setdefault(other, set()).add(one)
-    return {word: frozenset(against) for word, against in found.items()}
+        yield one, other
+
+
+def _joined(found: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    joined: dict[str, set[str]] = {}
+    for one, other in found:
+        joined.setdefault(one, set()).add(other)
+        joined.setdefault(other, set()).add(one)
+    return {word: frozenset(others) for word, others in joined.items()}
 
 
 def _read(path: Path) -> list[str]:

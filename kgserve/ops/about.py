@@ -245,7 +245,7 @@ def about(searched: Searched, now: int | None, half_life: int | None) -> About:
 
 def _called(store: Store, rows: Rows, text: str, now: int) -> str | None:
     """The entity with an id, else the one that is called so. Raises Conflict where several are."""
-    draft = Draft(Ahead(rows, store.memories.ask, now))
+    draft = Draft(Ahead(rows, store.memories, now))
     by_id = draft.there((text,))
     return by_id[0].id if by_id else draft.met(text)
 

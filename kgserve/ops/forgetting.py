@@ -97,7 +97,7 @@ def _matches(graph: Graph, query: str, *, dry_run: bool) -> ForgetAnswer:
 
 def _tried(graph: Graph, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
-        forgetting = _Forgetting(Ahead(rows, store.memories.ask, now_in_microseconds()), request)
+        forgetting = _Forgetting(Ahead(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
         return forgetting.told(rows.at)
 

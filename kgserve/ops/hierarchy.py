@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec.structs import asdict
 
 from kgserve.errors import NotFound, TooLarge
 from kgserve.history.history import History
@@ -21,7 +23,7 @@ from kgserve.model.hierarchy import (
     is_upward,
     newest,
 )
-from kgserve.model.memories import Memory, MemoryEntity, MemoryRequest
+from kgserve.model.memories import MemoryEntity, MemoryRequest
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.times import format_time
@@ -58,7 +60,7 @@ def whole_memory(graph: Graph, request: WholeMemoryRequest) -> WholeMemory:
             above = rows.node(parent_id) if isinstance(parent_id, str) else None
             former = rows.nodes([each.id for each in memories.versions(memory_id, MOST_VERSIONS)])
             return WholeMemory(
-                **_fields(memory),
+                **asdict(memory),
                 parent=None if above is None or not stands(above) else shown(store, rows, [above], now)[0],
                 children=memories.children(memory_id, now),
                 versions=[_former(row) for row in former.values()],
@@ -132,11 +134,7 @@ def _shown(store: Store, rows: Rows, places: Sequence[Placed], now: int) -> list
     if len(found) != len(places) or not all(map(stands, found.values())):
         raise MemoriesDamaged("it names a memory that is not there")
     memories = shown(store, rows, [*found.values()], now)
-    return [PlacedMemory(**_fields(memory), depth=place.depth) for memory, place in zip(memories, places, strict=True)]
-
-
-def _fields(memory: Memory) -> dict[str, Any]:
-    return {name: getattr(memory, name) for name in Memory.__struct_fields__}
+    return [PlacedMemory(**asdict(memory), depth=place.depth) for memory, place in zip(memories, places, strict=True)]
 
 
 def _former(row: NodeRow) -> FormerMemory:
@@ -209,7 +207,7 @@ class Then:
             raise NotFound(f"memory {place.id!r} is no longer known as it was")
         about = self._entities(place.id)
         memory = as_memory(store, row, None, about, moment, self.parent(place.id))
-        return PlacedMemory(**_fields(memory), depth=place.depth)
+        return PlacedMemory(**asdict(memory), depth=place.depth)
 
     def _entities(self, memory_id: str) -> list[MemoryEntity]:
         edges = [edge for edge in self._edges(memory_id, outgoing=True) if edge.relation_type == IS_ABOUT]

@@ -254,7 +254,7 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
 
     def look(store: Store) -> _Doomed:
         with store.reading() as rows:
-            ahead = Ahead(rows, store.memories.ask, now_in_microseconds())
+            ahead = Ahead(rows, store.memories, now_in_microseconds())
             return _Doomed.of(Draft(ahead), rows, request)
 
     def batch(store: Store) -> WriteBatch:
@@ -540,7 +540,7 @@ def no_entity(near: Sequence[str], text: str, store: str) -> NotFound:
 def found_entity(store: Store, text: str, name: str) -> str:
     """The id of the entity that has an id, or is called so, in the store of a name. Raises NotFound and Conflict."""
     with store.reading() as rows:
-        return _one(Draft(Ahead(rows, store.memories.ask, now_in_microseconds())), text, name).id
+        return _one(Draft(Ahead(rows, store.memories, now_in_microseconds())), text, name).id
 
 
 def _relations_of(rows: Rows, entity: str) -> Iterator[EdgeRow]:

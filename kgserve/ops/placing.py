@@ -25,6 +25,7 @@ class Places:
         edges = self._draft.ahead.upward(memory)
         there = {parent: row for parent in edges if stands(row := self._draft.node(parent))}
         edge = newest(edge for parent, edge in edges.items() if parent in there)
+        self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else there[edge.target]
 
     def find(self, parent_id: str) -> NodeRow:

@@ -6,26 +6,24 @@ disk, and are told of one memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
+from collections.abc import Collection, Iterable
 
-from kgserve.memories.memories import Memories
 from kgserve.model.change import ChangeSet
 from kgserve.model.hierarchy import CHILD_OF, is_upward
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.merging import MERGED_INTO, is_withdrawn, survivor_of
-from kgserve.model.names import IS_ABOUT, folded, names_of
+from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.withdrawing import is_active
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import upward
-
-T = TypeVar("T")
+from kgserve.store.memories_view import MemoriesView
+from kgserve.store.newest import keys_of
 
 MOST_CHILDREN = 100
 """So many children that are in the way of a change are looked at."""
-_Ask = Callable[[Callable[[Memories, Rows], T]], T]
 
 
 class Ahead:
@@ -35,16 +33,15 @@ class Ahead:
     commit that what is decided will be.
     """
 
-    def __init__(self, rows: Rows, ask: _Ask[list[str]], now: int) -> None:
+    def __init__(self, rows: Rows, memories: MemoriesView, now: int) -> None:
         self.rows = rows
         self.now = now
         self.sequence = 0
-        self._ask = ask
+        self._memories = memories
         self._nodes: dict[str, NodeRow | None] = {}
         self._edges: dict[EdgeKey, EdgeRow | None] = {}
         self._edges_at: dict[str, dict[EdgeKey, None]] = {}
-        self._by_text: dict[bytes, list[str]] = {}
-        self._by_name: dict[str, list[str]] = {}
+        self._by_key: dict[bytes | str, list[str]] = {}
         self._merged: dict[str, str] = {}
         self._upward: dict[str, dict[str, EdgeRow | None]] = {}
 
@@ -89,7 +86,7 @@ class Ahead:
     def more_general(self, memory: str, layer: int) -> list[str]:
         """Memories that may stand directly below one though their layer is more general; of many some."""
         most = MOST_CHILDREN + len(self._nodes) + len(self._upward)
-        known = self._ask(lambda memories, _: memories.more_general(memory, layer, most))
+        known = self._memories.ask(lambda memories, _: memories.more_general(memory, layer, most))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 
     def survivor(self, node_id: str) -> str:
@@ -100,17 +97,17 @@ class Ahead:
         """The memories that may say the same; with ``in_other_words`` also those of the same wording."""
         digest, wording = text_hash(text), fingerprint(text)
         digests = {digest, wording} if in_other_words else {digest}
-        known = self._ask(lambda memories, _: [each.id for each in memories.alike(digest, wording, self.now)])
-        return self._found(known, digests, self._by_text)
+        known = self._memories.alike(digest, wording, self.now)
+        found = self._found(known, digests)
+        return [row for row in found if is_active(row, self.now) and not (row.extras and row.extras.belongs_to)]
 
     def named(self, name: str) -> list[NodeRow]:
         """The nodes that may be called so, by their name or another one, whatever its case and blanks."""
-        known = self._ask(lambda memories, _: [each.id for each in memories.named(name)])
-        return self._found(known, (folded(name),), self._by_name)
+        return self._found(self._memories.named(name), (folded(name),))
 
     def names_like(self, name: str) -> list[str]:
         """Names of entities that may be meant by one that there is not, as of the last commit."""
-        return self._ask(lambda memories, _: memories.names_like(name))
+        return self._memories.ask(lambda memories, _: memories.names_like(name))
 
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
@@ -121,7 +118,8 @@ class Ahead:
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
-            self._index(node)
+            for key in keys_of(node):
+                self._by_key.setdefault(key, []).append(node.id)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)
             if edge.relation_type == CHILD_OF:
@@ -138,13 +136,6 @@ class Ahead:
         row = self._nodes.get(node_id)
         return row is not None and is_withdrawn(row.extras)
 
-    def _index(self, node: NodeRow) -> None:
-        if node.is_memory:
-            for digest in {text_hash(node.content), fingerprint(node.content)}:
-                self._by_text.setdefault(digest, []).append(node.id)
-        for name in names_of(node):
-            self._by_name.setdefault(folded(name), []).append(node.id)
-
-    def _found(self, known: Iterable[str], keys: Iterable[T], fresh: dict[T, list[str]]) -> list[NodeRow]:
-        ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in fresh.get(key, ()))
+    def _found(self, known: Iterable[str], keys: Iterable[bytes | str]) -> list[NodeRow]:
+        ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))
         return [*self.nodes(ids).values()]

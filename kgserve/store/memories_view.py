@@ -1,10 +1,15 @@
-"""The memory view: brought up to date when somebody asks, and while nobody does."""
+"""The memory view: brought up to date when somebody asks, and while nobody does.
+
+What a write has to know is answered from what the file has seen and, in memory, from the commits after that: a write
+waits for no following.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
 
@@ -14,19 +19,26 @@ from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.memories import memories as files
+from kgserve.memories.lookups import MOST_ALIKE, MOST_NAMED, Lookups
 from kgserve.memories.memories import Memories
-from kgserve.model.change import Access
+from kgserve.model.change import Access, ChangeSet, NetChange
 from kgserve.model.fields import Width
 from kgserve.model.half_lives import HalfLives
+from kgserve.model.names import folded
 from kgserve.model.rows import EdgeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
+from kgserve.store.newest import Newest
 from kgserve.store.rebuild import all_accesses
 
 log = structlog.get_logger()
 
 _Found = TypeVar("_Found")
+
+COMMIT_SECONDS = 1.0
+COMMIT_CHANGES = 2_000
+"""So long, and so many commits of the store, the file takes in before it keeps them."""
 
 
 class MemoriesDamaged(sqlite3.DatabaseError):
@@ -48,6 +60,11 @@ class MemoriesView:
         self._tail = Tail(layout.journal)
         self._memories: Memories | None = None
         self._none: Memories | None = None
+        self._newest = Newest(rows.state.sequence)
+        # What was committed to the file; read by `_beside`, which needs no more than its own lock.
+        self._committed, self._committed_at = -1, 0.0
+        self._reading = threading.Lock()
+        self._beside: Lookups | None = None
 
     def ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
         """What ``question`` finds among the memories as of the last commit, and in the rows as of that commit.
@@ -67,21 +84,61 @@ class MemoriesView:
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes. Raises Unavailable."""
-        return self.ask(lambda memories, _: memories.accesses(ids))
+        newest, since = self._newest.accesses(ids)
+        rest = [node_id for node_id in ids if node_id not in newest]
+        known = self._look_up(lambda file: file.accesses(rest), since) if rest else {}
+        return known | {node_id: access for node_id, access in newest.items() if access is not None}
+
+    def alike(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
+        """The memories that may say the same; who asks looks at the rows. Raises Unavailable."""
+        newest, since = self._newest.having((hash_, print_))
+        known = self._look_up(lambda file: [each.id for each in file.alike(hash_, print_, now)], since)
+        if newest and len(known) >= MOST_ALIKE:
+            # Some of them may no longer be what they were, and have kept others out.
+            known = self.ask(lambda memories, _: [each.id for each in memories.alike(hash_, print_, now)])
+        return [*known, *newest]
+
+    def named(self, name: str) -> list[str]:
+        """The nodes that may be called so; who asks looks at the rows. Raises Unavailable."""
+        newest, since = self._newest.having((folded(name),))
+        known = self._look_up(lambda file: [each.id for each in file.named(name)], since)
+        if newest and len(known) >= MOST_NAMED:
+            known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
+        return [*known, *newest]
+
+    def committed(self, changes: Iterable[ChangeSet]) -> None:
+        """These commits have been made. For the writing thread."""
+        for change in changes:
+            # What nobody has asked for yet has no file that could be behind.
+            if self._memories is None:
+                self._newest.clear(change.sequence)
+            else:
+                self._newest.add(change)
 
     def tend(self) -> None:
-        """Follow, if anybody has ever asked. Raises sqlite3.Error."""
-        if self._memories is not None:
+        """Follow, if anybody has ever asked and that is due. Raises sqlite3.Error."""
+        if self._memories is not None and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
             with self._lock, self._rows.reading() as rows:
-                self._follow(rows)
+                self._commit(self._follow(rows))
 
     def close(self) -> None:
         """Release the file."""
-        with self._lock:
-            for each in (self._memories, self._none):
+        with self._lock, self._reading:
+            for each in (self._memories, self._none, self._beside):
                 if each is not None:
                     each.close()
-            self._memories = self._none = None
+            self._memories = self._none = self._beside = None
+            self._committed = -1
+
+    def _look_up(self, question: Callable[[Lookups], _Found], since: int) -> _Found:
+        """What a question finds in the file, which has seen the commit ``since``, and maybe later ones."""
+        with self._reading:
+            if self._beside is not None and self._committed >= since:
+                try:
+                    return question(self._beside)
+                except sqlite3.Error:
+                    log.exception("memories_damaged", store=self._layout.name)
+        return self.ask(lambda memories, _: question(memories))
 
     def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
         with self._lock, self._rows.reading() as rows:
@@ -96,13 +153,31 @@ class MemoriesView:
         if seen > rows.at or not self._journal.oldest - 1 <= seen:
             return self._renew()
         while seen < rows.at:
-            net = next_change(self._tail, seen, rows.at)
+            net = NetChange(self._newest.after(seen, rows.at))
+            if net.state is None:
+                net = next_change(self._tail, seen, rows.at)
             if net.state is None:
                 return self._renew()
             seen = net.state.sequence
             memories.apply(net, seen, lambda node_id: _edges_of(rows, node_id))
+            if seen - self._committed > COMMIT_CHANGES:
+                self._commit(memories)
         memories.halve(self._half_lives())
+        if self._committed < self._newest.since:
+            self._commit(memories)
         return memories
+
+    def _commit(self, memories: Memories) -> None:
+        """Have the file keep what it has taken in, and others see it there."""
+        if memories.path is None:
+            return
+        self._committed_at = time.monotonic()
+        committed = memories.commit()
+        with self._reading:
+            if self._beside is None:
+                self._beside = Lookups.beside(memories.path)
+            self._committed = committed
+        self._newest.forget(committed)
 
     def _opened(self) -> Memories:
         if self._memories is None:
@@ -125,6 +200,7 @@ class MemoriesView:
             found = (rows.around(numbers, outgoing=True) for numbers in rows.wide_nodes())
             edges = chain.from_iterable(map(rows.rows_of, found))
             memories.rebuild(nodes, edges, accesses, rows.at)
+        self._commit(memories)
         return memories
 
 

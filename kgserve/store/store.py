@@ -301,6 +301,7 @@ class Store:
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
             self.engine.committed(size)
             self.catalog.committed(size)
+            self.memories.committed(changes)
             if self.accesses.waiting:
                 self.accesses.committed(changes)
         self.feed.record(changes, self.state.sequence)
@@ -341,7 +342,7 @@ class Store:
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             return [change], [(writes[0], report)]
-        ahead = Ahead(self.rows.rows(), self.memories.ask, now) if any(write.decide for write in writes) else None
+        ahead = Ahead(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
         workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
         state, rules = self.state, self._rules()
         changes: list[ChangeSet] = []

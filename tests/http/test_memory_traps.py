@@ -229,6 +229,18 @@ def test_a_name_that_is_the_id_of_another_node(of: httpx.Client, store: str) -> 
     assert stored(of, "Robert is out", entity_names=["robert"])["entities"][0]["id"] == made["id"]
 
 
+def test_a_name_whose_entity_went_with_another_is_free_again(of: httpx.Client) -> None:
+    for name in ("Bob", "Robert"):
+        accepted(of.post("/api/entities", json={"name": name, "entity_type": "person"}), 201)
+    accepted(of.post("/api/entities/Bob/merge", json={"into": "Robert"}))
+    accepted(of.delete("/api/entities/Robert"))
+    about = stored(of, "Bob is back", entity_names=["Bob"])["entities"]
+    shown = {each["id"] for each in accepted(of.get("/api/entities"))["entities"]}
+    assert {each["id"] for each in about} == shown
+    assert [each["name"] for each in about] == ["Bob"]
+    assert accepted(of.get("/api/entities/Bob/memories"))["memories"][0]["content"] == "Bob is back"
+
+
 def test_a_type_is_learnt_while_relations_are_written(http: httpx.Client, store: str) -> None:
     failed: list[str] = []
 

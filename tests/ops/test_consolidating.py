@@ -248,7 +248,7 @@ def test_the_one_that_is_worth_most_stays(place: Place, store: str) -> None:
 def test_what_would_grow_too_long_is_left_and_told(place: Place, store: str) -> None:
     long = "React hooks allow state in functional components and are easy to test. " * 20
     with place.pool.lease(store, create=True) as leased:
-        put(leased, [memory("a", long + "Good."), memory("b", long + "Fine.")])
+        put(leased, [memory("a", long + "Good."), memory("b", long + "Good work.")])
     done = run(place, store)
     assert done.clusters == []
     assert [(each.primary, each.absorbed, "2,000 characters" in each.reason) for each in done.left] == [

@@ -110,7 +110,8 @@ def test_the_wheel_holds_schema_pages_and_types_and_nothing_else(wheel: Path) ->
         assert expected
         assert expected <= names
     modules = {path.relative_to(TOP).as_posix() for path in (TOP / "kgserve").rglob("*.py")}
-    assert {"kgserve/py.typed", "kgserve/model/english.txt", "kgserve/model/opposites.txt", *modules} <= names
+    lists = {f"kgserve/model/{name}.txt" for name in ("english", "opposites", "synonyms")}
+    assert {"kgserve/py.typed", *lists, *modules} <= names
     assert {name.partition("/")[0] for name in names} == {"kgserve", f"kgserve-{__version__}.dist-info"}
     assert not any("__pycache__" in name for name in names)
 
