@@ -102,6 +102,7 @@ from kgserve.model.queries import (
     RevertNode,
     TagsQuery,
 )
+from kgserve.model.reflection import Reflection, ReflectRequest
 from kgserve.model.requests import (
     ContextRequest,
     CountRequest,
@@ -194,6 +195,7 @@ UNDO_CONSOLIDATION = Route(
     "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", ConsolidationUndone, in_body=True
 )
 PRUNE_MEMORIES = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
+REFLECT = Route("reflect", "POST", "/api/v1/reflect", Reflection, in_body=True)
 CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
 CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
 ENTITIES = Route("entities", "GET", "/api/entities", EntityPage)
@@ -1275,6 +1277,52 @@ def prune_memories(store: str, *, dry_run: bool = False) -> Call[PruneReport]:
     accessed within a day. The store does it by itself now and then, too, unless that is off.
     """
     return PRUNE_MEMORIES.ask(store, PruneMemoriesRequest(dry_run=dry_run), wait=None)
+
+
+def reflect(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    *,
+    query: str | None = None,
+    under: str | None = None,
+    limit: int = 1000,
+    threshold: float = 0.6,
+    cluster_threshold: float = 0.7,
+    dry_run: bool = False,
+    run: str | None = None,
+    accept: Iterable[int] = (),
+    refuse: Iterable[int] = (),
+    names: Mapping[str, Any] | None = None,
+    undo: bool = False,
+) -> Call[Reflection]:
+    """Put memories where they belong, or propose it.
+
+    Puts memories that stand below nothing below the concepts that they belong to, and proposes what is uncertain.
+
+    Memories that say the same are made one first. What stands below a concept already, and which entities it is about,
+    counts beside the concept's own text. What is left and near each other is proposed as a new concept; what is near
+    and says something else as a contradiction; what has faded is listed. `accept` carries proposals out, `refuse` has
+    them not be made again, `undo` takes a run back with all that was accepted of it. `dry_run` writes nothing.
+
+    Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
+    Conflict for a proposal that was decided already or that no longer holds.
+    """
+    return REFLECT.ask(
+        store,
+        ReflectRequest(
+            query=query,
+            under=under,
+            limit=limit,
+            threshold=threshold,
+            cluster_threshold=cluster_threshold,
+            dry_run=dry_run,
+            run=run,
+            accept=list(accept),
+            refuse=list(refuse),
+            names=_mapped(names),
+            undo=undo,
+        ),
+        wait=None,
+    )
 
 
 def create_entity(

@@ -179,7 +179,9 @@ Fault = tuple[str, str]
 
 RUN = "consolidation"
 """The type of the node that says what a run of consolidation has done."""
-OWN_KINDS = frozenset({RUN})
+REFLECTION = "reflection"
+"""The same of a run of reflecting."""
+OWN_KINDS = frozenset({RUN, REFLECTION})
 """Types of the nodes that a store writes itself; none keeps them out."""
 
 

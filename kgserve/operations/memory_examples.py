@@ -51,6 +51,7 @@ from kgserve.model.named import (
     RelationsDeleted,
     TypeCount,
 )
+from kgserve.model.reflection import Candidate, Link, Proposal, Reflection
 
 _TIME = "2025-07-15T12:00:00.000000Z"
 _ID = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
@@ -189,6 +190,25 @@ UNDONE = ConsolidationUndone(run=_RUN, restored=[_OTHER], restored_count=1, skip
 PRUNE: dict[str, Any] = {"dry_run": True}
 PRUNED = PruneReport(
     dry_run=True, mode="archive", threshold=0.05, count=1, ids=[_OTHER], kept={"pinned": 1}, sequence=3
+)
+
+REFLECT: dict[str, Any] = {"dry_run": True}
+REFLECTED = Reflection(
+    dry_run=True,
+    run=None,
+    looked_at=5,
+    merged=0,
+    linked=[Link(id=_ID, parent_id="colours", score=0.71)],
+    linked_count=1,
+    proposals=[Proposal(number=1, kind="link", ids=[_OTHER], candidates=[Candidate(id="colours", score=0.48)])],
+    proposals_count=1,
+    stale=[],
+    stale_count=0,
+    undone=0,
+    skipped=[],
+    near_checked=True,
+    sequence=3,
+    took_ms=21.4,
 )
 
 _ALICE: dict[str, Any] = {

@@ -28,6 +28,7 @@ from kgserve.ops import (
     named,
     naming,
     recall,
+    reflecting,
     retaining,
 )
 
@@ -153,6 +154,11 @@ MEMORY_CASES = (
         *("prune_memories", "POST", f"{_MEMORIES}/prune", consolidating.prune_memories),
         id="pruneMemories", tag="memories", role="write", summary="Withdraw the memories that have faded",
         sent=examples.PRUNE, optional=True, example=examples.PRUNED, errors=_KNOWN, threads="transfers", long=True,
+    ),
+    UseCase(
+        *("reflect", "POST", "/api/v1/reflect", reflecting.reflect),
+        id="reflect", tag="memories", role="write", summary="Put memories where they belong, or propose it",
+        sent=examples.REFLECT, optional=True, example=examples.REFLECTED, errors=_KNOWN, threads="transfers", long=True,
     ),
     UseCase(
         *("create_entity", "POST", _ENTITIES, naming.create_entity),

@@ -100,7 +100,7 @@ def undo_consolidation(graph: Graph, request: UndoConsolidationRequest) -> Conso
         if request.run_id in store.runs:
             raise Unavailable("this consolidation is still going on; try again when it is done")
         caller = graph.graphs.caller.name
-        undone = consolidating.undo(store, request.run_id, caller, _Pace(store), force=request.force)
+        undone = consolidating.undo(store, request.run_id, caller, Pace(store), force=request.force)
         sequence = store.state.sequence
     return ConsolidationUndone(
         run=request.run_id,
@@ -118,7 +118,7 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
     accessed within a day. The store does it by itself now and then, too, unless that is off.
     """
     with graph.lease() as store:
-        settings, now, pause = store.description.memory, _now(), _Pace(store)
+        settings, now, pause = store.description.memory, _now(), Pace(store)
         found, sequence = pruning.faded(store, now, pause), store.state.sequence
         ids, mode = found.ids, pruning.mode_of(settings)
         if not request.dry_run:
@@ -134,13 +134,14 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
     )
 
 
-class _Pace:
+class Pace:
     """Gives way to writers after each slice of work."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def __call__(self, worked: float) -> None:
+        """Wait, after so many seconds of work, if anybody writes."""
         time.sleep(min(2 * worked, LONGEST_REST) if self._store.writing else 0)
 
 
@@ -190,7 +191,7 @@ def _plan(graph: Graph, store: Store, request: ConsolidateRequest, now: int) -> 
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
         wanted = Wanted(_threshold(store, request), request.guard, types)
-        return plan_of(store, _indexes(graph, store), wanted, now, _Pace(store))
+        return plan_of(store, _indexes(graph, store), wanted, now, Pace(store))
     plan = _plans_of(store).find(_asked(store, request, request.apply.plan))
     if plan is None:
         raise Conflict(
@@ -215,7 +216,7 @@ def _record(request: ConsolidateRequest, plan: Plan, threshold: float, now: int)
 
 def _carried_out(store: Store, plan: Plan, run: Run) -> tuple[list[ClusterPlan], list[Cluster], int]:
     """The clusters that were merged, those that were left, and the last commit."""
-    left, report = consolidating.carry_out(store, run, plan.clusters, _Pace(store))
+    left, report = consolidating.carry_out(store, run, plan.clusters, Pace(store))
     skipped = {each.primary for each in left}
     return [each for each in plan.clusters if each.primary not in skipped], left, report.sequence
 

@@ -89,7 +89,7 @@ class Places:
                     f"parent_id: memory {parent.id!r} stands below {child.id!r} itself; that would be a circle"
                 )
             seen.add(at.id)
-            if len(seen) >= MAX_DEPTH:
+            if len(seen) > MAX_DEPTH:
                 raise Conflict(
                     f"parent_id: {MAX_DEPTH} levels are above memory {parent.id!r} already, and no more may be"
                 )

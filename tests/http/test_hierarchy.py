@@ -214,3 +214,38 @@ def test_an_entitys_history_tells_its_parent_then(tree: httpx.Client, store: str
     accepted(tree.put("/api/memories/f1", json={"parent_id": "d"}))
     history = tree.get(f"/api/v1/entities/f1/history?store={store}").json()
     assert [each["parent_id"] for each in history] == ["c1", "d"]
+
+
+def test_a_long_way_up_and_a_long_circle(of: httpx.Client, store: str) -> None:
+    nodes = [{"id": f"n{at:03}", "type": "fact", "content": f"step {at}", "confidence": 1} for at in range(130)]
+    steps = [(f"n{at:03}", f"n{at - 1:03}") for at in range(1, 130)]
+    edges = [{"from": child, "to": parent, "relation_type": "child_of"} for child, parent in steps]
+    accepted(of.post(f"/api/memory/{store}/inject", json={"nodes": nodes, "edges": edges}))
+    assert ids(of, "n129", "ancestors") == [f"n{at:03}" for at in range(128, 28, -1)]
+    assert ids(of, "n000", "descendants", limit=500) == [f"n{at:03}" for at in range(1, 101)]
+    sequence = accepted(of.get("/api/analytics/overview"))["sequence"]
+    assert ids(of, "n129", "ancestors", as_of=sequence) == ids(of, "n129", "ancestors")
+    refusal(of.post("/api/memories", json={"content": "one more", "parent_id": "n129"}), 409)
+    accepted(of.post("/api/memories", json={"content": "one more", "parent_id": "n099"}), 201)
+    ends = "MATCH (c:Entity {id: 'n109'}), (p:Entity {id: 'n129'})"
+    query = f"{ends} CREATE (p)<-[:RELATES_TO {{relation_type: 'child_of'}}]-(c)"
+    accepted(of.post(f"/api/memory/{store}/cypher", json={"query": query, "mode": "write"}))
+    # It is the newest parent of n109, and closes a circle of 21.
+    assert ids(of, "n110", "ancestors") == ["n109"]
+    assert len(ids(of, "n109", "descendants", limit=500)) == 20
+    stats = accepted(of.get("/api/analytics/overview"))
+    assert (stats["second_parents"], stats["cycles"]) == (1, 1)
+    lines = of.get(f"/api/memory/{store}/export", headers={"Accept": "application/x-ndjson"}).content
+    accepted(
+        of.post(f"/api/memory/{store}-again/import", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    )
+    again = {"Kgserve-Store": f"{store}-again"}
+    stats = accepted(of.get("/api/analytics/overview", headers=again))
+    assert (stats["second_parents"], stats["cycles"]) == (1, 1)
+    # All in one commit now: of equals the greatest id counts as the newest.
+    assert of.get("/api/v1/memories/n129/ancestors", headers=again).json() == []
+    assert len(of.get("/api/v1/memories/n129/descendants?limit=500", headers=again).json()) == 20
+    refusal(of.get("/api/v1/memories/n109/children?as_of=soon"), 400)
+    refusal(of.get("/api/v1/memories/n109/children?cursor="), 400)
+    accepted(of.post("/api/memories", json={"id": "a/b ü", "content": "odd", "parent_id": "n001"}), 201)
+    assert ids(of, "a%2Fb%20%C3%BC", "ancestors") == ["n001", "n000"]

@@ -256,6 +256,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.consolidate(apply=0),
     lambda store: store.consolidations(),
     lambda store: store.undo_consolidation("none"),
+    lambda store: store.reflect(dry_run=True).looked_at,
     lambda store: store.prune_memories(dry_run=True).count,
     lambda store: store.memory_stats().memories_by_type,
     lambda store: store.memory_growth(by="month").periods[0].total,

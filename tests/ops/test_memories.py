@@ -346,3 +346,21 @@ def test_deleting_entities_keeps_memories_unless_told(store: World) -> None:
         PATIENCE
     )
     assert active(store) == ["about A"]
+
+
+def test_two_that_want_to_be_below_each_other_at_once(store: World) -> None:
+    for key in ("a", "b", "c"):
+        put(store, f"{key} is a concept", memory_id=key, layer=1)
+    with held(store.open):
+        moves = [
+            memories.update_memory(store.graph, UpdateMemoryRequest(memory_id=child, parent_id=parent))
+            for child, parent in (("a", "b"), ("b", "c"), ("c", "a"))
+        ]
+        fact = StoreMemoryRequest(content="a fact", memory_id="f", layer=2, parent_id="c")
+        layered = [memories.store_memory(store.graph, fact)]
+        layered += [memories.update_memory(store.graph, UpdateMemoryRequest(memory_id="f", layer=0))]
+        layered += [memories.update_memory(store.graph, UpdateMemoryRequest(memory_id="c", layer=3))]
+    assert [type(move.exception(PATIENCE)) for move in moves] == [type(None), type(None), Conflict]
+    assert [type(each.exception(PATIENCE)) for each in layered] == [type(None), Conflict, Conflict]
+    above = store.open.memories.ask(lambda view, _: [each.id for each in view.above("a", now_in_microseconds())])
+    assert above == ["b", "c"]

@@ -102,10 +102,10 @@ def printed_values(printed: str) -> list[object]:
     """The JSON values at the beginnings of what was printed."""
     decoder = json.JSONDecoder()
     values: list[object] = []
-    while (start := printed.find("{")) >= 0:
-        value, length = decoder.raw_decode(printed[start:])
+    while found := re.search(r"\[?\{", printed):
+        value, end = decoder.raw_decode(printed, found.start())
         values.append(value)
-        printed = printed[start + length :]
+        printed = printed[end:]
     return values
 
 

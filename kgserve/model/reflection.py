@@ -1,0 +1,163 @@
+"""Reflecting on memories: what callers ask for, what they are told, and what is noted of it in rows.
+
+A *run* is a node that says what was proposed and what became of that. From it a relation goes to each memory that it
+has placed or made, which says how to take that back.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from kgserve.decoding import json_decoder
+from kgserve.model.batch import REFLECTION
+from kgserve.model.memories import MAX_TOLD, Id, Share
+
+REFLECTED = "reflected"
+"""The relation from a run to what it has placed, made or set against something."""
+CONTRADICTS = "contradicts"
+DOMAIN, CONCEPT = 0, 1
+"""Layers."""
+MAX_LOOKED_AT = 10_000
+MAX_PROPOSALS = 100
+MAX_PROPOSED = 4_000
+"""So many memories are named by the proposals of one run."""
+MAX_NAME = 200
+
+ProposalKind = Literal["link", "concept", "contradiction"]
+State = Literal["open", "accepted", "refused"]
+_Numbers = Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=MAX_PROPOSALS)]], msgspec.Meta(max_length=MAX_PROPOSALS)]
+_DRY = "Say what would be done and proposed, and write nothing"
+_NAMES = (
+    "By the number of a proposal: of a concept the name to give it; of a link the id of the parent, where it is not "
+    "the first of the candidates"
+)
+
+
+class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to reflect on; or which proposals of a run to accept or refuse; or a run to take back."""
+
+    query: (
+        Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="Only what is nearest to this")] | None
+    ) = None
+    under: Annotated[Id, msgspec.Meta(description="Only concepts below this memory take others in: its id")] | None = (
+        None
+    )
+    limit: Annotated[
+        int, msgspec.Meta(ge=1, le=MAX_LOOKED_AT, description="Most memories without a parent to look at, newest first")
+    ] = 1_000
+    threshold: Annotated[Share, msgspec.Meta(description="Score from which on a memory is put below a concept")] = 0.6
+    cluster_threshold: Annotated[
+        Share, msgspec.Meta(description="How near each two are that make a new concept together")
+    ] = 0.7
+    dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
+    run: Annotated[Id, msgspec.Meta(description="Whose proposals, or what to undo; left out: the last run")] | None = (
+        None
+    )
+    accept: Annotated[_Numbers, msgspec.Meta(description="Proposals to carry out, by their numbers")] = []
+    refuse: Annotated[_Numbers, msgspec.Meta(description="Proposals that are not to be made again")] = []
+    names: (
+        Annotated[
+            dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=512)]],
+            msgspec.Meta(max_length=MAX_PROPOSALS, description=_NAMES),
+        ]
+        | None
+    ) = None
+    undo: Annotated[bool, msgspec.Meta(description="Take the run back, with what was accepted of it")] = False
+
+
+class Candidate(msgspec.Struct, kw_only=True):
+    """A concept that a memory may belong below; the score is 0 to 1."""
+
+    id: str
+    score: float
+
+
+class Proposal(msgspec.Struct, kw_only=True):
+    """Something to decide.
+
+    ``link``: the one memory of ``ids`` belongs below one of ``candidates``. ``concept``: all of ``ids`` belong below a
+    new concept, for which ``name`` is a suggestion. ``contradiction``: the first of ``ids``, which is the younger, says
+    something else than the second, in what ``differs`` says.
+    """
+
+    number: int
+    kind: ProposalKind
+    ids: list[str]
+    candidates: list[Candidate] = []
+    name: str = ""
+    differs: str = ""
+    state: State = "open"
+
+    @property
+    def key(self) -> str:
+        """The same for the same proposal of another run."""
+        return f"{self.kind} {' '.join(sorted(self.ids))}"
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """A memory that was put below another one."""
+
+    id: str
+    parent_id: str
+    score: float
+
+
+class Reflection(msgspec.Struct, kw_only=True):
+    """What was done and what is proposed. The run is null where nothing was written."""
+
+    dry_run: bool
+    run: str | None
+    looked_at: Annotated[int, msgspec.Meta(description="Memories without a parent that were looked at")]
+    merged: Annotated[int, msgspec.Meta(description="Memories that were absorbed by one that says the same")]
+    linked: Annotated[list[Link], msgspec.Meta(description=f"The first {MAX_TOLD}")]
+    linked_count: int
+    proposals: Annotated[list[Proposal], msgspec.Meta(description="By number; those to accept are `open`")]
+    proposals_count: Annotated[int, msgspec.Meta(description="All there are; more than are told come another time")]
+    stale: Annotated[list[str], msgspec.Meta(description=f"Memories that have faded; the first {MAX_TOLD}")]
+    stale_count: int
+    undone: Annotated[int, msgspec.Meta(description="Memories that were placed, made or absorbed, and are no more")]
+    skipped: Annotated[list[str], msgspec.Meta(description="What somebody has changed since, and so was left")]
+    near_checked: Annotated[bool, msgspec.Meta(description="False: there were no vectors to compare by")]
+    sequence: int
+    took_ms: float
+
+
+class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node of a run says, in its attributes. ``merging`` is the consolidation that it has begun with."""
+
+    started_at: str
+    threshold: float
+    cluster_threshold: float
+    linked: int = 0
+    merging: str = ""
+    proposals: list[Proposal] = []
+
+    @property
+    def text(self) -> str:
+        """As the attributes of a node."""
+        return _encode(self).decode()
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is noted between a run and a memory: the parent it was given, what it was set against, or that it is new."""
+
+    parent: str = ""
+    against: str = ""
+    made: bool = False
+
+    @property
+    def text(self) -> str:
+        """As the attributes of an edge."""
+        return _encode(self).decode()
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+record_of = json_decoder(ReflectionRecord).decode
+mark_of = json_decoder(Mark).decode
+
+
+def new_run_id(now: int, chance: str) -> str:
+    """The id of a run's node; ids sort by time, which is in microseconds."""
+    return f"{REFLECTION}-{now // 1000:012x}-{chance}"
