@@ -114,7 +114,9 @@ class Server:
         self._events: list[dict[str, Any]] = []
         self._seen = 0
         self._news = threading.Condition()
-        self._process = _launch(data, settings or {}, module, environment or {})
+        place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]
+        given = {f"KGSERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
+        self._process = launch(module, ["serve", *place, "--log-format", "json"], given | dict(environment or {}))
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.pid = self._process.pid
@@ -255,15 +257,18 @@ def end_when_told() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def _launch(data: Path, settings: Mapping[str, object], module: str, more: Mapping[str, str]) -> subprocess.Popen[str]:
-    given = {f"KGSERVE_{name.upper()}": str(value) for name, value in settings.items()}
-    environment = {**os.environ, **given, **more}
-    place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]
-    command = [sys.executable, "-m", module, "serve", *place, "--log-format", "json"]
+def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A process that runs a module, with ``more`` in its environment."""
+    command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **more}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """`kgserve` with these arguments, to its end."""
+    command = [sys.executable, "-m", "kgserve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def doctor(data: Path, store: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`kgserve doctor STORE` on the folder of a stopped server; the caller reads exit code and output."""
-    command = [sys.executable, "-m", "kgserve", "doctor", "--data", str(data), store, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return run(["doctor", "--data", str(data), store, *arguments])

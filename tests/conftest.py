@@ -13,7 +13,9 @@ import tests.fuzzing  # noqa: F401  # pyright: ignore[reportUnusedImport]  # wha
 from kgserve import log
 from tests.access.keys import client, given
 from tests.http.serving import Served, serving
+from tests.scratch import move_to_memory
 
+move_to_memory()
 _numbers = count(1)
 
 # A run that was put into the background ignores it, and so would every program that a test starts and interrupts.

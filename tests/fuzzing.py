@@ -21,13 +21,13 @@ def is_thorough() -> bool:
     return settings.get_current_profile_name() == "thorough"
 
 
-def examples(few: int, steps: int = 50) -> settings:
-    """The same few examples each time; with `--hypothesis-profile thorough` twenty times as many, others each time.
+def examples(few: int, steps: int = 50, times: int = 20) -> settings:
+    """The same few examples each time; with `--hypothesis-profile thorough` so many ``times`` more, others each time.
 
     ``steps`` is how many rules of a machine are followed in each.
     """
     return settings(
-        max_examples=few * 20 if is_thorough() else few,
+        max_examples=few * times if is_thorough() else few,
         stateful_step_count=steps,
         derandomize=not is_thorough(),
         deadline=None,

@@ -1075,6 +1075,9 @@ def recall(  # noqa: PLR0913 - the fields of the request
     valid_at: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     as_of: int | str | None = None,
+    expand: bool = False,
+    past: Literal["hide", "show"] = "hide",
+    budget: int | None = None,
 ) -> Call[RecallAnswer]:
     """Find memories by words, by meaning, by whom they are about.
 
@@ -1085,6 +1088,9 @@ def recall(  # noqa: PLR0913 - the fields of the request
     words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
     what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
     best matches that have faded or are not true.
+
+    With `expand` what stands beside the ten best takes a part of their scores, never above them, if it passes the
+    filters as well; and of those that say the same the best is shown, with the number `said`.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -1113,6 +1119,9 @@ def recall(  # noqa: PLR0913 - the fields of the request
             valid_at=valid_at,
             metadata=_mapped(metadata),
             as_of=as_of,
+            expand=expand,
+            past=past,
+            budget=budget,
         ),
     )
 

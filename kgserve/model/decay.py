@@ -8,7 +8,6 @@ Moments and keys are microseconds since 1970; half-lives are microseconds, too, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 DAY = 86_400_000_000
@@ -25,12 +24,6 @@ class Worth(NamedTuple):
 
     confidence: float
     since: int
-
-
-def half_life_of(days: float | None, by_type: Mapping[str, float | None], memory_type: str) -> int | None:
-    """The half-life of a type of memories: its own, where it has one, be it none at all."""
-    own = by_type.get(memory_type, days)
-    return None if own is None else round(own * DAY)
 
 
 def live(stored: Worth, accessed: Worth | None) -> Worth:

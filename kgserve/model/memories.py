@@ -196,7 +196,7 @@ class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
 
 
-class MemoryFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which memories: those that all filters let pass."""
 
     types: Annotated[_Labels, msgspec.Meta(description="Of any of these types")] | None = None
@@ -215,7 +215,7 @@ class MemoryFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 Sorted = Literal["created", "updated", "confidence", "accessed"]
 
 
-class MemoriesQuery(MemoryFilter, kw_only=True):
+class MemoriesQuery(WhichMemories, kw_only=True):
     """The query of a list of memories. Lists do not count as uses."""
 
     metadata: (
@@ -243,7 +243,7 @@ class MemoriesQuery(MemoryFilter, kw_only=True):
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
 
 
-class Recalling(MemoryFilter, kw_only=True):
+class Recalling(WhichMemories, kw_only=True):
     """How to recall, but for the query."""
 
     mode: Annotated[SearchMode, msgspec.Meta(description="By words, by meaning, by both, or from entity to entity")] = (
@@ -292,6 +292,20 @@ class RecallRequest(Recalling, kw_only=True):
     query: _Query
     metadata: Wanted | None = None
     as_of: AsOf | None = None
+    expand: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Also what stands beside the ten best: parent, children, siblings, what is related or about "
+            "the same; what says the same is shown once"
+        ),
+    ] = False
+    past: Annotated[
+        Literal["hide", "show"],
+        msgspec.Meta(description="show: also what was superseded, with 0.7 of its score"),
+    ] = "hide"
+    budget: (
+        Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Most tokens of all contents, by estimate")] | None
+    ) = None
 
 
 class RecallQuery(Recalling, kw_only=True):
@@ -475,12 +489,19 @@ class MemoryPage(msgspec.Struct, kw_only=True):
 
 
 class RecalledMemory(Memory, kw_only=True):
-    """A memory that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode."""
+    """A memory that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode.
+
+    With ``expand``, ``via`` is the memory beside which it stands, as many ``hops`` away, that gave to its score.
+    """
 
     score: Annotated[float, msgspec.Meta(description="What it is sorted by, effective confidence included")]
     keyword_score: float | msgspec.UnsetType = msgspec.UNSET
     semantic_score: float | msgspec.UnsetType = msgspec.UNSET
     hops: int | msgspec.UnsetType = msgspec.UNSET
+    via: Annotated[str, msgspec.Meta(description="The hit that gave to its score")] | msgspec.UnsetType = msgspec.UNSET
+    said: (
+        Annotated[int, msgspec.Meta(description="How many of those found say this, if several do")] | msgspec.UnsetType
+    ) = msgspec.UNSET
     why: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -492,7 +513,7 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
         dict[str, int],
         msgspec.Meta(
             description="Memories that match and were left out, by why: below_confidence, superseded, merged, "
-            "forgotten, pruned, not_valid"
+            "forgotten, pruned, not_valid, over_budget"
         ),
     ]
     degraded: bool

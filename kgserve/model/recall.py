@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +29,8 @@ _MARKS = ".,;:!?()[]{}\"'\u00ab\u00bb\u201c\u201d\u2018\u2019"
 class Recalled(msgspec.Struct, frozen=True):
     """A memory that fits: ``score`` is what it is sorted by, ``match`` what it is without its confidence.
 
-    ``keyword`` and ``semantic`` are the scores of the two indexes, ``hops`` how far away the entity is that led to it.
+    ``keyword`` and ``semantic`` are the scores of the two indexes, ``hops`` how far away the entity is that led to it,
+    or the memory ``via`` which it has a part of its score.
     """
 
     id: str
@@ -39,6 +40,11 @@ class Recalled(msgspec.Struct, frozen=True):
     semantic: float | None = None
     hops: int | None = None
     why: str = ""
+    via: str | None = None
+
+
+SUPERSEDED = 0.7
+"""What counts of a memory that was superseded, where such are shown."""
 
 
 class Standing(NamedTuple):
@@ -60,6 +66,17 @@ def plain(scores: Mapping[str, float], *, by_words: bool) -> list[Recalled]:
         Recalled(key, score, score, score if by_words else None, None if by_words else score, why=f"{said} {score:.2f}")
         for key, score in scores.items()
     ]
+
+
+def with_past(found: Sequence[Recalled], superseded: Collection[str]) -> list[Recalled]:
+    """The same with less of the scores of those that were superseded, in the order of scores."""
+    return sorted(
+        (
+            msgspec.structs.replace(each, score=each.score * SUPERSEDED) if each.id in superseded else each
+            for each in found
+        ),
+        key=lambda each: -each.score,
+    )
 
 
 def joined(

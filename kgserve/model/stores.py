@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kgserve.model.fields import MAX_ID_BYTES
+from kgserve.model.half_lives import HalfLives
 from kgserve.model.requests import STORE_NAME
 from kgserve.settings import (
     Alpha,
@@ -68,29 +69,33 @@ _HalfLives = Annotated[
 ]
 
 
+_USUAL = Settings()
+
+
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a store remembers."""
 
-    half_life_days: HalfLife = 30.0
+    half_life_days: HalfLife = _USUAL.memory_half_life_days
     half_life_by_type: _HalfLives = {}
-    reinforcement: Reinforcement = 0.1
-    min_confidence: MinConfidence = 0.1
-    dedup: DedupPolicy = "guarded"
-    dedup_threshold: DedupThreshold = 0.95
-    consolidation: ConsolidationPolicy = "safe"
-    consolidation_threshold: ConsolidationThreshold = 0.85
-    consolidation_interval: ConsolidationInterval = 50
-    consolidation_hours: ConsolidationHours = 24.0
-    prune: PrunePolicy = "archive"
-    prune_threshold: PruneThreshold = 0.05
-    prune_hours: PruneHours = 24.0
-    alpha: Alpha = 0.4
-    min_similarity: MinSimilarity = 0.5
-    default_limit: DefaultLimit = 20
+    reinforcement: Reinforcement = _USUAL.memory_reinforcement
+    min_confidence: MinConfidence = _USUAL.memory_min_confidence
+    dedup: DedupPolicy = _USUAL.memory_dedup
+    dedup_threshold: DedupThreshold = _USUAL.memory_dedup_threshold
+    consolidation: ConsolidationPolicy = _USUAL.memory_consolidation
+    consolidation_threshold: ConsolidationThreshold = _USUAL.memory_consolidation_threshold
+    consolidation_interval: ConsolidationInterval = _USUAL.memory_consolidation_interval
+    consolidation_hours: ConsolidationHours = _USUAL.memory_consolidation_hours
+    prune: PrunePolicy = _USUAL.memory_prune
+    prune_threshold: PruneThreshold = _USUAL.memory_prune_threshold
+    prune_hours: PruneHours = _USUAL.memory_prune_hours
+    alpha: Alpha = _USUAL.memory_alpha
+    min_similarity: MinSimilarity = _USUAL.memory_min_similarity
+    default_limit: DefaultLimit = _USUAL.memory_default_limit
 
-    def half_life_of(self, memory_type: str) -> float | None:
-        """The half-life of a type of memories, in days."""
-        return self.half_life_by_type.get(memory_type, self.half_life_days)
+    @property
+    def half_lives(self) -> HalfLives:
+        """How fast memories fade."""
+        return HalfLives(self.half_life_days, self.half_life_by_type)
 
 
 class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

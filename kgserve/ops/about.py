@@ -6,12 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.model.decay import Worth, effective
+from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.memories import MemoryEntity
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT
@@ -30,6 +32,7 @@ from kgserve.store.store import Store
 MOST_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
 _APART = (IS_ABOUT, MERGED_INTO)
+_BESIDE = (*_APART, CHILD_OF)
 
 Numbers = NDArray[np.int64]
 Relevances = NDArray[np.float64]
@@ -137,12 +140,19 @@ class About(ABC):
 
     def related(self, entity: str) -> list[tuple[str, float]]:
         """The entities that one is related to, and what is left of each relation: its strength times its confidence."""
-        edges = [edge for edge in self._relations(entity) if edge.relation_type not in _APART]
+        edges = list(self._relations(entity))
         ends = [edge.target if edge.source == entity else edge.source for edge in edges]
         if new := set(ends) - self._is_entity.keys():
             there = self._around.rows(new)
             self._is_entity |= {end: end in there and not there[end].is_memory for end in new}
         return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]]
+
+    def beside(self, memory: str, most: int) -> list[tuple[str, float]]:
+        """What a memory is related to, memory or not, and what is left of each relation; of one with more nothing."""
+        edges = list(islice(self._relations(memory, _BESIDE), most + 1))
+        if len(edges) > most:
+            return []
+        return [(edge.target if edge.source == memory else edge.source, self._worth(edge)) for edge in edges]
 
     @property
     def _store(self) -> Store:
@@ -168,8 +178,8 @@ class About(ABC):
         """The id of what is called so. Raises Conflict where that is not one alone."""
 
     @abstractmethod
-    def _relations(self, entity: str) -> Iterable[EdgeRow]:
-        """The true relations of an entity, in either direction."""
+    def _relations(self, entity: str, apart: tuple[str, ...] = _APART) -> Iterable[EdgeRow]:
+        """The true relations of a node, in either direction, but for those of some types."""
 
 
 class AboutNow(About):
@@ -195,12 +205,12 @@ class AboutNow(About):
     def _find(self, name: str) -> str | None:
         return _called(self._store, self._rows, name, self._now)
 
-    def _relations(self, entity: str) -> Iterable[EdgeRow]:
+    def _relations(self, entity: str, apart: tuple[str, ...] = _APART) -> Iterable[EdgeRow]:
         rows, number = self._rows, self._rows.number(entity)
         if number < 0:
             return
         for outgoing in (True, False):
-            found = self._true(not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), _APART))
+            found = self._true(not_of_kinds(rows, rows.around(np.array([number]), outgoing=outgoing), apart))
             yield from rows.rows_of(_strongest(rows, found))
 
     def _true(self, found: Gathered) -> Gathered:
@@ -233,8 +243,8 @@ class AboutThen(About):
             found = _called(self._store, rows, name, self._now)
         return self._around.found_as(name) if found is None else found
 
-    def _relations(self, entity: str) -> Iterable[EdgeRow]:
-        return self._around.edges(entity)
+    def _relations(self, entity: str, apart: tuple[str, ...] = _APART) -> Iterable[EdgeRow]:
+        return (edge for edge in self._around.edges(entity) if edge.relation_type not in apart)
 
 
 def about(searched: Searched, now: int | None, half_life: int | None) -> About:

@@ -52,7 +52,7 @@ from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import is_version_id
-from kgserve.ops.validate import Fault, Faults, bound, check_label, moment, node_put
+from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
@@ -71,6 +71,7 @@ DELETED_AT_ONCE = 10_000
 SLICE = 1_000
 TEASER = 200
 """Characters of a similar memory that are told."""
+_CALLED = {"type": "memory_type", "attributes": "metadata"}
 _SPANS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]+)([smhdw])")
 
@@ -164,7 +165,7 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Che
         context=request.context or None,
         layer=request.layer,
     )
-    put = node_put(0, node, fault)
+    put = node_put(0, node, called(fault, _CALLED))
     created = _created(request.created_at, fault)
     extras = put.extras or NodeExtrasPut()
     if request.expires_in is not None:
@@ -376,7 +377,7 @@ def _change(request: UpdateMemoryRequest) -> NodePut:
         context=request.context,
         layer=request.layer,
     )
-    put = node_put(0, node, faults)
+    put = node_put(0, node, called(faults, _CALLED))
     if request.content is not None and not request.content.strip():
         faults("content", "is blank")
     if request.parent_id:

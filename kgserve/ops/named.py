@@ -54,7 +54,7 @@ from kgserve.model.times import format_time, parse_time
 from kgserve.ops.drafting import Draft
 from kgserve.ops.graph import Graph
 from kgserve.ops.shown_memories import name_of, shown
-from kgserve.ops.validate import Faults, edge_put, node_put
+from kgserve.ops.validate import Faults, called, edge_put, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
@@ -69,6 +69,9 @@ MOST_COUNTED = 100_000
 """So many memories about an entity are counted."""
 MOST_CASCADED = 100_000
 """So many memories go at most with the entities that they are about, in one commit."""
+_ENTITY = {"type": "entity_type", "attributes": "metadata", "content": "description"}
+_RELATION = {"from": "source", "to": "target", "weight": "strength", "attributes": "metadata"}
+"""What callers call the fields of nodes and edges."""
 _APART = (IS_ABOUT, MERGED_INTO)
 """Relations that join no two entities."""
 
@@ -133,7 +136,7 @@ def _described(entity: EntityInput, place: str, faults: Faults) -> NodePut:
     node = NodeInput(
         id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
     )
-    put = node_put(0, node, own)
+    put = node_put(0, node, called(own, _ENTITY))
     faults.errors += own.errors
     return put
 
@@ -212,7 +215,7 @@ def update_entity(graph: Graph, request: UpdateEntityRequest) -> Future[NamedEnt
         attributes=request.metadata,
         name=request.name,
     )
-    put = node_put(0, node, faults)
+    put = node_put(0, node, called(faults, _ENTITY))
     faults.raise_any()
     met: list[str] = []
 
@@ -450,7 +453,7 @@ def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
         confidence=relation.confidence,
         context=relation.context,
     )
-    put = edge_put(0, edge, own)
+    put = edge_put(0, edge, called(own, _RELATION))
     if relation.relation_type in _APART:
         own("relation_type", f"{relation.relation_type!r} is kept by the store itself")
     faults.errors += own.errors
@@ -572,8 +575,7 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
 
 def shown_relations(store: Store, rows: Rows, edges: Sequence[EdgeRow]) -> list[Relation]:
     """Relations as callers get them."""
-    settings, now = settings_of(store), now_in_microseconds()
-    fading = decay.half_life_of(settings.half_life_days, {}, "")
+    fading, now = settings_of(store).half_lives.of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> Relation:

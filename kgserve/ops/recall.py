@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,8 +24,11 @@ from kgserve.memories.entries import LiveMemory
 from kgserve.model import decay, fusion
 from kgserve.model.attributes import Condition, has_all
 from kgserve.model.change import Access
+from kgserve.model.context import count_tokens
 from kgserve.model.decay import Worth
+from kgserve.model.expansion import GIVERS, expanded
 from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.likeness import fingerprint
 from kgserve.model.memories import (
     MAX_RECALLED,
     USUAL_IMPORTANCE,
@@ -46,18 +50,20 @@ from kgserve.model.recall import (
     plain,
     possible_names,
     ways,
+    with_past,
     withheld,
 )
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops.about import About, Associations, Few, about
+from kgserve.ops.expanding import Beside
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Both, below, parents_of
 from kgserve.ops.search import Searched, searching, since
 from kgserve.ops.shown_memories import as_memory
 from kgserve.ops.validate import asked_attributes
-from kgserve.ops.worth import effective, half_life, now_in_microseconds, settings_of, use
+from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.views.text import Facets, Filter, Marks
 
 MANY = 10_000
@@ -87,6 +93,9 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     words and meaning and multiplies with what is left of the confidence; `graph` goes from `entity`, or from whom and
     what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
     best matches that have faded or are not true.
+
+    With `expand` what stands beside the ten best takes a part of their scores, never above them, if it passes the
+    filters as well; and of those that say the same the best is shown, with the number `said`.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -149,6 +158,9 @@ class Judge:
         self.among: Associations | None = None
         self.unfiltered = False
         """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
+        self.shows_past = False
+        """Whether what was superseded passes."""
+        self.superseded: set[str] = set()
         self.standing: dict[str, Standing] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
@@ -197,24 +209,35 @@ class Judge:
 
     def _half_life(self, memory_type: str) -> int | None:
         if memory_type not in self._half_lives:
-            self._half_lives[memory_type] = half_life(self._settings, memory_type)
+            self._half_lives[memory_type] = self._settings.half_lives.of(memory_type)
         return self._half_lives[memory_type]
 
     def _look_back(self, ids: Sequence[str]) -> None:
         moment = self._searched.valid_at
         for key, row in self.rows(ids).items():
             extras = row.extras or NO_EXTRAS
-            confidence = effective(row, None, self._settings, self._now)
+            confidence = self._settings.half_lives.effective(row, None, self._now)
             holds = moment is None or row.holds_at(moment)
             self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
 
     def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
-        if ended:
+        former = self.shows_past and ended == "superseded"
+        if ended and not former:
             self.why[key] = ended
         elif confidence < self._least:
             self.why[key] = "below_confidence"
         else:
+            if former:
+                self.superseded.add(key)
             self.standing[key] = Standing(confidence, USUAL_IMPORTANCE if importance is None else importance)
+
+
+class _Page(NamedTuple):
+    """The hits of a page, the rows of these and of others, and how often each is said, where that was counted."""
+
+    hits: list[Recalled]
+    rows: dict[str, NodeRow]
+    said: dict[str, int]
 
 
 class Recaller:
@@ -231,7 +254,7 @@ class Recaller:
         self._only = Filter(
             None if request.types is None else frozenset(request.types),
             tags=frozenset(request.tags or ()),
-            valid_at=searched.valid_at,
+            valid_at=searched.valid_at if request.past == "hide" else None,
             memories=True,
             layers=None if request.layer is None else frozenset({request.layer}),
             sources=None if request.source is None else frozenset({request.source}),
@@ -239,6 +262,7 @@ class Recaller:
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
         self._judge = Judge(searched, self._only, conditions, self._least, now)
+        self._judge.shows_past = request.past == "show"
         self._by_words: Hits = {}
         self._by_meaning: Hits = {}
         self._by_ways: Hits = {}
@@ -253,21 +277,71 @@ class Recaller:
         limit = self._settings.default_limit if self._request.limit is None else self._request.limit
         limit = max(1, min(limit, MAX_RECALLED))
         offset = self._request.offset
-        ranked = self._ranked(offset + limit + _FEW)[offset:]
-        # What has changed since the indexes saw it may not fit any more.
-        rows = self._judge.rows([each.id for each in ranked[: limit + _FEW]])
-        page = [each for each in ranked if each.id in rows][:limit]
-        self.withheld = withheld(page, limit, self._left_out, self._judge.why)
-        shown = self._shown(page, rows)
-        if touch and page:
-            used = use(self._store, [rows[each.id] for each in page], self._now)
+        ranked = self._ranked(offset + limit + _FEW)
+        if self._judge.superseded:
+            ranked = with_past(ranked, self._judge.superseded)
+        if self._request.expand:
+            ranked = self._expanded(ranked)
+        page = self._page(ranked, offset, limit)
+        self.withheld = withheld(page.hits, limit, self._left_out, self._judge.why)
+        hits = page.hits if self._request.budget is None else self._affordable(page, self._request.budget)
+        shown = self._shown(hits, page)
+        if touch and hits:
+            used = use(self._store, [page.rows[each.id] for each in hits], self._now)
             for memory in shown:
                 _count(memory, used.get(memory.id))
         return shown
 
+    def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> _Page:
+        # What has changed since the indexes saw it may not fit any more.
+        if not self._request.expand:
+            some = ranked[offset : offset + limit + _FEW]
+            rows = self._judge.rows([each.id for each in some])
+            return _Page([each for each in some if each.id in rows][:limit], rows, {})
+        some = ranked[: 2 * (offset + limit) + _FEW]
+        rows = self._judge.rows([each.id for each in some])
+        prints = {key: fingerprint(row.content) for key, row in rows.items()}
+        first: dict[bytes, Recalled] = {}
+        for each in some:
+            if each.id in rows:
+                first.setdefault(prints[each.id], each)
+        said = Counter(prints.values())
+        hits = [*first.values()][offset : offset + limit]
+        return _Page(hits, rows, {each.id: said[prints[each.id]] for each in hits})
+
+    def _affordable(self, page: _Page, budget: int) -> list[Recalled]:
+        """The first ones whose contents are within a number of tokens; one in any case."""
+        spent = 0
+        for number, each in enumerate(page.hits):
+            spent += count_tokens(page.rows[each.id].content)
+            if spent > budget and number:
+                self.withheld["over_budget"] = len(page.hits) - number
+                return page.hits[:number]
+        return page.hits
+
+    def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
+        """What was found, and what stands beside the best of it, as far as it passes the filters."""
+        near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
+        gifts = [*Beside(self._searched, self._about, self._now, near).gifts([each.id for each in ranked[:GIVERS]])]
+        self._judge.unfiltered = True
+        takers = self._judge.passing(dict.fromkeys(gift.taker for gift in gifts))
+        found = {each.id for each in ranked}
+        own = self._own([key for key in takers if key not in found])
+        return expanded(ranked, gifts, own, self._judge.standing)
+
+    def _own(self, ids: Sequence[str]) -> Hits:
+        """What memories that no index has found are worth by themselves."""
+        if self._request.mode not in ("hybrid", "semantic"):
+            return {}
+        near = self._similarities(ids)
+        if self._request.mode == "semantic":
+            return near
+        matches = fusion.weighted({}, near, self._alpha)
+        return {key: match.score * self._judge.standing[key].confidence for key, match in matches.items()}
+
     @cached_property
     def _about(self) -> About:
-        return about(self._searched, self._now, half_life(self._settings, ""))
+        return about(self._searched, self._now, self._settings.half_lives.of())
 
     def _keep_to(self, memories: Associations) -> None:
         """Let only these pass: by name while they are few, else by a look at each."""
@@ -509,15 +583,19 @@ class Recaller:
 
     # Answers
 
-    def _shown(self, page: Sequence[Recalled], rows: Mapping[str, NodeRow]) -> list[RecalledMemory]:
-        ids = [each.id for each in page]
+    def _shown(self, hits: Sequence[Recalled], page: _Page) -> list[RecalledMemory]:
+        ids = [each.id for each in hits]
         entities = self._about.entities(ids)
         accesses = self._store.accesses.of(ids) if self._searched.at is None else {}
         above = parents_of(self._searched, ids)
-        return [
-            self._as_hit(each, rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
-            for each in page
+        shown = [
+            self._as_hit(each, page.rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
+            for each in hits
         ]
+        for hit in shown:
+            if page.said.get(hit.id, 1) > 1:
+                hit.said = page.said[hit.id]
+        return shown
 
     def _as_hit(
         self,
@@ -533,6 +611,7 @@ class Recaller:
             "keyword_score": found.keyword,
             "semantic_score": found.semantic,
             "hops": found.hops,
+            "via": found.via,
             "why": found.why if self._request.explain else None,
         }
         told = {name: score for name, score in scores.items() if score is not None}

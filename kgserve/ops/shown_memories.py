@@ -10,11 +10,12 @@ import numpy as np
 
 from kgserve.decoding import decode_json
 from kgserve.model.change import Access
+from kgserve.model.half_lives import worth_of
 from kgserve.model.memories import USUAL_IMPORTANCE, Memory, MemoryEntity
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
-from kgserve.ops.worth import effective, settings_of, worth_of
+from kgserve.ops.worth import settings_of
 from kgserve.rows.edge_page import of_kinds
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
@@ -50,7 +51,7 @@ def as_memory(
         memory_type=row.type,
         tags=list(extras.tags),
         confidence=worth_of(row, access).confidence,
-        effective_confidence=effective(row, access, settings_of(store), now),
+        effective_confidence=settings_of(store).half_lives.effective(row, access, now),
         importance=USUAL_IMPORTANCE if extras.importance is None else extras.importance,
         source=extras.source or None,
         context=extras.context or None,

@@ -5,6 +5,7 @@ Everything that can be wrong about a write without looking at the store is found
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -45,6 +46,8 @@ _OF_NODE, _OF_EDGE = (
 _OF_LINE = tuple(field for field in NODE.optional if not field.is_own)
 _AUTHOR = next(field for field in _OF_NODE if field.name == AUTHOR)
 
+_FIELD = re.compile(r"[^.\[]+")
+
 Fault = Callable[[str, str], None]
 """Takes the path of a field and what is wrong with it."""
 
@@ -68,6 +71,16 @@ class Faults:
         if all(error.message == _CONTENT_TOO_LONG for error in self.errors):
             raise TooLarge(message)
         raise InvalidInput(message, tuple(self.errors[:100]))
+
+
+def called(fault: Fault, names: Mapping[str, str]) -> Fault:
+    """Tells faults of fields that callers know by other names."""
+
+    def told(path: str, message: str) -> None:
+        field = _FIELD.match(path)
+        fault(path if field is None else names.get(field[0], field[0]) + path[field.end() :], message)
+
+    return told
 
 
 def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:

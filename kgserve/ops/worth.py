@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from kgserve.model import decay
 from kgserve.model.change import Access
 from kgserve.model.decay import Worth
+from kgserve.model.half_lives import worth_of
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.store.store import Store
@@ -23,33 +24,15 @@ def settings_of(store: Store) -> MemorySettings:
     return store.description.settings.memory
 
 
-def half_life(settings: MemorySettings, memory_type: str) -> int | None:
-    """The half-life of a type of memories in microseconds; None for what does not fade."""
-    return decay.half_life_of(settings.half_life_days, settings.half_life_by_type, memory_type)
-
-
-def worth_of(row: NodeRow, access: Access | None) -> Worth:
-    """The confidence that counts, and since when: that of its last use, or else the one that was written."""
-    extras = row.extras
-    if extras is None or extras.confidence is None:
-        raise ValueError(f"{row.id} is no memory")
-    stored = Worth(extras.confidence, row.created_at if extras.confidence_at is None else extras.confidence_at)
-    return decay.live(stored, None if access is None else Worth(access.confidence, access.last))
-
-
-def effective(row: NodeRow, access: Access | None, settings: MemorySettings, now: int) -> float:
-    """What a memory's confidence has come to at a moment, in microseconds."""
-    return decay.effective(worth_of(row, access), now, half_life(settings, row.type))
-
-
 def use(store: Store, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None) -> dict[str, Access]:
     """Count one use of each memory, which raises its confidence; ``least`` is what some are worth in any case."""
     by_id = {row.id: row for row in rows}
     settings, at_least = settings_of(store), least or {}
+    half_lives = settings.half_lives
 
     def used(node_id: str, before: Access | None) -> Access:
         row = by_id[node_id]
-        worth, fading = worth_of(row, before), half_life(settings, row.type)
+        worth, fading = worth_of(row, before), half_lives.of(row.type)
         if (floor := at_least.get(node_id, 0.0)) > decay.effective(worth, now, fading):
             worth = Worth(floor, now)
         risen = decay.reinforced(worth, now, fading, settings.reinforcement)

@@ -385,8 +385,7 @@ class Store:
             return _gathered(self.rows.rows(), batches, settle=settle)
 
     def _half_lives(self) -> HalfLives:
-        memory = self.description.settings.memory
-        return HalfLives(memory.half_life_days, memory.half_life_by_type)
+        return self.description.memory.half_lives
 
     def _rules(self) -> Rules:
         return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")

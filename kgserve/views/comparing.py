@@ -24,8 +24,6 @@ from kgserve.model.consolidation import (
     planned,
 )
 from kgserve.model.contrast import Difference
-from kgserve.model.decay import Worth, effective, half_life_of, live
-from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.likeness import conflicts, fingerprint
 from kgserve.model.memories import Cluster, Contradiction
 from kgserve.model.rows import NodeRow
@@ -62,16 +60,9 @@ class Wanted(NamedTuple):
 
 def worths(store: Store, rows: Iterable[NodeRow], now: int) -> dict[str, Member]:
     """Memories by id, each with what it is worth at a moment, by its last access or by its row."""
-    settings, found = store.description.memory, {row.id: row for row in rows}
-    accesses = store.accesses.of(found)
-    members: dict[str, Member] = {}
-    for node_id, row in found.items():
-        extras, access = row.extras or NO_EXTRAS, accesses.get(node_id)
-        stored = Worth(extras.confidence or 0.0, extras.confidence_at or row.created_at)
-        worth = live(stored, Worth(access.confidence, access.last) if access else None)
-        half_life = half_life_of(settings.half_life_days, settings.half_life_by_type, row.type)
-        members[node_id] = Member(row, effective(worth, now, half_life))
-    return members
+    found = {row.id: row for row in rows}
+    half_lives, accesses = store.description.memory.half_lives, store.accesses.of(found)
+    return {key: Member(row, half_lives.effective(row, accesses.get(key), now)) for key, row in found.items()}
 
 
 class _Candidate(NamedTuple):

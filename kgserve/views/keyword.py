@@ -35,6 +35,7 @@ _BULK_BYTES = 120_000_000
 _MOST_PASS = 0.2
 _SPARE = 1.3
 _MANY_TERMS = 200
+_FEW_UNTRUE = 1_000
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
@@ -194,6 +195,10 @@ class KeywordIndex:
 
         It finds the best of all without a look at most texts, and with any filter beside the words it looks at each.
         """
+        if only.valid_at is not None and only == Filter(valid_at=only.valid_at):
+            kept = self._true(searcher, query, limit, only)
+            if kept is not None:
+                return kept
         share = self._share(searcher, only)
         if not only.is_empty and share >= _MOST_PASS:
             wanted = int(_SPARE * limit / share) + 1
@@ -206,6 +211,21 @@ class KeywordIndex:
             if len(kept) >= limit or len(best) < wanted:
                 return kept[:limit]
         return _scored(searcher.search(self._narrowed(query, only), limit, count=False))
+
+    def _true(self, searcher: tantivy.Searcher, query: tantivy.Query, limit: int, only: Filter) -> list[_Scored] | None:
+        """The best that are true, where few are not: so these are found first, and left out. None where many are."""
+        [(_, began), (_, ended)] = self._in_time(only)
+        late = tantivy.Query.boolean_query([(tantivy.Occur.Should, began), (tantivy.Occur.Should, ended)])
+        untrue = _scored(searcher.search(late, _FEW_UNTRUE, count=False))
+        if len(untrue) == _FEW_UNTRUE:
+            return None
+        places = {(address.segment_ord, address.doc) for _, address in untrue}
+        for spare in (min(len(untrue), limit // 10 + 1), len(untrue)):
+            best = _scored(searcher.search(query, limit + spare, count=False))
+            kept = [hit for hit in best if (hit[1].segment_ord, hit[1].doc) not in places]
+            if len(kept) >= limit or len(best) < limit + spare:
+                break
+        return kept[:limit]
 
     def _share(self, searcher: tantivy.Searcher, only: Filter) -> float:
         """Which part of all texts is likely to pass, as far as that can be told at once."""

@@ -4,6 +4,8 @@ from typing import cast
 
 import pytest
 
+from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
+
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:

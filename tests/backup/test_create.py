@@ -19,7 +19,7 @@ from kgserve.ops import backup as ops
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from tests.backup.holding import LONG, back_up, faults, manifest, restored
-from tests.store.writing import NAME, batch, flip, ids, newest_segment, settings, write
+from tests.store.writing import NAME, SYNC_SECONDS, batch, flip, ids, newest_segment, settings, write
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_writes_and_compactions_beside_a_backup(pool: StorePool, folder: Path) -
     def write_on() -> None:
         number = 0
         with pool.lease(NAME, create=True) as store:
-            while not stop.is_set():
+            while not stop.wait(SYNC_SECONDS):
                 write(store, batch(f"n{number}", content=LONG * 20))
                 number += 1
                 if number % 15 == 0:

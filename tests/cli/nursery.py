@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from runpy import run_module
 from typing import IO
 
 import msgspec
@@ -27,8 +28,9 @@ TOP = Path(__file__).parents[2]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a server is begun with."""
+    """What a server is begun with: a module, run as ``python -m`` does, its arguments and its environment."""
 
+    module: str
     arguments: list[str]
     environment: dict[str, str]
 
@@ -82,11 +84,11 @@ def _readable(descriptor: int, timeout: float | None) -> bool:
     return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
-def fork(arguments: Sequence[str], environment: Mapping[str, str], errors: IO[str]) -> Forked:
+def fork(arguments: Sequence[str], environment: Mapping[str, str], errors: IO[str], module: str = "kgserve") -> Forked:
     """Begin a server; what it writes to standard error goes to a file."""
     reading, writing = os.pipe()
     told, telling = os.pipe()
-    wanted = msgspec.msgpack.encode(Wanted([*arguments], {**environment}))
+    wanted = msgspec.msgpack.encode(Wanted(module, [*arguments], {**environment}))
     nursery = _nursery()
     socket.send_fds(nursery, [len(wanted).to_bytes(8, "little")], [writing, errors.fileno(), telling])
     nursery.sendall(wanted)
@@ -162,8 +164,8 @@ def _serve(wanted: Wanted, output: int, errors: int) -> None:
     os.environ.clear()  # noqa: TID251 - it gets one of its own
     os.environ.update(wanted.environment)  # noqa: TID251 - as above
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["kgserve", *wanted.arguments]
-    import_module("kgserve.__main__").main()
+    sys.argv = [wanted.module, *wanted.arguments]
+    run_module(wanted.module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

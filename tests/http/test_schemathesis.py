@@ -60,7 +60,7 @@ def connection() -> Iterator[requests.Session]:
 
 
 @schema.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
-@examples(15)
+@examples(6, times=50)
 def test_every_operation_keeps_its_description(
     case: schemathesis.Case[Any], served: Served, connection: requests.Session
 ) -> None:
@@ -121,6 +121,8 @@ def test_every_caller_gets_what_the_role_allows(
 def assert_role(caller: str, operation: Operation, status: int, asked: str, *, of_store: bool) -> None:
     """Who has no key gets 401, a lesser role 403, and a store is there only for those who may see it."""
     if status in {405, 414}:  # another method than the operation's, a long address: refused before anybody is asked
+        return
+    if status == 400 and "Kgserve-Store: a store's name is" in asked:  # of no store, so nobody is asked either
         return
     if operation.id in PUBLIC:
         assert status not in {401, 403}, asked

@@ -10,7 +10,7 @@ from typing import Any
 from kgserve.memories.memories import Memories
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import Access, ChangeSet
-from kgserve.model.decay import DAY, Worth, effective, live
+from kgserve.model.decay import DAY
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.half_lives import HalfLives
 from kgserve.model.rows import EdgeRow, NodeRow
@@ -125,12 +125,7 @@ class Writer:
 
     def worth(self, row: NodeRow, half_lives: HalfLives, now: int) -> float:
         """The confidence of a memory at a moment."""
-        assert row.extras is not None
-        assert row.extras.confidence is not None
-        since = row.created_at if row.extras.confidence_at is None else row.extras.confidence_at
-        access = self.accesses.get(row.id)
-        used = Worth(access.confidence, access.last) if access else None
-        return effective(live(Worth(row.extras.confidence, since), used), now, half_lives.of(row.type))
+        return half_lives.effective(row, self.accesses.get(row.id), now)
 
     def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> Memories:
         """A view made of what is there."""

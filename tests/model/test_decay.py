@@ -11,12 +11,12 @@ from kgserve.model.decay import (
     LEAST_KEY,
     Worth,
     effective,
-    half_life_of,
     key,
     least_key,
     live,
     reinforced,
 )
+from kgserve.model.half_lives import HalfLives
 
 MONTH = 30 * DAY
 NOW = 1_750_000_000_000_000
@@ -58,11 +58,11 @@ def test_a_use_counts_if_it_came_after_what_was_stored() -> None:
 
 
 def test_a_type_has_its_own_half_life_or_that_of_all() -> None:
-    own = {"preference": None, "error": 7.0}
-    assert half_life_of(30, own, "fact") == MONTH
-    assert half_life_of(30, own, "error") == 7 * DAY
-    assert half_life_of(30, own, "preference") is None
-    assert half_life_of(None, own, "fact") is None
+    own = HalfLives(30, {"preference": None, "error": 7.0})
+    assert own.of("fact") == MONTH
+    assert own.of("error") == 7 * DAY
+    assert own.of("preference") is None
+    assert own._replace(days=None).of("fact") is None
 
 
 def test_no_confidence_passes_no_minimum_but_none() -> None:

@@ -18,7 +18,7 @@ from kgserve.store.store import Store
 from tests.graphs import graph_of
 from tests.ops.bare import Bare, Statements
 from tests.ops.stating import changed, fill, one, rows, write
-from tests.store.writing import NAME, PATIENCE, assert_copy_right, assert_whole, settings, until
+from tests.store.writing import NAME, PATIENCE, SYNC_SECONDS, assert_copy_right, assert_whole, settings, until
 
 
 def test_no_increment_is_lost(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_no_increment_is_lost(tmp_path: Path) -> None:
 
         def disturb(thread: int) -> int:
             number = 0
-            while not stop.is_set():
+            while not stop.wait(SYNC_SECONDS):
                 node = (
                     {"id": "n", "attributes": {"i": number}}
                     if thread == 0

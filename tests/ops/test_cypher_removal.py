@@ -22,7 +22,7 @@ from kgserve.store import removal
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.ops.stating import fill, one, write
-from tests.store.writing import NAME, PATIENCE, assert_whole, flip, held, ids, opened, settings, until
+from tests.store.writing import NAME, PATIENCE, SYNC_SECONDS, assert_whole, flip, held, ids, opened, settings, until
 
 OLD, NEWER, KEPT = 120, 60, 20
 CLEAR = "MATCH (n {type: 'old'}) DETACH DELETE n"
@@ -68,7 +68,7 @@ def test_no_increment_is_lost(tmp_path: Path) -> None:
 
     def disturb() -> None:
         number = 0
-        while not stop.is_set():
+        while not stop.wait(SYNC_SECONDS):
             number += 1
             fill(pool, [{"id": "n", "attributes": {"i": number}}], [])
 
@@ -256,7 +256,7 @@ def disturb(pool: StorePool, stop: threading.Event, seed: int) -> list[str]:
         lambda new: [{"from": f"old{source.randrange(OLD)}", "to": new, "relation_type": "R"}],
         lambda _new: [],
     ]
-    while not stop.is_set():
+    while not stop.wait(SYNC_SECONDS):
         new = f"w{seed}-{len(added)}"
         nodes = [{"id": new, "type": "w"}]
         if source.random() < 0.2:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -433,3 +434,88 @@ def test_nothing_there_is_nothing_found(world: World) -> None:
         answer = world.recall("fox in Paris", mode=mode)
         assert (answer.hits, answer.withheld) == ([], {})
         assert answer.index_sequence >= 0
+
+
+def below(child: str, parent: str) -> EdgePut:
+    return EdgePut(0, (child, parent, "child_of"), 1.0)
+
+
+def test_what_stands_beside_the_best_takes_a_part_of_their_scores(world: World) -> None:
+    """A domain, a concept, two facts and an episode: what is found brings its parent, sibling and child along."""
+    layers = {"domain": 0, "functional": 1, "haskell": 2, "erlang": 2, "talk": 3, "other": 2}
+    texts = {
+        "domain": "all that runs on computers",
+        "functional": "Functional Programming",
+        "haskell": "technical skills: experienced with Haskell",
+        "erlang": "knows some Erlang, too",
+        "talk": "a talk on monads",
+        "other": "has a garden",
+    }
+    nodes = [memory(key, texts[key], layer=layer) for key, layer in layers.items()]
+    nodes += [
+        memory("faded", "bygone", layer=2, confidence=0.01),
+        memory("void", "gone", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
+        memory("again", "Technical skills: experienced with Haskell!", layer=2, confidence=0.5),
+        *people("Ann"),
+    ]
+    tree = [("functional", "domain"), ("haskell", "functional"), ("talk", "haskell")]
+    tree += [(child, "functional") for child in ("erlang", "faded", "void")]
+    ways = [about("haskell", "p0"), about("other", "p0"), EdgePut(0, ("haskell", "erlang", "next"), 0.2)]
+    sequence = world.write(WriteBatch(nodes=nodes, edges=[*(below(*pair) for pair in tree), *ways]))
+    asked: dict[str, Any] = {"query": "technical skills", "mode": "keyword"}
+    assert world.found(**asked) == ["haskell", "again"]
+    answer = world.recall(expand=True, explain=True, **asked)
+    hits = {hit.id: hit for hit in answer.hits}
+    assert [*hits] == ["haskell", "functional", "talk", "erlang", "other"]
+    assert (hits["haskell"].said, hits["haskell"].via) == (2, msgspec.UNSET)
+    assert [(hits[key].via, hits[key].hops) for key in ("functional", "talk", "erlang", "other")] == [
+        ("haskell", 1),
+        ("haskell", 1),
+        ("haskell", 2),
+        ("haskell", 2),
+    ]
+    shares = [hit.score / hits["haskell"].score for hit in answer.hits]
+    assert shares == pytest.approx([1.0, 0.5, 0.4, 0.3, 0.15], abs=1e-3)
+    assert str(hits["talk"].why).startswith("child of haskell: +")
+    assert world.found(expand=True, layer=2, types=["fact"], **asked) == ["haskell", "erlang", "other"]
+    assert world.found(expand=True, entity="Ann", **asked) == ["haskell", "other"]
+    assert world.historian.of(world.store).wait(sequence, PATIENCE)
+    assert world.found(expand=True, as_of=str(sequence), **asked) == [*hits]
+    for mode in ("semantic", "hybrid"):
+        found = world.recall("technical skills", mode=mode, expand=True, min_similarity=0.3).hits
+        assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
+        assert len({hit.id for hit in found}) == len(found)
+        assert {"functional", "talk", "erlang"} < {hit.id for hit in found if isinstance(hit.via, str)}
+    by_id = {hit.id: hit for hit in found}
+    assert all(hit.score < by_id[hit.via].score for hit in found if isinstance(hit.via, str))
+
+
+def test_a_hub_gives_nothing_and_of_many_children_the_nearest_take(world: World) -> None:
+    nodes = [memory("hub", "fox"), memory("one", "hen"), *(memory(f"m{at}", "cat") for at in range(40))]
+    nodes += [memory(f"c{at}", "owl" if at % 4 else "fox owl") for at in range(20)]
+    edges = [EdgePut(0, ("hub", f"m{at}", "next"), 1.0) for at in range(40)] + [EdgePut(0, ("one", "m7", "next"), 1.0)]
+    world.write(WriteBatch(nodes=nodes, edges=[*edges, *(below(f"c{at}", "hub") for at in range(20))]))
+    asked: dict[str, Any] = {"expand": True, "min_similarity": 0.5, "limit": 50}
+    assert world.found("hen", mode="keyword", **asked) == ["one", "m7"]
+    hits = world.recall("fox", mode="semantic", **asked).hits
+    assert hits[0].id == "hub"
+    assert {hit.content for hit in hits} == {"fox", "fox owl", "owl"}
+    assert sum(hit.said for hit in hits if isinstance(hit.said, int)) == 9
+
+
+def test_what_was_superseded_is_shown_when_asked_for_and_a_budget_is_kept(world: World) -> None:
+    bounds = {"valid_from": ago(300), "valid_to": ago(100)}
+    then = memory("paris", "fox lives in paris", ended="superseded", belongs_to="home", **bounds)
+    world.write(WriteBatch(nodes=[then, memory("home", "fox lives in berlin", valid_from=ago(100))]))
+    for mode in ("keyword", "semantic", "hybrid"):
+        asked: dict[str, Any] = {"query": "fox lives in", "mode": mode, "min_similarity": 0.1}
+        plain = world.recall(valid_at="any", **asked).hits
+        answer = world.recall(past="show", **asked)
+        assert [hit.id for hit in answer.hits] == ["home", "paris"]
+        scores = {hit.id: hit.score for hit in plain}
+        assert answer.hits[1].score == pytest.approx(0.7 * scores["paris"], rel=1e-3)
+        assert answer.withheld == {}
+        short = world.recall(past="show", budget=8, touch=True, **asked)
+        assert [hit.id for hit in short.hits] == ["home"]
+        assert short.withheld == {"over_budget": 1}
+    assert world.recall("paris", mode="keyword", past="show").hits[0].access_count == 0

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
-from kgserve.ops.search import context, search, search_batch
+from kgserve.ops.search import PresentSurroundings, context, search, search_batch
 from kgserve.store.pool import StorePool
 from tests.graphs import graph_of
 from tests.store.writing import NAME, batch, settings, write
@@ -69,3 +72,28 @@ def test_a_commit_to_come_is_not_waited_for(tmp_path: Path) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pytest.raises(InvalidInput, match="at_least"):
         search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))
+
+
+def test_neighbours_of_many_at_once_are_those_of_each_where_some_are_not_true(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    names = [f"n{number}" for number in range(12)]
+    bounds = [(None, None), (None, None), (None, 5), (9, None), (1, 9)]
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        for part in range(3):
+            extras = [NodeExtrasPut(valid_from=first, valid_to=last) for first, last in chance.choices(bounds, k=12)]
+            keys = [(chance.choice(names), chance.choice(names), f"r{part}") for _ in range(30)]
+            nodes = [NodePut(0, name, "t", "", extras=each) for name, each in zip(names, extras, strict=True)]
+            edges = [
+                EdgePut(0, key, chance.random(), extras=EdgeExtrasPut(valid_from=first, valid_to=last))
+                for key, (first, last) in zip(keys, chance.choices(bounds, k=30), strict=True)
+            ]
+            write(store, WriteBatch(nodes=nodes, edges=edges))
+            with store.reading() as rows:
+                for moment in (None, 3, 7, 20):
+                    around = PresentSurroundings(rows, moment)
+                    found, there = around.neighbours([*names, "none"]), around.rows(names)
+                    assert found["none"] == []
+                    for name in there:
+                        edges = [edge for edge in around.edges(name) if {edge.source, edge.target} <= there.keys()]
+                        ends = [(edge.target if edge.source == name else edge.source, edge.weight) for edge in edges]
+                        assert sorted(found[name]) == sorted(ends)

@@ -9,6 +9,7 @@ from kgserve.journal import snapshot
 from kgserve.settings import MEBIBYTE
 from kgserve.store.store import Store
 from tests.store.writing import (
+    SYNC_SECONDS,
     ask,
     assert_whole,
     batch,
@@ -109,7 +110,7 @@ def test_writes_go_on_during_compactions(tmp_path: Path) -> None:
 
 def keep_writing(store: Store, prefix: str, stop: threading.Event) -> None:
     number = 0
-    while not stop.is_set():
+    while not stop.wait(SYNC_SECONDS):
         write(store, batch(f"{prefix}{number}", edges=[(f"{prefix}{number}", "n1", "r")]))
         number += 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kgserve.model.decay import DAY
 from kgserve.model.stores import MemorySettings, MemorySettingsChange, StoreSettings, usual
 from kgserve.settings import Settings, load
 from kgserve.store.layout import StoreFile
@@ -28,8 +29,8 @@ def test_a_change_is_merged_by_field() -> None:
     change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
     after = change.onto(before)
     assert (after.half_life_days, after.alpha, after.dedup) == (None, 0.7, "off")
-    assert after.half_life_of("fact") == 90.0
-    assert after.half_life_of("preference") is None
+    assert after.half_lives.of("fact") == 90 * DAY
+    assert after.half_lives.of("preference") is None
 
 
 def test_variables_are_of_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ from kgserve.store.store import Store
 from tests.engines import ENGINE
 
 PATIENCE = 30
+SYNC_SECONDS = 0.003
+"""What a disk takes. Who writes all the time beside what is tested waits as long: in memory they would outrun it."""
 NAME = "s"
 UNTOUCHED = Reach(creates=False, deletes=False, sets=False)
 
