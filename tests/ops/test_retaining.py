@@ -84,6 +84,8 @@ def test_what_a_text_comes_to(kept: Store) -> None:
     for wanted in (never, later):
         with pytest.raises(InvalidInput):
             kept.retain("x", **wanted)
+    with pytest.raises(InvalidInput):
+        kept.retain("x", update="correct")
     with pytest.raises(NotFound):
         kept.retain("x", entity_id="nobody", update="correct")
     with pytest.raises(Conflict):
