@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ INDEX_SECONDS = 3_600.0
 CLIENTS = 8
 RECALLS = 2_000
 RECALL_AIM_MS = 25.0
+LASTING_SECONDS = 36.0
+"""So long after a use it is in the journal: it waits for 30 seconds, and the keeper looks each 5."""
 
 
 class Options(NamedTuple):
@@ -196,6 +199,7 @@ def reading(options: Options) -> Report:
                 took[touch] += _spread(of.server, asked)
         after, later = _rows(client), _sizes(of.server.data)
         changes = client.call("GET", f"/api/memory/{STORE}/changes?since={stats['sequence']}")["changes"]
+        _killed_while_reading(report, of, options, queries)
     report.check("rows", f"{sum(1 for key in before if before[key] != after.get(key))} differ", before == after)
     report.check("changes told", str(len(changes)), not changes)
     for what, limit in (("journal", 4.0), ("engine", 1.0)):
@@ -204,6 +208,40 @@ def reading(options: Options) -> Report:
     with_, without = times(took[True]), times(took[False])
     report.compare("counting as used", str(with_), f"touch=false {without}", with_.p50 / without.p50, ("≤", 1.05))
     return report
+
+
+def _killed_while_reading(report: Report, of: Filled, options: Options, queries: Sequence[str]) -> None:
+    """Recalls until the server is killed: what was counted a while before that is there, and no more than was asked."""
+    server = of.server
+    with server.client() as client:
+        before = _uses(client)
+        _spread(server, [(query, {"touch": True}) for query in queries])
+        time.sleep(LASTING_SECONDS)
+        lasting = _uses(client)
+    asking = threading.Thread(target=_until_gone, args=(server, queries))
+    asking.start()
+    time.sleep(1.0)
+    server.kill()
+    asking.join()
+    with Server(server.data, options.settings) as again, again.client() as client:
+        again.wait_ready()
+        found = _uses(client)
+    report.check("memories after a kill", f"{len(found)} of {len(before)}", found.keys() == before.keys())
+    lost = sum(found[key] < count for key, count in lasting.items())
+    report.check(f"uses of {LASTING_SECONDS:.0f} s before it that are lost", str(lost), lost == 0)
+    most = 2 * len(queries) * 10
+    report.check("uses after it", f"{sum(found.values()) - sum(before.values())} of at most {most}",
+                 sum(found.values()) - sum(before.values()) <= most)  # fmt: skip
+
+
+def _until_gone(server: Server, queries: Sequence[str]) -> None:
+    with suppress(OSError, HTTPException, AssertionError), server.client(timeout=10) as client:
+        for query in queries:
+            _pace(client, query, limit=10, touch=True)
+
+
+def _uses(client: Client) -> dict[str, int]:
+    return {memory["id"]: memory["access_count"] for memory in memory_writing.all_memories(client)}
 
 
 def _rows(client: Client) -> dict[str, Any]:

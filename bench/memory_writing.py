@@ -117,7 +117,7 @@ def at_once(settings: dict[str, object]) -> Report:
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), settings) as server:
         told = _all_say(server.client, sentences)
         with server.client() as client:
-            found = _all(client)
+            found = all_memories(client)
             used = sum(memory["access_count"] for memory in found)
             report.check("memories", str(len(found)), len(found) == SENTENCES)
             report.check("ids that resolve", f"{len(told)}", told <= {memory["id"] for memory in found})
@@ -155,7 +155,7 @@ def _killed(report: Report, folder: Path, settings: dict[str, object], sentences
         for each in waiting:
             each.result()
     with running[0].client() as client:
-        found = _all(client)
+        found = all_memories(client)
         ids = {memory["id"] for memory in found}
         report.check(f"memories after {KILLS} kills", str(len(found)), len(found) == SENTENCES)
         report.check("acknowledged ids that do not resolve", str(len(told - ids)), told <= ids)
@@ -327,7 +327,8 @@ def _get(client: Client, node_id: str, *, touch: bool = True) -> Any:
     return client.call("GET", f"/api/memories/{node_id}?store={STORE}&touch={'true' if touch else 'false'}")
 
 
-def _all(client: Client) -> list[Any]:
+def all_memories(client: Client) -> list[Any]:
+    """Every memory in force, as a list tells them; that writes no uses down."""
     return list(_pages(client))
 
 

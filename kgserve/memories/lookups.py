@@ -58,6 +58,11 @@ class Lookups:
                 found.setdefault(row[0], LiveMemory(*row))
         return [*found.values()][:limit]
 
+    def saying(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
+        """The ids of those, in one statement: at each the writing thread has to wait for others to let it go on."""
+        values = {"hash": hash_, "print": print_, "now": now, "limit": MOST_ALIKE}
+        return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SAYING, values)))
+
     def named(self, name: str) -> list[Named]:
         """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""
         rows = self._run(sql.NAMED, (folded(name), MOST_NAMED)).fetchall()

@@ -171,6 +171,12 @@ LIVE_OF = f"{_LIVE_FROM} m.id IN (SELECT value FROM json_each(?))"
 _HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
 BY_HASH = f"{_LIVE_FROM} m.active AND m.hash = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
 BY_PRINT = f"{_LIVE_FROM} m.active AND m.print = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
+_SAYING = (
+    f"SELECT m.id FROM memory AS m WHERE m.active AND m.{{}} = :{{}} AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
+)
+SAYING = (
+    f"SELECT id FROM ({_SAYING.format('hash', 'hash')}) UNION ALL SELECT id FROM ({_SAYING.format('print', 'print')})"
+)
 VERSIONS = f"{_LIVE_FROM} m.belongs_to = ? AND m.belongs_to != '' ORDER BY m.start, m.id LIMIT ?"
 FADED_BELOW = f"""
 {_LIVE_FROM} m.active = 1 AND m.half = :half AND m.key < :bound AND (m.key, m.id) > (:key, :id)

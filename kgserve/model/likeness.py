@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kgserve.model import contrast as weak
 from kgserve.model.contrast import Difference
@@ -23,7 +24,13 @@ def text_hash(text: str) -> bytes:
 
 def fingerprint(text: str) -> bytes:
     """16 bytes, equal for texts of the same wording; of a long text, and of one without words, its hash."""
-    found = words(text) if len(text) <= LONGEST else ()
+    return _short_print(text) if len(text) <= LONGEST else text_hash(text)
+
+
+@lru_cache(maxsize=512)
+def _short_print(text: str) -> bytes:
+    """Kept for a while: it is asked for five times while a memory is stored, and once more by the memory view."""
+    found = words(text)
     return _digest("words", "\x1f".join(found)) if found else text_hash(text)
 
 

@@ -92,10 +92,10 @@ class MemoriesView:
     def alike(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
         """The memories that may say the same; who asks looks at the rows. Raises Unavailable."""
         newest, since = self._newest.having((hash_, print_))
-        known = self._look_up(lambda file: [each.id for each in file.alike(hash_, print_, now)], since)
+        known = self._look_up(lambda file: file.saying(hash_, print_, now), since)
         if newest and len(known) >= MOST_ALIKE:
             # Some of them may no longer be what they were, and have kept others out.
-            known = self.ask(lambda memories, _: [each.id for each in memories.alike(hash_, print_, now)])
+            known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
         return [*known, *newest]
 
     def named(self, name: str) -> list[str]:

@@ -61,7 +61,8 @@ class Newest:
             self._count(noted, 1)
             for key, node_id in noted.keys:
                 self._by_key.setdefault(key, {})[node_id] = change.sequence
-            for node_id in change.nodes_deleted:
+            # Nobody can have read what is new either.
+            for node_id in _unread(change):
                 self._accesses[node_id] = (None, change.sequence)
             for access in change.accessed:
                 self._accesses[access.id] = (access, change.sequence)
@@ -112,7 +113,7 @@ class Newest:
                 del of_key[node_id]
             if not of_key:
                 self._by_key.pop(key, None)
-        for node_id in (*noted.change.nodes_deleted, *(access.id for access in noted.change.accessed)):
+        for node_id in (*_unread(noted.change), *(access.id for access in noted.change.accessed)):
             if self._accesses.get(node_id, (None, -1))[1] == sequence:
                 del self._accesses[node_id]
 
@@ -125,6 +126,11 @@ def keys_of(node: NodeRow) -> set[_Key]:
     """What a node is found by: the hash and the print of a memory's text, and its folded names."""
     keys: set[_Key] = {folded(name) for name in names_of(node)}
     return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
+
+
+def _unread(change: ChangeSet) -> Iterator[str]:
+    yield from change.nodes_deleted
+    yield from (node.id for node in change.nodes_created)
 
 
 def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
