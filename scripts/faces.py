@@ -136,6 +136,13 @@ class Field(msgspec.Struct, frozen=True):
         return self._item is not None and _is_struct(_bare(self._item))
 
     @property
+    def listed_struct(self) -> Any:
+        """Of what is a text or a list of Structs, that Struct."""
+        parts = [_bare(part) for part in get_args(_bare(self.type))]
+        items = [get_args(part)[0] for part in parts if get_origin(part) is list]
+        return items[0] if str in parts and items and _is_struct(items[0]) else None
+
+    @property
     def only(self) -> tuple[str, str, Any] | None:
         """Of a Struct with one field: its name, and the name and type of the field, which callers give themselves."""
         found = next((kind for kind in map(_bare, (self.type, *get_args(self.type))) if _is_struct(kind)), None)
@@ -159,6 +166,8 @@ class Field(msgspec.Struct, frozen=True):
     @property
     def value(self) -> str:
         """How it goes into the request."""
+        if self.listed_struct is not None:
+            return f"{self.name} if isinstance({self.name}, str) else list({self.name})"
         if self.only:
             return f"None if {self.name} is None else {self.only[0]}({self.only[1]}={self.name})"
         if self._item is not None:
@@ -226,7 +235,8 @@ def _source(kind: Any) -> str:
     if origin is Literal:
         return f"Literal[{', '.join(map(_quoted, parts))}]"
     if origin is list:
-        return f"Iterable[{_source(parts[0])}]"
+        item = f"Mapping[str, Any] | {_source(parts[0])}" if _is_struct(parts[0]) else _source(parts[0])
+        return f"Iterable[{item}]"
     if origin is dict:
         return "Mapping[str, Any]"
     if parts:
@@ -246,6 +256,7 @@ def _imports(text: str) -> str:
     for case in USE_CASES:
         fields = _fields(case) if case.name not in BY_HAND else []
         items = [_bare(each._item) for each in fields if each.holds_structs]  # noqa: SLF001 - of this module
+        items += [each.listed_struct for each in fields if each.listed_struct is not None]
         singles = [part for each in fields if each.only for part in map(_bare, get_args(each.type))]
         for kind in (case.answer, case.request, *items, *singles):
             if kind is not None and _is_struct(kind) and kind.__name__ in text:

@@ -29,6 +29,7 @@ from kgserve.model.answers import (
     TagList,
 )
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
+from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer
 from kgserve.model.memories import (
     ApplyPlan,
     AssociatedEntity,
@@ -186,6 +187,8 @@ UPDATE_MEMORY = Route("update_memory", "PUT", "/api/memories/{id}", Memory, in_b
 DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
 DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
 RECALL = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True)
+RETAIN = Route("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
+FORGET = Route("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
 CONSOLIDATE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
 CONSOLIDATIONS = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns)
 UNDO_CONSOLIDATION = Route(
@@ -940,8 +943,8 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> Call[Memory]:
 
     Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
 
-    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
-    withdrawn: a list with `ended` shows those.
+    One that was absorbed is answered with the one that has taken it in. A former version can be read, and
+    does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
     """
     return MEMORY.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
 
@@ -1008,7 +1011,9 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
 def delete_memory(store: str, memory_id: str) -> Call[MemoryDeleted]:
     """Delete one memory.
 
-    Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+    Deletes a memory with its former versions; whom and what it was about stays.
+
+    Deleting one that does not exist is not an error.
 
     Raises Conflict for a node that is no memory.
     """
@@ -1028,7 +1033,9 @@ def delete_memories(
 
     Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
 
-    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    Their former versions go with them; whom and what they were about stays. With `dry_run` nothing is deleted.
+
+    Raises InvalidInput.
     """
     return DELETE_MEMORIES.ask(
         store,
@@ -1116,6 +1123,103 @@ def recall(  # noqa: PLR0913 - the fields of the request
             past=past,
             budget=budget,
         ),
+    )
+
+
+def retain(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    content: str | Iterable[Mapping[str, Any] | Message],
+    *,
+    entity_id: str | None = None,
+    supersedes: str | None = None,
+    update: Literal["auto", "correct", "never"] = "auto",
+    memory_type: str | None = None,
+    layer: int | None = None,
+    parent: str | None = None,
+    tags: Iterable[str] | None = None,
+    entities: Iterable[Mapping[str, Any] | AssociatedEntity] = (),
+    relations: Iterable[Mapping[str, Any] | RelationInput] = (),
+    confidence: float | None = None,
+    importance: float | None = None,
+    source: str | None = None,
+    first: int = 0,
+    context: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    valid_from: str | None = None,
+    valid_to: str | None = None,
+    expires_in: str | None = None,
+    created_at: str | None = None,
+    dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
+) -> Call[RetainAnswer]:
+    """Remember a text, or the turns of a conversation.
+
+    Remembers a text, or the turns of a conversation; makes the store if it does not exist.
+
+    A text that is known is not kept twice. With `entity_id` or `supersedes` it is the present state of that memory:
+    what the memory said before is kept as a former version, true until then, which reads of then find (`valid_at`). A
+    fact of an earlier time becomes a former version itself, and what is true now stays. `update`: `correct` overwrites
+    what was wrong and keeps no version. It is linked to the entities that it names.
+
+    Of messages each is an episode, joined to the next; sent again with the same `source`, only new ones are added.
+
+    Raises InvalidInput, TooLarge, NotFound for what is to be superseded, Conflict, StorageFull and Unavailable.
+    """
+    return RETAIN.ask(
+        store,
+        {
+            "content": content if isinstance(content, str) else list(content),
+            "entity_id": entity_id,
+            "supersedes": supersedes,
+            "update": update,
+            "memory_type": memory_type,
+            "layer": layer,
+            "parent": parent,
+            "tags": _listed(tags),
+            "entities": list(entities),
+            "relations": list(relations),
+            "confidence": confidence,
+            "importance": importance,
+            "source": source,
+            "first": first,
+            "context": context,
+            "metadata": _mapped(metadata),
+            "valid_from": valid_from,
+            "valid_to": valid_to,
+            "expires_in": expires_in,
+            "created_at": created_at,
+            "dedup": dedup,
+        },
+        idempotent=False,
+    )
+
+
+def forget(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    *,
+    entity_id: str | None = None,
+    ids: Iterable[str] | None = None,
+    query: str | None = None,
+    reason: str = "",
+    hard: bool = False,
+    undo: bool = False,
+    dry_run: bool = False,
+) -> Call[ForgetAnswer]:
+    """Withdraw memories, or bring them back.
+
+    Withdraws memories with their former versions and relations: no read of any time of the world finds them.
+
+    `undo` brings them back as they were; `hard` deletes them instead. What is not there, or was forgotten before, is
+    not an error: then nothing is removed. A `query` never forgets anything: it lists `matches`, whose ids say what is
+    meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
+
+    Raises InvalidInput, and Conflict for a node that is no memory.
+    """
+    return FORGET.ask(
+        store,
+        ForgetRequest(
+            entity_id=entity_id, ids=_listed(ids), query=query, reason=reason, hard=hard, undo=undo, dry_run=dry_run
+        ),
+        idempotent=False,
     )
 
 

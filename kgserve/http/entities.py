@@ -34,6 +34,9 @@ _HISTORY = Operation(
 async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
     """One entry per version: when it was true, as its writer said or else as it was recorded; null: it still is.
 
+    Those of a memory that was superseded are in the order in which they were true, the present one last; a correction
+    makes none. Of any other node each state that was recorded is a version.
+
     The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
     after the `sequence` of its last version, as the header `Link` says.
     """

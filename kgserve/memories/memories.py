@@ -146,6 +146,10 @@ class Memories(Lookups):
 
     # Names and what memories are about
 
+    def known_names(self, folds: Sequence[str]) -> list[str]:
+        """Those of some folded names that anything has."""
+        return [fold for (fold,) in self._run(sql.KNOWN_NAMES, (msgspec.json.encode(folds).decode(),))]
+
     def names_like(self, name: str) -> list[str]:
         """Up to three names of entities that may be meant by one that there is not, the nearest first."""
         return naming.like(self._connection, name)

@@ -130,7 +130,7 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     """What a memory ``m`` must meet, but for its being active."""
     texts: list[str] = []
     values: Values = {"at": wanted.moment}
-    if not wanted.ended and wanted.moment is not None and _any_bounded(reader):
+    if wanted.looks_back or (not wanted.ended and wanted.moment is not None and _any_bounded(reader)):
         texts.append(_HOLDS)
     elif wanted.ended and wanted.ended != ANY_END:
         texts.append("m.ended = :ended")
@@ -182,7 +182,7 @@ def _strong_enough(
 
 
 def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
-    return (1, 0) if wanted.ended == ANY_END else (0,) if wanted.ended else (1,)
+    return (1, 0) if wanted.ended == ANY_END or wanted.looks_back else (0,) if wanted.ended else (1,)
 
 
 def _any_bounded(reader: sqlite3.Connection) -> bool:
@@ -206,7 +206,7 @@ def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequenc
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
     """The index to go along. What has ended is not counted by type and tag."""
     ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", _count(reader, TOTAL, ""))]
-    if wanted.ended:
+    if wanted.ended or wanted.looks_back:
         ways = [_Way(ways[0].source, _MOST_KEY)]
     else:
         ways += [_Way(_by_tag(at), _count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
@@ -222,7 +222,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
     if wanted.under:
         ways.append(_Way(closure.all_below(reader), closure.size(reader, wanted.under, 20 * FEW), closure.IS_BELOW))
     best = min(ways, key=lambda way: way.size)
-    if wanted.min_confidence > 0 and not wanted.ended and best.size > FEW:
+    if wanted.min_confidence > 0 and not (wanted.ended or wanted.looks_back) and best.size > FEW:
         strong = sum(_strong(reader, half, values[f"key{at}"]) for at, half in enumerate(halves))
         best = min(best, _Way("FROM memory AS m INDEXED BY memory_key WHERE", strong), key=lambda way: way.size)
     return best

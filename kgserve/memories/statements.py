@@ -187,6 +187,7 @@ NAMED = """
 SELECT named.id, entity.type, entity.name, named.alias, named.name, entity.standing
 FROM named JOIN entity USING (id) WHERE named.fold = ? ORDER BY named.alias, named.id LIMIT ?
 """
+KNOWN_NAMES = "SELECT DISTINCT fold FROM named WHERE fold IN (SELECT value FROM json_each(?))"
 _EDGE_HOLDS = "(about.start IS NULL OR about.start <= :now) AND (about.stop IS NULL OR about.stop > :now)"
 ENTITIES_OF = f"""
 SELECT about.entity, about.relevance FROM about

@@ -359,9 +359,9 @@ class RestoreAnswer(msgspec.Struct, kw_only=True):
 class EntityVersion(msgspec.Struct, kw_only=True):
     """One state of an entity. ``id`` is ``ENTITY_ID@SEQUENCE``: no other state of the store has it.
 
-    ``parent_id`` is the memory that it stood below, else the attribute of that name, as ``layer`` is, or null. It was
-    true from ``valid_from`` to before ``valid_to``: as the writer said, or else from when it was recorded until it was
-    superseded; null: it still is.
+    ``parent_id`` is the memory that it stood below, else the attribute of that name, as ``layer`` is, or null; of a
+    memory ``layer`` is its own. It was true from ``valid_from`` (null: nobody knows since when) to before ``valid_to``:
+    as the writer said, or else from when it was recorded until it was superseded; null: it still is.
     """
 
     id: str
@@ -369,7 +369,7 @@ class EntityVersion(msgspec.Struct, kw_only=True):
     content: str
     layer: Any
     parent_id: Any
-    valid_from: str
+    valid_from: str | None
     valid_to: str | None
     version: int
     type: str

@@ -20,6 +20,7 @@ from kgserve.model.likeness import fingerprint
 from kgserve.model.memories import Cluster, Contradiction, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.withdrawing import VERSION_OF
 
 CONSOLIDATED = "consolidated"
 """The relation from a run to the primary of each of its clusters. It stays where it is when the primary is merged."""
@@ -283,7 +284,7 @@ grown_of = json_decoder(Grown).decode
 
 def stays(relation_type: str) -> bool:
     """Whether an edge stays with an absorbed memory."""
-    return relation_type in {MERGED_INTO, CONSOLIDATED}
+    return relation_type in {MERGED_INTO, CONSOLIDATED, VERSION_OF}
 
 
 def told(found: ClusterPlan) -> Cluster:

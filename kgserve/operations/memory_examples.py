@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.model.hierarchy import PlacedMemory, WholeMemory
+from kgserve.model.layers import ForgetAnswer, RetainAnswer, RetainOperation
 from kgserve.model.memories import (
     Cluster,
     ConsolidationReport,
@@ -117,6 +118,37 @@ RECALLED = RecallAnswer(
     degraded=False,
     index_sequence=2,
     took_ms=9.5,
+)
+RETAIN: dict[str, Any] = {
+    "content": "Alice lives in London.",
+    "entity_id": "alice-location",
+    "valid_from": "2025-07-01T00:00:00Z",
+    "entities": [{"name": "Alice", "entity_type": "person"}],
+}
+RETAINED = RetainAnswer(
+    operations=[
+        RetainOperation(
+            type="update",
+            memory_id="alice-location",
+            version_id="alice-location@3",
+            content="Alice lives in London.",
+            reason="supersedes 'alice-location@1', which was true until 2025-07-01T00:00:00.000000Z",
+        )
+    ],
+    similar=[],
+    sequence=3,
+    near_checked=True,
+)
+FORGET: dict[str, Any] = {"ids": [_ID], "reason": "Alice asked for it"}
+FORGOTTEN = ForgetAnswer(
+    memories_removed=1,
+    relations_removed=1,
+    memories_restored=0,
+    relations_restored=0,
+    ids=[_ID],
+    matches=[],
+    dry_run=False,
+    sequence=4,
 )
 CONSOLIDATE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
 _CLUSTER = Cluster(primary=_ID, absorbed=[_OTHER], similarity=0.91, content=_MEMORY["content"], tags=["database"])

@@ -18,9 +18,22 @@ from kgserve.model.named import (
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.examples import MERGE, MERGED
 from kgserve.operations.operation import READ, WRITE, UseCase
-from kgserve.ops import analytics, consolidating, hierarchy, memories, memory_lists, named, naming, recall, reflecting
+from kgserve.ops import (
+    analytics,
+    consolidating,
+    forgetting,
+    hierarchy,
+    memories,
+    memory_lists,
+    named,
+    naming,
+    recall,
+    reflecting,
+    retaining,
+)
 
 _MEMORIES = "/api/memories"
+_LAYERED = "/api/v1"
 _MEMORY = f"{_MEMORIES}/{{id}}"
 _ENTITIES = "/api/entities"
 _ENTITY = f"{_ENTITIES}/{{id}}"
@@ -109,6 +122,17 @@ MEMORY_CASES = (
         *("recall", "POST", f"{_MEMORIES}/search", recall.recall),
         id="recall", tag="memories", role="read", summary="Find memories by words, by meaning, by whom they are about",
         sent=examples.RECALL, example=examples.RECALLED, errors=_SEARCH, nothing=NOTHING_RECALLED,
+    ),
+    UseCase(
+        *("retain", "POST", f"{_LAYERED}/retain", retaining.retain),
+        id="retain", tag="memories", role="write", summary="Remember a text, or the turns of a conversation",
+        sent=examples.RETAIN, example=examples.RETAINED, errors=_KNOWN, threads="writes", repeatable=False,
+    ),
+    UseCase(
+        *("forget", "POST", f"{_LAYERED}/forget", forgetting.forget),
+        id="forget", tag="memories", role="write", summary="Withdraw memories, or bring them back",
+        sent=examples.FORGET, example=examples.FORGOTTEN, errors=(*_KNOWN, "gone"), threads="writes",
+        nothing=forgetting.NOTHING_FORGOTTEN, repeatable=False,
     ),
     UseCase(
         *("consolidate", "POST", f"{_MEMORIES}/consolidate", consolidating.consolidate),

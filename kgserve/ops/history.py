@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
 from kgserve.history.history import FOREVER, History, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
@@ -27,17 +29,22 @@ from kgserve.model.answers import (
 )
 from kgserve.model.batch import WriteBatch, conflicts, put_again
 from kgserve.model.change import ChangeSet
-from kgserve.model.fields import AUTHOR, NODE, names
+from kgserve.model.fields import AUTHOR, NO_EXTRAS, NODE, names
 from kgserve.model.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import PruneAnswer, PruneRequest
 from kgserve.model.times import format_time, parse_time
+from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED, VERSION_OF
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
+from kgserve.ops.superseding import in_order, sequence_in
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost, inject_answer
+from kgserve.rows.edge_page import incoming_of
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.upwards import parents
 from kgserve.views.history import DAY, HistoryFollower
 
 _EXTRAS = tuple(name for name in names(NODE.extras) if name != AUTHOR)
@@ -231,21 +238,89 @@ class EntityPage(msgspec.Struct, frozen=True):
 def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     """The states of an entity that began after a sequence, oldest first.
 
-    A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was,
-    Conflict when no history is kept, Unavailable.
+    Of a memory that was superseded those are its versions, in the order in which they were true.
+
+    A page ends early, with more to come, once its rows exceed 16 MiB. Raises NotFound for an entity that never was and
+    a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
     faults = Faults()
     check_label(entity_id, "entity_id", faults)
     faults.raise_any()
     with graph.lease() as leased:
-        follower = whole_history(graph.graphs.historian, leased)
+        with leased.reading() as rows:
+            found = _versions(rows, entity_id)
+            above = parents(rows, [row.id for row in found or ()])
+        if found is not None and len(found) > 1:
+            return _page_of_versions(found, above, request)
+        try:
+            follower = whole_history(graph.graphs.historian, leased)
+        except Conflict:
+            if found is None:
+                raise
+            return _page_of_versions(found, above, request)
         found, cut = _states(follower, entity_id, request.limit, after)
         above = [_parent(follower, state, leased.state.sequence) for state in found]
     if not found and after == 0:
         raise NotFound(f"store {graph.name!r} knows of no entity {entity_id!r}, past or present")
     versions = [_entity_version(*each) for each in zip(found, above, strict=True)]
     return EntityPage(versions, found[-1].first if cut else None)
+
+
+def _versions(rows: Rows, entity_id: str) -> list[NodeRow] | None:
+    """The versions of a memory in their order, the present one last; None for what is no memory in force.
+
+    Raises NotFound for one that was forgotten.
+    """
+    row = rows.node(entity_id)
+    extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == SUPERSEDED:
+        row = rows.node(extras.belongs_to)
+        extras = NO_EXTRAS if row is None else row.extras or NO_EXTRAS
+    if row is not None and extras.ended == FORGOTTEN:
+        raise NotFound(f"memory {row.id!r} was forgotten; forget with undo brings it back")
+    if row is None or not row.is_memory or extras.ended:
+        return None
+    found = rows.nodes([edge.source for edge in incoming_of(rows, row.id, VERSION_OF)])
+    former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == SUPERSEDED]
+    return [*in_order(former), row]
+
+
+def _page_of_versions(
+    versions: Sequence[NodeRow], above: Mapping[str, str], request: EntityHistoryRequest
+) -> EntityPage:
+    head = versions[-1].id
+    told = [_version_of_memory(row, head, above.get(row.id)) for row in versions]
+    first = next((at + 1 for at, each in enumerate(told) if each.sequence == request.after_sequence), 0)
+    sizes = accumulate(len(row.content) + len(row.attributes) for row in versions[first:])
+    count = sum(1 for size, _ in zip(sizes, range(request.limit), strict=False) if size < MAX_BYTES)
+    last = min(first + max(count, 1), len(told))
+    often = Counter(each.sequence for each in told)
+    while last < len(told) and often[told[last - 1].sequence] > 1:
+        last += 1  # what a page ends with has to be the only one of its commit, for the next begins behind it
+    return EntityPage(told[first:last], told[last - 1].sequence if last < len(told) else None)
+
+
+def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVersion:
+    """A version with its own bounds; where nobody knows since when it is true, since it is known, if that fits."""
+    extras = row.extras or NO_EXTRAS
+    since = row.created_at if extras.valid_from is None else extras.valid_from
+    is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
+    is_head = row.id == head
+    attributes = render.node(row).attributes
+    return EntityVersion(
+        id=f"{row.id}@{row.sequence}" if is_head else row.id,
+        entity_id=head,
+        content=row.content,
+        layer=attributes.get("layer") if extras.layer is None else extras.layer,
+        parent_id=attributes.get("parent_id") if parent is None else parent,
+        valid_from=None if is_unknown else format_time(since),
+        valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
+        version=row.version,
+        type=row.type,
+        attributes=attributes,
+        sequence=row.sequence if is_head else sequence_in(row.id, row.sequence),
+    )
 
 
 def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -> tuple[list[State[NodeRow]], bool]:

@@ -15,7 +15,7 @@ from kgserve.memories.entries import LiveMemory
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import NodePut, WriteBatch
-from kgserve.model.fields import Moment, NodeExtrasPut
+from kgserve.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
 from kgserve.model.memories import (
     LAYER_TYPES,
@@ -46,12 +46,15 @@ from kgserve.model.requests import NodeInput
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time
+from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
 from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
+from kgserve.ops.superseding import is_version_id
 from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
@@ -84,10 +87,10 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
     Conflict for a name that several entities have, and for a place in the hierarchy that cannot be.
     """
     faults = Faults()
-    checked = _checked(request, faults, 0)
+    checked = checked_memory(request, faults, 0)
     faults.raise_any()
 
-    def answer(done: _Done) -> StoredMemory:
+    def answer(done: Done) -> StoredMemory:
         (stored,), (told,) = done.stored, done.similar
         (memory,) = _memories(done.store, [stored.id])
         fields = {name: getattr(memory, name) for name in Memory.__struct_fields__}
@@ -99,7 +102,7 @@ def store_memory(graph: Graph, request: StoreMemoryRequest) -> Future[StoredMemo
             sequence=done.sequence,
         )
 
-    return _store(graph, [checked], answer)
+    return store_checked(graph, [checked], answer)
 
 
 def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[StoredMemories]:
@@ -109,12 +112,12 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
     """
     faults = Faults()
     checked = [
-        _checked(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
+        checked_memory(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
         for at, each in enumerate(request.memories)
     ]
     faults.raise_any()
 
-    def answer(done: _Done) -> StoredMemories:
+    def answer(done: Done) -> StoredMemories:
         outcomes = [each.outcome for each in done.stored]
         told = zip(done.stored, done.similar, strict=True)
         return StoredMemories(
@@ -126,17 +129,17 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
             sequence=done.sequence,
         )
 
-    return _store(graph, checked, answer)
+    return store_checked(graph, checked, answer)
 
 
-class _Checked(msgspec.Struct, frozen=True):
+class Checked(msgspec.Struct, frozen=True):
     """A memory that was sent, without what only its store knows."""
 
     request: StoreMemoryRequest
     put: MemoryPut
 
 
-class _Done(msgspec.Struct):
+class Done(msgspec.Struct):
     """What became of memories that were stored together."""
 
     store: Store
@@ -146,7 +149,8 @@ class _Done(msgspec.Struct):
     sequence: int
 
 
-def _checked(request: StoreMemoryRequest, fault: Fault, place: int) -> _Checked:
+def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Checked:
+    """A memory to store as far as it can be known without its store; ``place`` is among those of the request."""
     node = NodeInput(
         id=request.memory_id or ordered_id(place),
         type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
@@ -170,13 +174,15 @@ def _checked(request: StoreMemoryRequest, fault: Fault, place: int) -> _Checked:
         fault("content", "is blank")
     if request.memory_id in RESERVED_IDS:
         fault("id", f"{request.memory_id!r} is a path, and no id of a memory")
+    if is_version_id(request.memory_id or ""):
+        fault("id", f"{request.memory_id!r} ends as the ids of former versions do: an @ and a number")
     if request.parent_id:
         check_label(request.parent_id, "parent_id", fault)
     about = (*(AssociatedEntity(name=name) for name in request.entity_names), *request.entities)
     for index, each in enumerate(about):
         check_label(each.name, f"entity_names[{index}]", fault)
     whole = msgspec.structs.replace(put, created_at=created, extras=extras)
-    return _Checked(
+    return Checked(
         request,
         MemoryPut(node=whole, about=about, dedup="off", threshold=1.0, parent=request.parent_id or ""),
     )
@@ -196,7 +202,17 @@ def _expiry(request: StoreMemoryRequest, fault: Fault) -> Moment:
     return None if found is None else now_in_microseconds() + int(found[1]) * _SPANS[found[2]] * 1_000_000
 
 
-def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], T]) -> Future[T]:
+def store_checked(
+    graph: Graph,
+    checked: Sequence[Checked],
+    answer: Callable[[Done], T],
+    make: Callable[[Ahead, Recent], Storing] = Storing,
+    look: Callable[[Store, Sequence[MemoryPut]], None] | None = None,
+) -> Future[T]:
+    """Store memories in one commit, each decided in the writer's turn by what ``make`` makes; makes the store.
+
+    ``look`` may look at the store before that.
+    """
     decided: list[Storing] = []
     stored: list[Stored] = []
     compared: list[_Compared] = []
@@ -204,9 +220,11 @@ def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], 
     def begin(store: Store) -> Future[Report]:
         compared.append(_compared(graph, store, checked))
         puts = compared[0].puts
+        if look is not None:
+            look(store, puts)
 
         def decide(ahead: Ahead) -> WriteBatch:
-            storing = Storing(ahead, compared[0].recent)
+            storing = make(ahead, compared[0].recent)
             stored.extend(storing.store(put) for put in puts)
             decided.append(storing)
             return storing.batch()
@@ -217,7 +235,7 @@ def _store(graph: Graph, checked: Sequence[_Checked], answer: Callable[[_Done], 
         found = compared[0]
         _count(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
-        return answer(_Done(found.store, stored, similar, found.near_checked, report.sequence))
+        return answer(Done(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
 
@@ -242,7 +260,7 @@ class _Compared(msgspec.Struct):
     near_checked: bool
 
 
-def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compared:
+def _compared(graph: Graph, store: Store, checked: Sequence[Checked]) -> _Compared:
     settings = settings_of(store)
     puts = [_with_policy(each, settings) for each in checked]
     indexer = graph.graphs.indexer
@@ -263,7 +281,7 @@ def _compared(graph: Graph, store: Store, checked: Sequence[_Checked]) -> _Compa
     return _Compared(store, puts, indexes.recent, near_checked=True)
 
 
-def _with_policy(checked: _Checked, settings: MemorySettings) -> MemoryPut:
+def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
     request = checked.request
     threshold = settings.dedup_threshold if request.dedup_threshold is None else request.dedup_threshold
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
@@ -301,14 +319,14 @@ def is_active(row: NodeRow) -> bool:
 def get_memory(graph: Graph, request: MemoryRequest) -> Memory:
     """Answers with a memory as it was found; then it counts as used, unless `touch` is false or the key only reads.
 
-    One that was absorbed is answered with the one that has taken it in. Raises NotFound, also for one that was
-    withdrawn: a list with `ended` shows those.
+    One that was absorbed is answered with the one that has taken it in. A former version can be read, and
+    does not count as used. Raises NotFound, also for one that was withdrawn: a list with `ended` shows those.
     """
     with graph.lease() as store:
         with store.reading() as rows:
-            row = memory_in(rows, request.memory_id, graph.name)
+            row = memory_in(rows, request.memory_id, graph.name, or_former=True)
         (memory,) = _memories(store, [row.id])
-        if request.touch and graph.graphs.caller.may("write"):
+        if is_active(row) and request.touch and graph.graphs.caller.may("write"):
             used = use(store, [row], now_in_microseconds())[row.id]
             memory = msgspec.structs.replace(
                 memory,
@@ -401,7 +419,9 @@ def _associate_anew(storing: Storing, memory: str, names: Sequence[str]) -> None
 
 
 def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
-    """Deletes a memory; whom and what it was about stays. Deleting one that does not exist is not an error.
+    """Deletes a memory with its former versions; whom and what it was about stays.
+
+    Deleting one that does not exist is not an error.
 
     Raises Conflict for a node that is no memory.
     """
@@ -412,7 +432,8 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
             return WriteBatch()
         if not row.is_memory:
             raise Conflict(f"node {row.id!r} is no memory; it is deleted as a node")
-        return WriteBatch(delete_nodes=[row.id], cost=len(row.id))
+        ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF))]
+        return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
     def answer(report: Report) -> MemoryDeleted:
         existed = report.nodes_deleted > 0
@@ -424,7 +445,9 @@ def delete_memory(graph: Graph, request: MemoryId) -> Future[MemoryDeleted]:
 def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[MemoriesDeleted]:
     """Deletes the memories that all filters let pass, at most 10,000 in one commit; at least one filter is needed.
 
-    With `dry_run` nothing is deleted. Whom and what they were about stays. Raises InvalidInput.
+    Their former versions go with them; whom and what they were about stays. With `dry_run` nothing is deleted.
+
+    Raises InvalidInput.
     """
     faults = Faults()
     before = bound(request.before_date, "before_date", faults)
@@ -445,7 +468,8 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
 
     def batch(store: Store) -> WriteBatch:
         found_at.append(wanted.find(store))
-        doomed = found_at[0][:DELETED_AT_ONCE]
+        with store.reading() as rows:
+            doomed = with_versions(rows, found_at[0][:DELETED_AT_ONCE])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
 
     def answer(report: Report) -> MemoriesDeleted:
@@ -522,10 +546,11 @@ def _memories(store: Store, ids: Sequence[str]) -> list[Memory]:
         return shown(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
 
 
-def memory_in(rows: Rows, memory_id: str, store: str) -> NodeRow:
-    """A memory that was not withdrawn, or the one that has absorbed it. Raises NotFound."""
+def memory_in(rows: Rows, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+    """A memory that was not withdrawn, or the one that has absorbed it; also a former version. Raises NotFound."""
     row = rows.node(survivor(rows, memory_id))
-    if row is None or not is_active(row):
+    is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == SUPERSEDED
+    if row is None or not (is_former or is_active(row)):
         raise NotFound(_missing(memory_id, store, row))
     return row
 

@@ -57,7 +57,7 @@ from kgserve.ops.shown_memories import name_of, shown
 from kgserve.ops.validate import Faults, called, edge_put, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.delta import Gathered
-from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong
+from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
@@ -293,7 +293,7 @@ class _Doomed(msgspec.Struct):
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(_about(rows, entity))
+            memories |= dict.fromkeys(with_versions(rows, _about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         return cls(entities, [name for name, row in met.items() if row is None], len(edges), list(memories), shared)
 
@@ -416,7 +416,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     Makes the store if it does not exist. Raises InvalidInput, and Conflict for a name that several entities have.
     """
     faults = Faults()
-    puts = [_related(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
+    puts = [related_put(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
     faults.raise_any()
     made: list[tuple[EdgePut, Made]] = []
     ends: list[str] = []
@@ -424,7 +424,7 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     def decide(draft: Draft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
             key = (draft.entity(each.source), draft.entity(each.target), each.relation_type)
-            made.append(_relate(draft, msgspec.structs.replace(put, key=key)))
+            made.append(relate(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
@@ -441,7 +441,8 @@ def create_relations(graph: Graph, request: CreateRelationsRequest) -> Future[Re
     return _decided(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
+def related_put(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
+    """A relation to write, checked; ``place`` is where it is in the request. Its ends are names yet."""
     own = Faults(place)
     edge = EdgeInput(
         source=relation.source,
@@ -459,7 +460,8 @@ def _related(relation: RelationInput, place: str, faults: Faults) -> EdgePut:
     return put
 
 
-def _relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+def relate(draft: Draft, put: EdgePut) -> tuple[EdgePut, Made]:
+    """Write a relation, and say what it comes to."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
         put = msgspec.structs.replace(put, weight=USUAL_STRENGTH)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
 from kgserve.model.rows import EdgeRow
+from kgserve.model.withdrawing import VERSION_OF
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Gathered, edge_data
 from kgserve.rows.fold import created_at
@@ -26,6 +27,22 @@ def of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
     codes = {rows.base.code(kind) for kind in kinds}
     own = found.base[np.logical_or.reduce([relations == code for code in codes])]
     return Gathered(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
+
+
+def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
+    """The edges of a kind that lead to a node: of the others, be they many, nothing is read but the kind."""
+    number = rows.number(node_id)
+    if number < 0:
+        return []
+    return [*rows.rows_of(of_kinds(rows, rows.around(np.array([number]), outgoing=False), (kind,)))]
+
+
+def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
+    """Some memories, each with its former versions behind it."""
+    found = dict.fromkeys(
+        each for node_id in ids for each in (node_id, *(e.source for e in incoming_of(rows, node_id, VERSION_OF)))
+    )
+    return [*found]
 
 
 def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:

@@ -15,6 +15,7 @@ from kgserve.model.merging import MERGED_INTO, is_withdrawn, survivor_of
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import is_active
+from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import upward
@@ -28,15 +29,18 @@ MOST_CHILDREN = 100
 class Ahead:
     """The rows of the last commit under those that the group has decided so far. For the writing thread.
 
-    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds.
+    Indexes only name what may fit; who asks looks at the rows. ``now`` is in microseconds; ``sequence`` is that of the
+    commit that what is decided will be.
     """
 
     def __init__(self, rows: Rows, memories: MemoriesView, now: int) -> None:
         self.rows = rows
         self.now = now
+        self.sequence = 0
         self._memories = memories
         self._nodes: dict[str, NodeRow | None] = {}
         self._edges: dict[EdgeKey, EdgeRow | None] = {}
+        self._edges_at: dict[str, dict[EdgeKey, None]] = {}
         self._by_key: dict[bytes | str, list[str]] = {}
         self._merged: dict[str, str] = {}
         self._upward: dict[str, dict[str, EdgeRow | None]] = {}
@@ -57,11 +61,22 @@ class Ahead:
 
     def about(self, memory: str) -> dict[str, float]:
         """The entities that a memory will be about, with how much."""
-        there = {edge.target: edge.weight for edge in self.rows.outgoing(memory) if edge.relation_type == IS_ABOUT}
-        mine = {key[1]: row for key, row in self._edges.items() if key[0] == memory and key[2] == IS_ABOUT}
-        gone = {entity for entity, row in mine.items() if row is None}
-        new = {entity: row.weight for entity, row in mine.items() if row is not None}
-        return {entity: weight for entity, weight in there.items() if entity not in gone} | new
+        return {edge.target: edge.weight for edge in self.edges_from(memory) if edge.relation_type == IS_ABOUT}
+
+    def edges_from(self, node_id: str) -> list[EdgeRow]:
+        """The edges that will lead from a node."""
+        return self._with_mine(self.rows.outgoing(node_id), node_id, 0)
+
+    def edges_to(self, node_id: str, kind: str = "") -> list[EdgeRow]:
+        """The edges that will lead to a node, of a kind if one is given."""
+        there = self.rows.incoming(node_id) if not kind else incoming_of(self.rows, node_id, kind)
+        return [edge for edge in self._with_mine(there, node_id, 1) if not kind or edge.relation_type == kind]
+
+    def _with_mine(self, there: Iterable[EdgeRow], node_id: str, end: int) -> list[EdgeRow]:
+        """Edges of the last commit as the group leaves them, and those that it adds."""
+        mine = {key: self._edges[key] for key in self._edges_at.get(node_id, ()) if key[end] == node_id}
+        kept = [edge for edge in there if edge.key not in mine]
+        return kept + [row for row in mine.values() if row is not None]
 
     def upward(self, memory: str) -> dict[str, EdgeRow]:
         """The relations that may say what a memory will stand below, by the parent."""
@@ -96,21 +111,26 @@ class Ahead:
 
     def took(self, change: ChangeSet) -> None:
         """See what a write of the group has come to."""
-        self._edges.update(dict.fromkeys(change.edges_deleted))
-        for source, target, kind in change.edges_deleted:
-            if kind == CHILD_OF:
-                self._upward.setdefault(source, {})[target] = None
+        for key in change.edges_deleted:
+            self._put(key, None)
+            if key[2] == CHILD_OF:
+                self._upward.setdefault(key[0], {})[key[1]] = None
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
             for key in keys_of(node):
                 self._by_key.setdefault(key, []).append(node.id)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
-            self._edges[edge.key] = edge
+            self._put(edge.key, edge)
             if edge.relation_type == CHILD_OF:
                 self._upward.setdefault(edge.source, {})[edge.target] = edge if is_upward(edge) else None
             elif edge.relation_type == MERGED_INTO and self._is_withdrawn(edge.source):
                 self._merged[edge.source] = edge.target
+
+    def _put(self, key: EdgeKey, row: EdgeRow | None) -> None:
+        self._edges[key] = row
+        for end in key[:2]:
+            self._edges_at.setdefault(end, {})[key] = None
 
     def _is_withdrawn(self, node_id: str) -> bool:
         row = self._nodes.get(node_id)

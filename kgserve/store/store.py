@@ -354,6 +354,8 @@ class Store:
         reports: list[tuple[Write, Report]] = []
         for write in writes:
             try:
+                if ahead is not None:
+                    ahead.sequence = state.sequence + 1
                 batch = write.batch if ahead is None else self._decided(write, ahead, workspace)
                 check(batch, workspace, rules)
             except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from kgserve.memories.memories import Fading
-from kgserve.model.batch import WriteBatch
+from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.consolidation import is_pinned
 from kgserve.model.decay import DAY
@@ -18,6 +18,7 @@ from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.withdrawing import PRUNED, is_active, withdrawn
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from kgserve.views.comparing import WAIT_SECONDS, Pause, worths
@@ -75,10 +76,15 @@ def _batch(store: Store, some: Sequence[str], mode: Mode, now: int, done: Faded)
     with store.reading() as rows:
         found, gone = rows.nodes(some), Faded([], Counter())
         _add(gone, store, rows, [*found.values()], now)
-    done.ids.extend(gone.ids)
-    if mode == "delete":
-        return WriteBatch(delete_nodes=gone.ids)
-    return WriteBatch(nodes=[withdrawn(found[each], PRUNED) for each in gone.ids])
+        done.ids.extend(gone.ids)
+        ids = with_versions(rows, gone.ids)
+        if mode == "delete":
+            return WriteBatch(delete_nodes=ids)
+        return WriteBatch(nodes=[_pruned(row) for row in rows.nodes(ids).values()])
+
+
+def _pruned(row: NodeRow) -> NodePut:
+    return withdrawn(row, PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
 def _add(found: Faded, store: Store, rows: Rows, some: Sequence[NodeRow], now: int) -> None:

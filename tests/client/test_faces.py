@@ -66,6 +66,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "update_memory": ("m",),
     "delete_memory": ("m",),
     "recall": ("words",),
+    "retain": ("words",),
     "undo_consolidation": ("r",),
     "create_entity": ("Ann", "person"),
     "create_entities": ([{"name": "Ann", "entity_type": "person"}],),

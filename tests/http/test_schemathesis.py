@@ -122,12 +122,12 @@ def assert_role(caller: str, operation: Operation, status: int, asked: str, *, o
     """Who has no key gets 401, a lesser role 403, and a store is there only for those who may see it."""
     if status in {405, 414}:  # another method than the operation's, a long address: refused before anybody is asked
         return
-    if status == 400 and "Kgserve-Store: a store's name is" in asked:  # of no store, so nobody is asked either
-        return
     if operation.id in PUBLIC:
         assert status not in {401, 403}, asked
     elif caller == "nobody":
         assert status == 401, asked
+    elif status == 400 and "Kgserve-Store: a store's name is" in asked:
+        return  # what no store can be called is nobody's
     elif caller == "stranger":
         assert status in {400, 404, 405} or not of_store, asked
     elif caller not in ALLOWED[operation.role]:

@@ -1,0 +1,182 @@
+"""Retaining and forgetting: what callers send, and what they are answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from kgserve.model.fields import MAX_TAGS
+from kgserve.model.memories import (
+    MAX_NAMED,
+    MAX_TOLD,
+    AssociatedEntity,
+    Id,
+    Label,
+    Metadata,
+    Share,
+    Similar,
+    Text,
+    Time,
+)
+from kgserve.model.named import RelationInput
+from kgserve.settings import Dedup
+
+MAX_MESSAGES = 1_000
+MAX_FORGOTTEN = 1_000
+FACT, EPISODE = 2, 3
+"""The layers of a text and of messages that come without one."""
+USUAL_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "ai", "model"})
+"""Who speaks in conversations that know no names."""
+NEXT = "next"
+"""The relation from a message to the one after it."""
+MAX_REASON = 512
+
+Action = Literal["create", "update", "merge", "link", "noop"]
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One turn of a conversation."""
+
+    role: Annotated[Label, msgspec.Meta(description="Who says it: user, assistant …, or a name")] = "user"
+    content: Annotated[str, msgspec.Meta(description="What is said; where nothing is, nothing is kept")]
+    at: Annotated[Time, msgspec.Meta(description="When (RFC 3339), not in the future; left out: now")] | None = None
+
+
+class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to remember, and what it replaces."""
+
+    content: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1)]
+        | Annotated[list[Message], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)],
+        msgspec.Meta(description="Text, 1 byte to 1 MiB, or up to 1,000 messages, each of which is kept as an episode"),
+    ]
+    entity_id: (
+        Annotated[Id, msgspec.Meta(description="The memory that this is the present state of; made if need be")] | None
+    ) = None
+    supersedes: Annotated[Id, msgspec.Meta(description="The memory that this takes the place of")] | None = None
+    update: Annotated[
+        Literal["auto", "correct", "never"],
+        msgspec.Meta(
+            description="Of a memory that is there: keep what it said as a former version, overwrite it, or refuse"
+        ),
+    ] = "auto"
+    memory_type: Annotated[Label, msgspec.Meta(description="Kind of memory; left out: fact, or episode")] | None = None
+    layer: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode; left out: 2, or 3 for messages"
+            ),
+        ]
+        | None
+    ) = None
+    parent: Annotated[Text, msgspec.Meta(description="Id of the memory that it stands below")] | None = None
+    tags: Annotated[list[Label], msgspec.Meta(max_length=MAX_TAGS, description="At most 100")] | None = None
+    entities: Annotated[
+        list[AssociatedEntity],
+        msgspec.Meta(max_length=MAX_NAMED, description="Whom or what it is about; made if need be"),
+    ] = []
+    relations: Annotated[
+        list[RelationInput], msgspec.Meta(max_length=MAX_NAMED, description="Between entities, by name")
+    ] = []
+    confidence: Annotated[Share, msgspec.Meta(description="How sure it is, 0 to 1; left out: 1")] | None = None
+    importance: Annotated[Share, msgspec.Meta(description="0 to 1; 1 pins it; left out: 0.5")] | None = None
+    source: (
+        Annotated[
+            Text,
+            msgspec.Meta(description="Where it is from; of messages the conversation, so that it can be sent again"),
+        ]
+        | None
+    ) = None
+    first: Annotated[
+        int, msgspec.Meta(ge=0, lt=1 << 31, description="The place of the first message in its conversation")
+    ] = 0
+    context: Annotated[str, msgspec.Meta(description="What it was met in, at most 64 KiB")] | None = None
+    metadata: Annotated[Metadata, msgspec.Meta(description="Any JSON object, at most 256 KiB")] | None = None
+    valid_from: (
+        Annotated[Time, msgspec.Meta(description="True from then on (RFC 3339); left out: now, of what is new unknown")]
+        | None
+    ) = None
+    valid_to: Annotated[Time, msgspec.Meta(description="True until then (RFC 3339)")] | None = None
+    expires_in: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                pattern=r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])",
+                description="The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to",
+            ),
+        ]
+        | None
+    ) = None
+    created_at: Annotated[Time, msgspec.Meta(description="When it came to be (RFC 3339); left out: now")] | None = None
+    dedup: (
+        Annotated[Dedup, msgspec.Meta(description="What it may be merged into; left out: as the store's settings say")]
+        | None
+    ) = None
+
+
+class RetainOperation(msgspec.Struct, kw_only=True):
+    """One thing that was done. ``version_id`` is the memory's version that says it, null where there is none."""
+
+    type: Action
+    memory_id: str
+    version_id: str | None
+    content: Annotated[str, msgspec.Meta(description="The text, at most 200 characters of it, or what is linked")]
+    reason: str
+
+
+class RetainAnswer(msgspec.Struct, kw_only=True):
+    """What became of it. ``near_checked`` is false where meaning could not be compared."""
+
+    operations: list[RetainOperation]
+    similar: Annotated[list[Similar], msgspec.Meta(description="What is near and was not merged, nearest first")]
+    sequence: int
+    near_checked: bool
+
+
+class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to forget: one of ``entity_id``, ``ids`` and ``query``."""
+
+    entity_id: Annotated[Id, msgspec.Meta(description="A memory, with its former versions")] | None = None
+    ids: (
+        Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MAX_FORGOTTEN, description="At most 1,000 memories")]
+        | None
+    ) = None
+    query: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                min_length=1,
+                max_length=10_000,
+                description="Forgets nothing: lists what fits, to be confirmed by its ids",
+            ),
+        ]
+        | None
+    ) = None
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON, description="Why; kept with what is forgotten")] = ""
+    hard: Annotated[bool, msgspec.Meta(description="Delete it, which cannot be undone")] = False
+    undo: Annotated[bool, msgspec.Meta(description="Bring back what was forgotten")] = False
+    dry_run: Annotated[bool, msgspec.Meta(description="Say what would be done, and do nothing")] = False
+
+
+class ForgetMatch(msgspec.Struct, kw_only=True):
+    """A memory that fits a query."""
+
+    id: str
+    content: Annotated[str, msgspec.Meta(description="At most 200 characters of it")]
+    memory_type: str
+    score: float
+
+
+class ForgetAnswer(msgspec.Struct, kw_only=True):
+    """What was forgotten, or with ``undo`` brought back, or with ``dry_run`` would be; former versions count."""
+
+    memories_removed: int
+    relations_removed: int
+    memories_restored: int
+    relations_restored: int
+    ids: Annotated[list[str], msgspec.Meta(description=f"The first {MAX_TOLD}")]
+    matches: Annotated[list[ForgetMatch], msgspec.Meta(description="What fits a query; send their ids to forget them")]
+    dry_run: bool
+    sequence: int
