@@ -12,7 +12,7 @@ _FIRST = 64
 class Recent:
     """Vectors by id, of length 1 and one model; the oldest go first. For the writing thread of one store.
 
-    They lie in one matrix: a question that stacked 2,000 first took 3.5 ms, and now takes 0.4 (busy machine, one BLAS thread).
+    They lie in one matrix: a question that stacked 2,000 first took 3.5 ms, now it takes 0.4 (one BLAS thread).
     """
 
     def __init__(self, most: int = MOST) -> None:
