@@ -42,6 +42,9 @@ IDEMPOTENT = frozenset(
         "get_entity_graph",
         "consolidate_memories",
         "get_memory_stats",
+        "recall",
+        "forget",
+        "get_memory",
     }
 )
 """A second call leaves what the first one made."""
@@ -50,6 +53,8 @@ WHERE_TO_LOOK = {
     "put_node": "get_entity, or search_knowledge with words of what was written, shows whether it is there",
     "put_subgraph": "get_entity, or search_knowledge with words of what was written, shows what of it is there",
     "store_memory": "recall_memories with its words shows whether it is there; stored again, it is met",
+    "retain": "recall with its words shows whether it is there; retained again, it is met",
+    "reflect": "dry_run=true shows what is left to do",
     "drop_store": "list_stores shows whether the store is still there",
 }
 """The other tools: another call makes another node or version, or drops what somebody has made since."""

@@ -77,8 +77,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tools: Annotated[
         str,
         _doc(
-            "What the editors' bridge has the server list: names of tools, and the sets `graph`, `time`, "
-            "`entity-memory`, `memory-server`, `all`"
+            "What the editors' bridge has the server list: names of tools, and the sets `memory`, `graph`, "
+            "`time`, `entity-memory`, `memory-server`, `all`"
         ),
     ] = "graph"
     answers: Annotated[

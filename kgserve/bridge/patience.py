@@ -16,7 +16,9 @@ SIGN_OF_LIFE = 2.5
 LONG = 5
 """How many times the limit the tools have that work for long where there is much to do."""
 
-LONG_TOOLS = frozenset({"inject_knowledge_graph", "put_subgraph", "query_cypher", "drop_store", "consolidate_memories"})
+LONG_TOOLS = frozenset(
+    {"inject_knowledge_graph", "put_subgraph", "query_cypher", "drop_store", "consolidate_memories", "reflect"}
+)
 
 
 class Unresponsive(Exception):

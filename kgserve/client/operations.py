@@ -1073,11 +1073,11 @@ def recall(  # noqa: PLR0913 - the fields of the request
     at_least: int | None = None,
     explain: bool = False,
     valid_at: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    as_of: int | str | None = None,
     expand: bool = False,
     past: Literal["hide", "show"] = "hide",
     budget: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    as_of: int | str | None = None,
 ) -> Call[RecallAnswer]:
     """Find memories by words, by meaning, by whom they are about.
 
@@ -1117,11 +1117,11 @@ def recall(  # noqa: PLR0913 - the fields of the request
             at_least=at_least,
             explain=explain,
             valid_at=valid_at,
-            metadata=_mapped(metadata),
-            as_of=as_of,
             expand=expand,
             past=past,
             budget=budget,
+            metadata=_mapped(metadata),
+            as_of=as_of,
         ),
     )
 

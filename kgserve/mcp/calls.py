@@ -28,6 +28,7 @@ from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
 from kgserve.mcp.entity_memory import RecallMemories
 from kgserve.mcp.json_schema import input_schema
+from kgserve.mcp.memory_tools import Recall
 from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.tools import Tool
@@ -45,7 +46,7 @@ READ_THREADS = 16
 WRITE_THREADS = 16
 PROGRESS_SECONDS = 1.0
 
-Searching = schemas.Search | schemas.SearchBatch | schemas.Context | RecallMemories
+Searching = schemas.Search | schemas.SearchBatch | schemas.Context | RecallMemories | Recall
 """What is asked of the indexes."""
 
 OWN_WRITES_SECONDS = 0.5

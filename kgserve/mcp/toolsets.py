@@ -15,18 +15,23 @@ from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.mcp.tools import GRAPH_TOOLS, Tool
 from kgserve.mcp.values import shortened
 
+MEMORY = "memory"
 ENTITY_MEMORY = "entity-memory"
 MEMORY_SERVER = "memory-server"
 
 _ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
-TOOLS: dict[str, Tool[Any]] = _ENTITY_MEMORY | {tool.name: tool for tool in (*GRAPH_TOOLS, *MEMORY_SERVER_TOOLS)}
+TOOLS: dict[str, Tool[Any]] = _ENTITY_MEMORY | {
+    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *MEMORY_SERVER_TOOLS)
+}
 """By name; of a name that two sets have, the memory server's."""
 SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
 
 TOOLSETS: dict[str, tuple[str, ...]] = {
+    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
     "graph": (
         "get_context",
         "search_knowledge",

@@ -1,4 +1,4 @@
-"""Retaining and forgetting: what callers send, and what they are answered."""
+"""Retaining, forgetting, and recalling as agents do: what callers send, and what they are answered."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import msgspec
 
 from kgserve.model.fields import MAX_TAGS
 from kgserve.model.memories import (
+    MAX_BUDGET,
     MAX_NAMED,
+    MAX_RECALLED,
     MAX_TOLD,
     AssociatedEntity,
+    Expand,
     Id,
     Label,
     Metadata,
+    RecallQuery,
+    RecallRequest,
     Share,
     Similar,
     Text,
@@ -28,9 +33,13 @@ FACT, EPISODE = 2, 3
 """The layers of a text and of messages that come without one."""
 USUAL_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "ai", "model"})
 """Who speaks in conversations that know no names."""
+SPAN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
+"""Some seconds, minutes, hours, days or weeks."""
 NEXT = "next"
 """The relation from a message to the one after it."""
 MAX_REASON = 512
+RECALLED, RECALLED_TOKENS = 10, 2_000
+"""Memories, and tokens of their contents, that an agent is told where it does not say how many."""
 
 Action = Literal["create", "update", "merge", "link", "noop"]
 
@@ -103,7 +112,7 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[
             str,
             msgspec.Meta(
-                pattern=r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])",
+                pattern=SPAN,
                 description="The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to",
             ),
         ]
@@ -180,3 +189,23 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     matches: Annotated[list[ForgetMatch], msgspec.Meta(description="What fits a query; send their ids to forget them")]
     dry_run: bool
     sequence: int
+
+
+_Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_RECALLED, description="Most hits")]
+_Budget = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")]
+
+
+class AgentRecallRequest(RecallRequest, kw_only=True):
+    """What to recall. What is left out is as an agent needs it."""
+
+    limit: _Limit | None = RECALLED
+    expand: Expand = True
+    budget: _Budget | None = RECALLED_TOKENS
+
+
+class AgentRecallQuery(RecallQuery, kw_only=True):
+    """The same as a query. Lists are given by repeating the parameter."""
+
+    limit: _Limit | None = RECALLED
+    expand: Expand = True
+    budget: _Budget | None = RECALLED_TOKENS

@@ -243,6 +243,16 @@ class MemoriesQuery(WhichMemories, kw_only=True):
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
 
 
+Expand = Annotated[
+    bool,
+    msgspec.Meta(
+        description="Also what stands beside the ten best: parent, children, siblings, what is related or about "
+        "the same; what says the same is shown once"
+    ),
+]
+MAX_BUDGET = 1_000_000
+
+
 class Recalling(WhichMemories, kw_only=True):
     """How to recall, but for the query."""
 
@@ -284,6 +294,14 @@ class Recalling(WhichMemories, kw_only=True):
     ) = None
     explain: Annotated[bool, msgspec.Meta(description="Say of each hit why it is one")] = False
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
+    expand: Expand = False
+    past: Annotated[
+        Literal["hide", "show"],
+        msgspec.Meta(description="show: also what was superseded, with 0.7 of its score"),
+    ] = "hide"
+    budget: (
+        Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")] | None
+    ) = None
 
 
 class RecallRequest(Recalling, kw_only=True):
@@ -292,20 +310,6 @@ class RecallRequest(Recalling, kw_only=True):
     query: _Query
     metadata: Wanted | None = None
     as_of: AsOf | None = None
-    expand: Annotated[
-        bool,
-        msgspec.Meta(
-            description="Also what stands beside the ten best: parent, children, siblings, what is related or about "
-            "the same; what says the same is shown once"
-        ),
-    ] = False
-    past: Annotated[
-        Literal["hide", "show"],
-        msgspec.Meta(description="show: also what was superseded, with 0.7 of its score"),
-    ] = "hide"
-    budget: (
-        Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Most tokens of all contents, by estimate")] | None
-    ) = None
 
 
 class RecallQuery(Recalling, kw_only=True):

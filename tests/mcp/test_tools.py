@@ -11,6 +11,7 @@ from mcp import Client
 from kgserve.idempotent import IDEMPOTENT, WHERE_TO_LOOK
 from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.model.requests import MAX_TRAVERSED_NODES
 from tests.cli.running import Running
 from tests.mcp.talking import BOTH, Mode, Session, Stateless, call, refusal, talk, text_of
@@ -71,7 +72,7 @@ async def listed(client: Client) -> Any:
 def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
     tools = talk(server.url, mode, listed, tools="all")
     others = {tool.name for tool in MEMORY_SERVER_TOOLS}
-    remembering = {tool.name for tool in ENTITY_MEMORY_TOOLS}
+    remembering = {tool.name for tool in (*ENTITY_MEMORY_TOOLS, *MEMORY_TOOLS)}
     assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others - remembering
     assert others | remembering <= IDEMPOTENT | set(WHERE_TO_LOOK)
     assert set(talk(server.url, mode, listed, tools="memory-server")) == others
@@ -111,7 +112,10 @@ def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: ht
 def test_tools_that_there_are_not_are_refused_when_connecting(bare: httpx.Client) -> None:
     refused = bare.post("/mcp?tools=graph,tools", json={}, headers={"accept": BOTH})
     assert refused.status_code == 400
-    assert "'tools' is neither a set of tools nor a tool; there are the sets graph, time, " in refused.json()["detail"]
+    assert (
+        "'tools' is neither a set of tools nor a tool; there are the sets memory, graph, time, "
+        in refused.json()["detail"]
+    )
     assert bare.post("/mcp?answers=short", json={}, headers={"accept": BOTH}).status_code == 400
 
 

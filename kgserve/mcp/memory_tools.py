@@ -1,0 +1,436 @@
+"""The four verbs of a memory (retain, recall, reflect, forget), and reading one memory whole.
+
+Arguments are those of the requests, in words for agents; what is left out is as there, but for recalling: an agent gets
+ten memories of at most 2,000 tokens, with what stands beside them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kgserve.mcp.present import Reply, counted, present
+from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
+from kgserve.mcp.tools import Tool
+from kgserve.mcp.values import EXCERPT, LONG, MOST, brief_attributes, first_fitting, lean, lines_within, shortened
+from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
+from kgserve.model.layers import (
+    MAX_MESSAGES,
+    RECALLED,
+    RECALLED_TOKENS,
+    SPAN,
+    ForgetAnswer,
+    ForgetMatch,
+    ForgetRequest,
+    Message,
+    RetainAnswer,
+    RetainOperation,
+    RetainRequest,
+)
+from kgserve.model.memories import (
+    AssociatedEntity,
+    Id,
+    Label,
+    Memory,
+    Metadata,
+    RecallAnswer,
+    RecalledMemory,
+    RecallRequest,
+    Text,
+    Time,
+)
+from kgserve.model.named import RelationInput
+from kgserve.model.reflection import Proposal, Reflection, ReflectRequest
+from kgserve.model.requests import SearchMode
+from kgserve.model.times import time_of
+from kgserve.ops import forgetting, hierarchy, reflecting, retaining
+from kgserve.ops.graph import Graph
+from kgserve.ops.recall import recall
+from kgserve.settings import Dedup
+
+_ROOM = MOST - 2_000
+_CONTENT_OF_ONE = 12_000
+_VERSIONS_SHOWN = 20
+
+_Labels = Annotated[list[Label], Meta(max_length=100)]
+_Layer = Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")]
+_From = Annotated[Time, Meta(description="True from then on, RFC 3339; left out: now")]
+_Until = Annotated[Time, Meta(description="True until then")]
+_Moment = Annotated[Time, Meta(description="RFC 3339")]
+
+
+class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """By name."""
+
+    name: Label
+    entity_type: Annotated[Label, Meta(description="person, project, technology …")] | UnsetType = UNSET
+
+
+class Related(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """By names."""
+
+    source: Label
+    target: Label
+    relation_type: Annotated[Label, Meta(description="In active voice: works_on")]
+    strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+
+
+@with_fields_of(RetainRequest, "first")
+class Retain(Arguments, kw_only=True):
+    """What to remember."""
+
+    content: Annotated[
+        Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Meta(description="One thing, as a sentence; or the turns of a talk: [{role, content, at}]"),
+    ]
+    entity_id: Annotated[Id, Meta(description="Memory that this is the present state of")] | UnsetType = UNSET
+    supersedes: Annotated[Id, Meta(description="Memory that is no longer true; it stays as history")] | UnsetType = (
+        UNSET
+    )
+    memory_type: Annotated[Label, Meta(description="fact, decision, preference, procedure …")] | UnsetType = UNSET
+    layer: _Layer | UnsetType = UNSET
+    parent: Annotated[Text, Meta(description="Memory that it stands below")] | UnsetType = UNSET
+    tags: _Labels | UnsetType = UNSET
+    entities: Annotated[list[About], Meta(max_length=100, description="Whom or what it is about")] | UnsetType = UNSET
+    relations: Annotated[list[Related], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
+    update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
+    metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
+    expires_in: Annotated[str, Meta(pattern=SPAN, description="True so long: 12h, 7d, 2w")] | UnsetType = UNSET
+    dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
+    importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades away")] | UnsetType = UNSET
+    source: Annotated[Text, Meta(description="Where it is from; of a talk its name")] | UnsetType = UNSET
+    context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
+    valid_from: _From | UnsetType = UNSET
+    valid_to: _Until | UnsetType = UNSET
+    created_at: _Moment | UnsetType = UNSET
+
+
+@with_fields_of(
+    RecallRequest,
+    *("offset", "min_similarity", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
+)
+class Recall(Arguments, kw_only=True):
+    """What to recall."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = RECALLED
+    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = RECALLED_TOKENS
+    mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
+    types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
+    tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
+    layer: _Layer | UnsetType = UNSET
+    entity: Annotated[Label, Meta(description="Only about this one, by name")] | UnsetType = UNSET
+    source: Annotated[Label, Meta(description="Only from there")] | UnsetType = UNSET
+    after: _Moment | UnsetType = UNSET
+    before: _Moment | UnsetType = UNSET
+    min_confidence: Annotated[float, Meta(ge=0, le=1, description="Leave out what is less sure")] | UnsetType = UNSET
+    expand: Annotated[bool, Meta(description="Also what stands beside the best")] = True
+    touch: Annotated[bool, Meta(description="Count as used, which keeps from fading")] = True
+
+
+@with_fields_of(ReflectRequest)
+class Reflect(Arguments, kw_only=True):
+    """What to reflect on."""
+
+
+@with_fields_of(ForgetRequest)
+class Forget(Arguments, kw_only=True):
+    """What to forget."""
+
+    entity_id: Annotated[Id, Meta(description="One memory")] | UnsetType = UNSET
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=1_000, description="Or several")] | UnsetType = UNSET
+    query: (
+        Annotated[str, Meta(min_length=1, max_length=10_000, description="Forgets nothing: lists what fits")]
+        | UnsetType
+    ) = UNSET
+    hard: Annotated[bool, Meta(description="Delete, which cannot be undone")] = False
+    undo: Annotated[bool, Meta(description="Bring back")] = False
+
+
+class GetMemory(Arguments, kw_only=True):
+    """Which memory."""
+
+    id: Id
+    touch: Annotated[bool, Meta(description="Count as used")] = True
+
+
+class Recollection(RecallAnswer, kw_only=True):
+    """What was recalled, as these tools tell it."""
+
+
+def _retained(graph: Graph, given: Retain) -> Any:
+    asked = as_request(RetainRequest, given)
+    asked.entities = [AssociatedEntity(**_set(each)) for each in given.entities or ()]
+    asked.relations = [RelationInput(**_set(each)) for each in given.relations or ()]
+    return retaining.retain(graph, asked)
+
+
+def _recalled(graph: Graph, given: Recall) -> Recollection:
+    asked = as_request(RecallRequest, given)
+    asked.after_date, asked.before_date = given.after or None, given.before or None
+    return Recollection(**msgspec.structs.asdict(recall(graph, asked)))
+
+
+def _whole(graph: Graph, given: GetMemory) -> WholeMemory:
+    return hierarchy.whole_memory(graph, WholeMemoryRequest(memory_id=given.id, touch=given.touch))
+
+
+def _set(given: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
+
+
+@present.register
+def _retained_reply(found: RetainAnswer, _given: Retain, _store: str) -> Reply:
+    lines = [
+        *map(_step_line, found.operations),
+        *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
+    ]
+    kept = lines_within(lines, _ROOM)
+    values: dict[str, Any] = {
+        "operations": first_fitting(map(lean, found.operations), _ROOM // 2),
+        "similar": first_fitting(map(lean, found.similar), _ROOM // 4),
+        "sequence": found.sequence,
+    }
+    hint = ""
+    if found.similar:
+        hint = "what is similar was kept apart; is one of them no longer true, retain with supersedes set to its id"
+    more = f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
+    return Reply("\n".join(kept) or "There was nothing to remember.", values, more, hint)
+
+
+def _step_line(step: RetainOperation) -> str:
+    version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
+    return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, EXCERPT)} ({step.reason})"
+
+
+@present.register
+def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
+    now = time.time()
+    shown = first_fitting(map(values_of, found.hits), _ROOM)
+    lines = lines_within((line_of(each, now) for each in found.hits), _ROOM)
+    count = min(len(shown), len(lines))
+    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(given.query, EXCERPT)!r}"
+    hints: list[str] = []
+    if found.withheld:
+        left = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in found.withheld.items())
+        hints.append(f"left out: {left}")
+    if "below_confidence" in found.withheld:
+        hints.append("a lower min_confidence shows what has faded")
+    if "over_budget" in found.withheld:
+        hints.append("a larger budget shows more")
+    if found.degraded and given.mode != "keyword":
+        hints.append("this server has no model for meaning: ask with the words that were used")
+    values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
+    left_out = len(found.hits) - count
+    more = f"{left_out} do not fit: a lower limit, or a narrower query" if left_out else ""
+    return Reply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
+
+
+@present.register
+def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
+    would = "would be " if found.dry_run else ""
+    head = (
+        f"{found.looked_at:,} looked at: {found.merged:,} {would}merged, {found.linked_count:,} {would}put below a "
+        f"concept, {counted(found.proposals_count, 'proposal')}."
+    )
+    lines = [f"Undone: {found.undone:,}."] if found.undone else []
+    lines += [proposal_line(each) for each in found.proposals]
+    lines += [f"[{each.id}] below [{each.parent_id}] ({each.score:.2f})" for each in found.linked]
+    lines += [f"left as it is, for somebody has changed it since: [{each}]" for each in found.skipped]
+    lines += [f"faded: [{each}]" for each in found.stale]
+    kept = lines_within(lines, _ROOM)
+    hints = ["accept=[numbers] carries proposals out, refuse=[numbers] has them not be made again"]
+    hints = hints if found.run and any(each.state == "open" for each in found.proposals) else []
+    hints += [f"undo=true takes the run {found.run} back"] if found.run and not found.undone else []
+    hints += [] if found.near_checked else ["there were no vectors to compare by"]
+    values = {
+        "dry_run": found.dry_run,
+        "run": found.run,
+        "looked_at": found.looked_at,
+        "merged": found.merged,
+        "linked_count": found.linked_count,
+        "linked": first_fitting(map(msgspec.to_builtins, found.linked), _ROOM // 4),
+        "proposals": first_fitting(map(lean, found.proposals), _ROOM // 3),
+        "proposals_count": found.proposals_count,
+        "stale": found.stale,
+        "undone": found.undone,
+        "skipped": found.skipped,
+        "sequence": found.sequence,
+    }
+    more = f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
+    said = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
+    return Reply("\n".join([head, *kept]), {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
+
+
+def proposal_line(proposal: Proposal) -> str:
+    """A numbered proposal as a line of text."""
+    ids = ", ".join(f"[{each}]" for each in proposal.ids)
+    said = {
+        "link": f"{ids} belongs below {', '.join(f'[{each.id}] ({each.score:.2f})' for each in proposal.candidates)}",
+        "concept": f"a new concept {proposal.name!r} above {ids}",
+        "contradiction": f"{ids} contradict each other in {proposal.differs}",
+    }[proposal.kind]
+    state = "" if proposal.state == "open" else f" ({proposal.state})"
+    return f"{proposal.number}. {said}{state}"
+
+
+@present.register
+def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
+    if given.query:
+        lines = lines_within(map(_match_line, found.matches), _ROOM)
+        head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
+        shown = first_fitting(map(lean, found.matches), _ROOM)
+        hint = "forget with the ids of those that are meant" if found.matches else ""
+        return Reply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
+    would = "would be " if found.dry_run else ""
+    if given.undo:
+        text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}brought back"
+    else:
+        text = (
+            f"{counted(found.memories_removed, 'memory', 'memories')} {would}{'deleted' if given.hard else 'withdrawn'}"
+        )
+    names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
+    values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
+    undone = given.hard or given.undo or found.dry_run or not found.memories_removed
+    hint = "" if undone else "undo=true with the same ids brings back"
+    ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
+    return Reply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
+
+
+def _match_line(match: ForgetMatch) -> str:
+    return f"[{match.id}] ({match.memory_type}) {match.content}"
+
+
+@present.register
+def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> Reply:
+    now = time.time()
+    content = shortened(found.content, _CONTENT_OF_ONE)
+    lines = [f"[{found.id}] ({_facts(found, now)}) {content}{_about(found)}"]
+    lines += [f"below {line_of(found.parent, now)}"] if found.parent is not None else []
+    lines += [f"{counted(found.children, 'memory stands', 'memories stand')} below it"] if found.children else []
+    versions = found.versions[-_VERSIONS_SHOWN:]
+    lines += [
+        f"before [{each.id}]: {shortened(each.content, EXCERPT)} ({_when(each.valid_from, each.valid_to)})"
+        for each in versions
+    ]
+    values = values_of(found) | {"content": content}
+    values |= (
+        {"parent": {"id": found.parent.id, "content": shortened(found.parent.content, EXCERPT)}} if found.parent else {}
+    )
+    values |= {"children": found.children} if found.children else {}
+    values |= {"versions": first_fitting(map(lean, versions), _ROOM // 3)} if versions else {}
+    cut = len(found.content) > _CONTENT_OF_ONE
+    return Reply("\n".join(lines), values, "the end of its content; REST answers with the whole" if cut else "")
+
+
+def values_of(memory: Memory) -> dict[str, Any]:
+    """A memory as values, without what is empty or usual."""
+    values: dict[str, Any] = {
+        "id": memory.id,
+        "content": shortened(memory.content, LONG),
+        "memory_type": memory.memory_type,
+        "confidence": round(memory.effective_confidence, 3),
+        "tags": memory.tags,
+        "source": memory.source,
+        "context": memory.context and shortened(memory.context, EXCERPT),
+        "metadata": brief_attributes(memory.metadata, LONG),
+        "entities": [each.name for each in memory.entities],
+        "layer": memory.layer,
+        "parent_id": memory.parent_id,
+        "valid_from": memory.valid_from,
+        "valid_to": memory.valid_to,
+        "ended": memory.ended,
+        "belongs_to": memory.belongs_to,
+        "created_at": memory.created_at,
+    }
+    if isinstance(memory, RecalledMemory):
+        values |= {"score": round(memory.score, 3), "via": memory.via, "said": memory.said}
+    return {name: value for name, value in values.items() if value not in (None, [], {}, UNSET)}
+
+
+def line_of(memory: Memory, now: float) -> str:
+    """A memory as one line: what it is, how sure, how old, and whom it is about. ``now`` is in seconds since 1970."""
+    said = f", said {memory.said} times" if isinstance(memory, RecalledMemory) and memory.said else ""
+    ended = f", {memory.ended}" if memory.ended else ""
+    beside = f" — beside [{memory.via}]" if isinstance(memory, RecalledMemory) and memory.via else ""
+    content = " ".join(shortened(memory.content, LONG).split())
+    return f"[{memory.id}] ({_facts(memory, now)}{said}{ended}) {content}{_about(memory)}{beside}"
+
+
+def _facts(memory: Memory, now: float) -> str:
+    age = _age(now - time_of(memory.created_at) / 1_000_000)
+    return f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}"
+
+
+def _about(memory: Memory) -> str:
+    return f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
+
+
+def _when(since: str | None, until: str | None) -> str:
+    return f"true from {since or 'the beginning'} until {until or 'now'}"
+
+
+_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def _age(seconds: float) -> str:
+    return next((f"{int(seconds // length):,} {unit} ago" for length, unit in _UNITS if seconds >= length), "just now")
+
+
+_MAKER = "retain"
+MEMORY_TOOLS: tuple[Tool[Any], ...] = (
+    Tool(
+        "retain",
+        "Retain something",
+        "When something will matter later (a decision, a preference, a fact about the user or the project), retain it, "
+        "one thing at a time. Saying it again keeps one. What has changed: supersedes names the memory that is no "
+        "longer true, and it stays as history.",
+        Retain,
+        "retaining",
+        _retained,
+        "writes",
+    ),
+    Tool(
+        "recall",
+        "Recall what is known",
+        "Before answering about the user, the project or earlier decisions, recall: the memories that fit a question "
+        "and what stands beside them, best and surest first, each with the id to cite, supersede or forget it by.",
+        Recall,
+        "recalling",
+        _recalled,
+        nothing={"memories": []},
+        maker=_MAKER,
+    ),
+    Tool(
+        "reflect",
+        "Put memories in order",
+        "When many memories have come together, or at the end of a piece of work: merges what says the same, puts "
+        "facts below concepts, and proposes by number what is uncertain, to accept or refuse. dry_run writes nothing.",
+        Reflect,
+        "reflecting",
+        lambda graph, given: reflecting.reflect(graph, as_request(ReflectRequest, given)),
+        "overwrites",
+    ),
+    Tool(
+        "forget",
+        "Forget memories",
+        "When the user asks to forget something, or it was never true: withdraws by ids; undo brings back. A query "
+        "only lists what fits. What was true and changed: retain with supersedes.",
+        Forget,
+        "forgetting",
+        lambda graph, given: forgetting.forget(graph, as_request(ForgetRequest, given)),
+        "deletes",
+    ),
+    Tool(
+        "get_memory",
+        "Read one memory",
+        "When a recalled line is cut off, or its past matters: one memory whole, with its parent and former versions.",
+        GetMemory,
+        "reading the memory",
+        _whole,
+    ),
+)
+"""The four verbs in the order in which they are needed, and a look at one memory."""

@@ -1,0 +1,154 @@
+"""The set of tools `memory`: a short list, one line for each memory, and what can be done with the ids in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from kgserve.mcp.memory_tools import Reflect
+from kgserve.mcp.present import present
+from kgserve.mcp.toolsets import MEMORY
+from kgserve.mcp.values import MOST
+from kgserve.model.reflection import Candidate, Proposal
+from kgserve.ops.reflected import nothing
+from tests.mcp.talking import Stateless
+
+READS = (True, None)
+HINTS = {
+    "retain": (False, False),
+    "recall": READS,
+    "reflect": (False, True),
+    "forget": (False, True),
+    "get_memory": READS,
+}
+MOST_LISTED = 8_000
+
+
+class Agent:
+    """A client that asks for the set."""
+
+    def __init__(self, http: httpx.Client, store: str) -> None:
+        self._asks, self._wishes = Stateless(http), {"kgserve_tools": MEMORY, "kgserve_store": store}
+        self.text = ""
+
+    def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = self._asks.call(tool, arguments, **self._wishes)
+        self.text = result["content"][0]["text"]
+        assert not result["isError"], self.text
+        assert len(self.text) <= MOST
+        return result["structuredContent"]
+
+    def refused(self, tool: str, **arguments: Any) -> str:
+        result = self._asks.call(tool, arguments, **self._wishes)
+        assert result["isError"], result
+        return result["content"][0]["text"]
+
+    def listed(self) -> list[dict[str, Any]]:
+        return self._asks.post("tools/list", {}, **self._wishes).json()["result"]["tools"]
+
+
+@pytest.fixture
+def agent(bare: httpx.Client, store: str) -> Agent:
+    return Agent(bare, store)
+
+
+def test_the_list_is_short_and_says_when_to_call(agent: Agent) -> None:
+    tools = agent.listed()
+    hints = {each["name"]: each["annotations"] for each in tools}
+    assert {name: (each["readOnlyHint"], each.get("destructiveHint")) for name, each in hints.items()} == HINTS
+    assert not any("outputSchema" in each for each in tools)
+    assert len(msgspec.json.encode(tools)) <= MOST_LISTED
+    assert all(each["description"].startswith(("When ", "Before ")) for each in tools)
+    [recall] = [each["inputSchema"]["properties"] for each in tools if each["name"] == "recall"]
+    shown = {name: recall[name]["default"] for name in ("limit", "budget", "expand")}
+    assert shown == {"limit": 10, "budget": 2_000, "expand": True}
+
+
+def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) -> None:
+    empty = agent("recall", query="which database?")
+    assert empty["memories"] == []
+    assert "retain makes the store" in empty["hint"]
+    created = (datetime.now(UTC) - timedelta(days=3, hours=1)).isoformat()
+    made = agent(
+        "retain",
+        content="The web shop ships with Postgres 16.",
+        memory_type="decision",
+        entities=[{"name": "Alice", "entity_type": "person"}],
+        relations=[{"source": "Alice", "target": "Web shop", "relation_type": "works_on"}],
+        created_at=created,
+        valid_from="2020-01-01",
+    )
+    memory = made["operations"][0]["memory_id"]
+    assert made["operations"][0]["type"] == "create"
+    assert "midnight in UTC" in made["notes"][0]
+    found = agent("recall", query="which Postgres do we use?")
+    assert [each["id"] for each in found["memories"]] == [memory]
+    line = agent.text.splitlines()[1]
+    assert line.startswith(f"[{memory}] (decision, conf 0.")
+    assert line.endswith("3 d ago) The web shop ships with Postgres 16. — about Alice")
+    assert agent("recall", query="Postgres", after="2199-01-01T00:00:00Z")["memories"] == []
+
+    changed = agent("retain", content="The web shop ships with Postgres 17.", supersedes=memory)
+    assert [each["type"] for each in changed["operations"]][:1] == ["update"]
+    [now] = [each for each in agent("recall", query="which Postgres do we use?")["memories"] if not each.get("ended")]
+    assert "17" in now["content"]
+    whole = agent("get_memory", id=now["id"])
+    assert "16" in whole["versions"][0]["content"]
+    assert "The web shop ships with Postgres 16." in agent.text
+
+    offered = agent("forget", query="Postgres")
+    assert now["id"] in [each["id"] for each in offered["matches"]]
+    assert agent("forget", ids=[now["id"]], dry_run=True)["memories_removed"] == 2
+    gone = agent("forget", ids=[now["id"]], reason="asked to")
+    assert gone["memories_removed"] == 2
+    assert "undo=true" in gone["hint"]
+    assert agent("recall", query="Postgres")["memories"] == []
+    assert agent("forget", ids=[now["id"]], undo=True)["memories_restored"] == 2
+    assert agent("recall", query="Postgres")["memories"][0]["id"] == now["id"]
+    assert agent("forget", ids=["nobody"])["memories_removed"] == 0
+    assert "one of entity_id, ids and query" in agent.refused("forget")
+
+
+def test_a_talk_is_retained_turn_by_turn(agent: Agent) -> None:
+    turns = [{"role": "user", "content": "We open at nine."}, {"role": "assistant", "content": "Noted: nine."}]
+    first = agent("retain", content=turns, source="talk")
+    assert [each["type"] for each in first["operations"]].count("create") == 2
+    again = agent("retain", content=turns, source="talk")
+    assert "create" not in [each["type"] for each in again["operations"]]
+    assert "content" in agent.refused("retain", content=[])
+
+
+def test_answers_keep_to_budget_and_size(agent: Agent) -> None:
+    agent("retain", content=[{"content": f"Report {n}: {'word ' * 400}"} for n in range(40)], source="reports")
+    few = agent("recall", query="report word")
+    assert 0 < len(few["memories"]) < 10
+    assert few["withheld"]["over_budget"] > 0
+    many = agent("recall", query="report word", limit=100, budget=25_000)
+    assert len(many["memories"]) > len(few["memories"])
+    told = agent("get_memory", id=many["memories"][0]["id"])
+    assert len(told["content"]) > 1_000
+
+
+def test_reflection_numbers_what_it_proposes(agent: Agent) -> None:
+    agent("retain", content="Postgres listens on port 5432.", expires_in="7d")
+    assert "no vectors" in agent("reflect", dry_run=True)["hint"]
+    assert "99" in agent.refused("reflect", accept=[99])
+    proposals = [
+        Proposal(number=1, kind="contradiction", ids=["b", "a"], differs="numbers"),
+        Proposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
+        Proposal(number=3, kind="link", ids=["f"], candidates=[Candidate(id="g", score=0.5)]),
+    ]
+    found = replace(nothing("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
+    reply = present(found, Reflect(), "")
+    assert reply.text.splitlines()[1:] == [
+        "1. [b], [a] contradict each other in numbers",
+        "2. a new concept 'trams' above [c], [d], [e] (refused)",
+        "3. [f] belongs below [g] (0.50)",
+    ]
+    assert "accept=[numbers]" in reply.hint
+    assert [each["number"] for each in reply.values["proposals"]] == [1, 2, 3]
