@@ -18,6 +18,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from bench import locomo, memories, memory_counts, memory_events, memory_writing, wordnet
 from bench.measure import Report, clock, times
 from bench.memories import Made, Named
@@ -341,6 +343,56 @@ def conversations(options: Options) -> Report:
     return report
 
 
+def clusters(options: Options) -> Report:
+    """What a whole run of consolidation takes in a large store, and what others notice of it."""
+    report = Report(f"consolidation of {options.memories:,} memories, three of ten of them in clusters of three")
+    texts, now = memories.sentences(options.memories * 4 // 5, options.conversations), time.time()
+    made = memories.memories(texts, now)
+    again = [
+        msgspec.structs.replace(one, id=f"{one.id}-{at}", content=say(one.content))
+        for one in made[:: len(made) * 10 // options.memories or 1][: options.memories // 10]
+        for at, say in enumerate(("{}.".format, "{}!".format))
+    ]
+    with _folder() as folder:
+        memories.give(Path(folder), STORE)
+        with Server(Path(folder), options.settings) as server, server.client() as client:
+            client.upload(STORE, memories.lines([*made, *again], memories.entities()))
+            _indexed(client, STORE)
+            _beside_consolidation(report, server, client, made, len(again))
+    return report
+
+
+def _beside_consolidation(report: Report, server: Server, client: Client, made: Sequence[Made], expected: int) -> None:
+    chance = random.Random(SEED)
+    queries = [some_words(chance, one) for one in chance.sample(made, 500)]
+    found: list[Any] = []
+
+    def consolidate() -> None:
+        with server.client(timeout=INDEX_SECONDS) as own:
+            found.append(own.call("POST", f"/api/memories/consolidate?store={STORE}", {}))
+
+    def asked(count: int, goes_on: Callable[[], bool]) -> tuple[float, float]:
+        recalls, writes = list[float](), list[float]()
+        while len(recalls) < count and goes_on():
+            query = queries[len(recalls) % len(queries)]
+            recalls.append(_pace(client, query, limit=10, touch=False))
+            content = f"{query} {chance.random()}"
+            writes.append(clock(lambda: client.call("POST", f"/api/memories?store={STORE}", {"content": content})))  # noqa: B023
+        return statistics.median(recalls), statistics.median(writes)
+
+    asked(50, lambda: True)
+    alone = asked(200, lambda: True)
+    run, started = threading.Thread(target=consolidate), time.monotonic()
+    run.start()
+    beside = asked(1 << 30, run.is_alive)
+    run.join()
+    report.at_most("the run", f"{time.monotonic() - started:.0f} s", time.monotonic() - started, 300, "s")
+    merged = found[0]["memories_merged"]
+    report.fact("what says the same", f"{merged:,} merged, of {expected:,} made to be")
+    for what, before, now in zip(("recall", "storing"), alone, beside, strict=True):
+        report.compare(f"{what} beside it", f"{now:.1f} ms", f"{before:.1f} ms", now / before, ("≤", 1.5))
+
+
 def analytics(options: Options) -> Report:
     """How long the numbers take, and whether they are those of a recount, after writes and with a view made anew."""
     report = Report(f"memories in numbers; {options.memories:,} memories, {memory_counts.WRITES} random writes")
@@ -422,6 +474,7 @@ PARTS: dict[str, Callable[[Options], Report]] = {
     "pace": lambda options: memory_writing.pace(options.settings),
     "filters": filters,
     "consolidation": lambda options: memory_writing.consolidation(options.settings),
+    "clusters": clusters,
     "withdrawn": dated,
     "analytics": analytics,
     "events": lambda options: memory_events.events(options.settings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -19,6 +19,11 @@ class Launched(Forked):
     def __init__(self, forked: Forked, log: int) -> None:
         self.__dict__.update(vars(forked))
         self.stderr = os.fdopen(log, encoding="utf-8")
+
+    def close(self) -> None:
+        """Let go of what it wrote to."""
+        super().close()
+        self.stderr.close()
 
 
 def launch(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
@@ -36,8 +41,17 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(autouse=True)
-def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test that uses a bench's server forks it."""
+    begun: list[Launched] = []
+
+    def forked(module: str, arguments: list[str], more: Mapping[str, str]) -> Launched:
+        begun.append(launch(module, arguments, more))
+        return begun[-1]
+
     if "COVERAGE_PROCESS_CONFIG" not in os.environ:  # noqa: TID251 - coverage sees what was begun, not what was forked
-        monkeypatch.setattr(bench.server, "launch", launch)
+        monkeypatch.setattr(bench.server, "launch", forked)
         monkeypatch.setattr(bench.server, "run", run)
+    yield
+    for each in begun:
+        each.close()

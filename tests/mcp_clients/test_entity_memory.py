@@ -94,7 +94,9 @@ def test_who_only_reads_recalls_and_changes_nothing(
 ) -> None:
     named = {"Kgserve-Store": store}
     body = {"content": "Ann drinks tea", "memory_type": "preference", "tags": ["a"], "entity_names": ["Ann"]}
-    accepted(admin.post("/api/memories", json=body, headers=named), 201)
+    stored = accepted(admin.post("/api/memories", json=body, headers=named), 201)
+    indexed = {"query": "tea", "touch": False, "at_least": stored["sequence"]}
+    accepted(admin.post("/api/memories/search", json=indexed, headers=named))
     before = admin.get(f"/api/memory/{store}/export").content
     headers = bearer(given(keyed.data, "read", name="-".join((*client, store)))) | named
     way = Way(f"{keyed.url}/mcp?tools={SET}", None, headers)
