@@ -17,6 +17,8 @@ from kgserve.errors import InvalidInput
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OF_BOTH = ("data_dir", "call_timeout", "tools", "answers")
+_NEW_TOOLS = "memory"
+"""What a new set-up lists."""
 _STORE = "The store that tools use when a call names none."
 
 
@@ -59,7 +61,8 @@ def config(
 ) -> None:
     """Print what an editor's configuration needs, in its file's form. Where it belongs is said on standard error.
 
-    A key goes into the variables of the command, where other users of the machine cannot see it.
+    Without --tools it lists the tools of a memory. A key goes into the variables of the command, where other users of
+    the machine cannot see it.
     """
     from kgserve.bridge.command import faults
 
@@ -67,12 +70,27 @@ def config(
         raise click.UsageError(fault)
     editor = EDITORS[client]
     command = [*executable(), "mcp", *_arguments(editor, data_dir, url, store)]
+    wishes["tools"] = wishes["tools"] or _NEW_TOOLS
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
     command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     click.echo(configuration(editor, command, key))
     click.echo(f"This goes into {editor.place}.", err=True)
     if enter := entering(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
+    if wishes["tools"] == _NEW_TOOLS:
+        click.echo(_MINUTE, err=True)
+
+
+_MINUTE = """
+Then restart the editor, and try it:
+  you:   we ship with Postgres 16, Alice decided that on Monday
+  agent: retain {"content": "The web shop ships with Postgres 16.", "entities": [{"name": "Alice"}]}
+  (in another editor, the next day)
+  you:   which database do we use?
+  agent: recall {"query": "which database do we use?"}
+  you:   we moved to 17
+  agent: retain {"content": "The web shop ships with Postgres 17.", "supersedes": "the id that recall has shown"}
+`--tools graph` lists the tools of a graph instead."""
 
 
 def executable() -> list[str]:

@@ -20,6 +20,7 @@ from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP
 
+LISTED = ["--tools", "memory"]
 MCP = group.commands["mcp"]
 
 
@@ -70,7 +71,7 @@ def test_each_client_reads_its_own_root(client: str, tmp_path: Path) -> None:
     entry = document[root]["kgserve"]
     assert entry["env"] == {"KGSERVE_KEY": "kgs_k"}
     assert entry.get("type") == ("stdio" if client in {"vscode", "claude-code"} else None)
-    assert entry["args"][-5:] == ["mcp", "--data", str(tmp_path), "--store", "project"]
+    assert entry["args"][-7:] == ["mcp", "--data", str(tmp_path), "--store", "project", *LISTED]
     assert Path(entry["command"]).is_absolute()
 
 
@@ -92,12 +93,12 @@ def test_what_it_prints_starts_the_bridge(tmp_path: Path) -> None:
 def test_the_folder_is_absolute_wherever_it_comes_from(tmp_path: Path) -> None:
     for arguments, variables in [(("--data", "here"), {}), ((), {"KGSERVE_DATA_DIR": "here"}), ((), {})]:
         args = printed("--client", "cursor", *arguments, **variables)["mcpServers"]["kgserve"]["args"]
-        assert args[-4:-2] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
+        assert args[-6:-4] == ["--data", str(Path("here" if arguments or variables else "kgserve-data").absolute())]
 
 
 def test_an_address_takes_the_place_of_the_folder() -> None:
     args = printed("--client", "cursor", "--url", "http://127.0.0.1:8080")["mcpServers"]["kgserve"]["args"]
-    assert args[-5:-2] == ["mcp", "--url", "http://127.0.0.1:8080"]
+    assert args[-7:-4] == ["mcp", "--url", "http://127.0.0.1:8080"]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,18 @@ def test_a_store_is_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for folder, store in ((tmp_path / "Shop One", "shop-one"), (Path.home(), "memory"), (Path("/"), "memory")):
         monkeypatch.chdir(folder)
         args = printed("--client", "claude-code")["mcpServers"]["kgserve"]["args"]
-        assert args[-2:] == ["--store", store]
-    assert printed("--client", "codex")["mcp_servers"]["kgserve"]["args"][-2:] == ["--store", "memory"]
+        assert args[-4:] == ["--store", store, *LISTED]
+    assert printed("--client", "codex")["mcp_servers"]["kgserve"]["args"][-4:] == ["--store", "memory", *LISTED]
 
 
 def test_where_it_belongs_is_said_beside_it(tmp_path: Path) -> None:
     done = kgserve("mcp", "config", "--client", "claude-code", "--data", tmp_path / "my data")
     assert EDITORS["claude-code"].place in done.err
     assert "claude mcp add kgserve -- " in done.err
+    assert 'retain {"content"' in done.err
+    graph = kgserve("mcp", "config", "--client", "cursor", "--tools", "graph")
+    assert '"graph"' in graph.out
+    assert "retain" not in graph.err
     assert f"'{tmp_path}/my data'" in done.err
     keyed = kgserve("mcp", "config", "--client", "codex", "--key", "kgs_secret")
     assert "codex mcp add kgserve --env KGSERVE_KEY=… -- " in keyed.err

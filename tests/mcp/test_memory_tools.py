@@ -137,7 +137,7 @@ def test_answers_keep_to_budget_and_size(agent: Agent) -> None:
 def test_reflection_numbers_what_it_proposes(agent: Agent) -> None:
     agent("retain", content="Postgres listens on port 5432.", expires_in="7d")
     assert "no vectors" in agent("reflect", dry_run=True)["hint"]
-    assert "99" in agent.refused("reflect", accept=[99])
+    assert "no run yet" in agent.refused("reflect", accept=[99])
     proposals = [
         Proposal(number=1, kind="contradiction", ids=["b", "a"], differs="numbers"),
         Proposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
