@@ -34,7 +34,7 @@ from kgserve.views.comparing import Wanted, plan_of
 from kgserve.views.consolidating import Changed, Run, changed_since
 from kgserve.views.indexes import Indexes
 
-LONGEST_REST = 0.1
+LONGEST_REST, MOMENT_SECONDS = 0.5, 1.0
 KEPT_PLANS = 4
 """Plans of dry runs that are known for each open store; a plan beyond that has to be made again."""
 
@@ -135,14 +135,18 @@ def prune_memories(graph: Graph, request: PruneMemoriesRequest) -> PruneReport:
 
 
 class Pace:
-    """Gives way to writers after each slice of work."""
+    """Gives way after each slice of work: to writers, and in what takes longer than a moment to readers as well."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._long_from = time.monotonic() + MOMENT_SECONDS
 
     def __call__(self, worked: float) -> None:
-        """Wait, after so many seconds of work, if anybody writes."""
-        time.sleep(min(2 * worked, LONGEST_REST) if self._store.writing else 0)
+        """Wait, after so many seconds of work, twice as long while anybody writes, else as long."""
+        if self._store.writing:
+            time.sleep(min(2 * worked, LONGEST_REST))
+        else:
+            time.sleep(min(worked, LONGEST_REST) if time.monotonic() > self._long_from else 0)
 
 
 _Asked = tuple[object, ...]
