@@ -15,6 +15,7 @@ from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.memories import consolidate
 from kgserve.cli.model import model
+from kgserve.cli.remembering import forget, recall, reflect, retain
 from kgserve.cli.remote import in_words
 from kgserve.cli.serve import health, serve, stop, version
 from kgserve.cli.shell import shell
@@ -46,6 +47,10 @@ for _command in (
     top,
     reindex,
     prune_history,
+    retain,
+    recall,
+    reflect,
+    forget,
     consolidate,
     model,
     backup,

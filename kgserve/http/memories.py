@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from litestar import Request, Response, get
+from litestar import Request, Response, get, post
 
 from kgserve.access.caller import Hidden
 from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NoStore
+from kgserve.http.body import json_of
 from kgserve.http.direct import store_of
 from kgserve.http.parameters import OF_DEFAULT, asked_store, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.attributes import Scalar
+from kgserve.model.layers import AgentRecallQuery, AgentRecallRequest
 from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.operations import memory_examples as examples
 from kgserve.operations.memory_table import NOTHING_RECALLED
@@ -38,13 +40,53 @@ _SEARCH = Operation(
 )
 
 
+_AGENTS = Operation(
+    id="recallMemories",
+    role="read",
+    tag="memories",
+    summary="Find memories as agents do, as a bare array",
+    query=AgentRecallQuery,
+    answer=_SEARCH.answer,
+    errors=_SEARCH.errors,
+    headers=_SEARCH.headers,
+    of_default=True,
+)
+_AGENTS_SEND = _AGENTS._replace(
+    id="recallMemoriesBy",
+    summary="The same by a body",
+    query=None,
+    request=Body(AgentRecallRequest, AgentRecallRequest(query="which PostgreSQL?")),
+    errors=(*_SEARCH.errors, "too_large", "unsupported"),
+)
+
+
 @get("/api/memories/search", opt=described(_SEARCH))
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories that fit a question, best and surest first: what POST answers with as `hits`.
 
     `types` and `tags` may be repeated. What else POST says of the answer is in headers.
     """
-    asked = _asked(query(request, RecallQuery, repeated=_LISTS, passed=OF_DEFAULT))
+    return await _array(request, _asked(query(request, RecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
+
+
+@get("/api/v1/recall", opt=described(_AGENTS))
+async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The ten memories that fit a question best, with what stands beside them, of at most 2,000 tokens.
+
+    `limit`, `expand` and `budget` say otherwise. `types` and `tags` may be repeated.
+    """
+    return await _array(request, _asked(query(request, AgentRecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
+
+
+@post("/api/v1/recall", status_code=200, opt=described(_AGENTS_SEND))
+async def recall_memories_by(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """As GET answers, for questions that are too long for an address."""
+    service = service_of(request)
+    asked = await json_of(request.scope["headers"], request.receive, service, AgentRecallRequest)
+    return await _array(request, asked)
+
+
+async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
     found = await _recalled(request, service_of(request), asked)
     response = answer(msgspec.json.encode(found.hits))
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()

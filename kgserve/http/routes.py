@@ -13,6 +13,8 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     *routes(USE_CASES),
     entities.entity_history,
     memories.search_memories,
+    memories.recall_memories,
+    memories.recall_memories_by,
     hierarchy.children,
     hierarchy.descendants,
     hierarchy.ancestors,

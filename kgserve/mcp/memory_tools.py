@@ -43,9 +43,9 @@ from kgserve.model.memories import (
     Time,
 )
 from kgserve.model.named import RelationInput
-from kgserve.model.reflection import Proposal, Reflection, ReflectRequest
+from kgserve.model.reflection import Reflection, ReflectRequest
 from kgserve.model.requests import SearchMode
-from kgserve.model.times import time_of
+from kgserve.model.telling import memory_line, proposal_line
 from kgserve.ops import forgetting, hierarchy, reflecting, retaining
 from kgserve.ops.graph import Graph
 from kgserve.ops.recall import recall
@@ -210,7 +210,7 @@ def _step_line(step: RetainOperation) -> str:
 def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
     now = time.time()
     shown = first_fitting(map(values_of, found.hits), _ROOM)
-    lines = lines_within((line_of(each, now) for each in found.hits), _ROOM)
+    lines = lines_within((memory_line(each, now) for each in found.hits), _ROOM)
     count = min(len(shown), len(lines))
     head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(given.query, EXCERPT)!r}"
     hints: list[str] = []
@@ -265,18 +265,6 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
     return Reply("\n".join([head, *kept]), {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
 
 
-def proposal_line(proposal: Proposal) -> str:
-    """A numbered proposal as a line of text."""
-    ids = ", ".join(f"[{each}]" for each in proposal.ids)
-    said = {
-        "link": f"{ids} belongs below {', '.join(f'[{each.id}] ({each.score:.2f})' for each in proposal.candidates)}",
-        "concept": f"a new concept {proposal.name!r} above {ids}",
-        "contradiction": f"{ids} contradict each other in {proposal.differs}",
-    }[proposal.kind]
-    state = "" if proposal.state == "open" else f" ({proposal.state})"
-    return f"{proposal.number}. {said}{state}"
-
-
 @present.register
 def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
     if given.query:
@@ -308,8 +296,8 @@ def _match_line(match: ForgetMatch) -> str:
 def _told_whole(found: WholeMemory, _given: GetMemory, _store: str) -> Reply:
     now = time.time()
     content = shortened(found.content, _CONTENT_OF_ONE)
-    lines = [f"[{found.id}] ({_facts(found, now)}) {content}{_about(found)}"]
-    lines += [f"below {line_of(found.parent, now)}"] if found.parent is not None else []
+    lines = [memory_line(found, now, _CONTENT_OF_ONE)]
+    lines += [f"below {memory_line(found.parent, now)}"] if found.parent is not None else []
     lines += [f"{counted(found.children, 'memory stands', 'memories stand')} below it"] if found.children else []
     versions = found.versions[-_VERSIONS_SHOWN:]
     lines += [
@@ -351,33 +339,8 @@ def values_of(memory: Memory) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, [], {}, UNSET)}
 
 
-def line_of(memory: Memory, now: float) -> str:
-    """A memory as one line: what it is, how sure, how old, and whom it is about. ``now`` is in seconds since 1970."""
-    said = f", said {memory.said} times" if isinstance(memory, RecalledMemory) and memory.said else ""
-    ended = f", {memory.ended}" if memory.ended else ""
-    beside = f" — beside [{memory.via}]" if isinstance(memory, RecalledMemory) and memory.via else ""
-    content = " ".join(shortened(memory.content, LONG).split())
-    return f"[{memory.id}] ({_facts(memory, now)}{said}{ended}) {content}{_about(memory)}{beside}"
-
-
-def _facts(memory: Memory, now: float) -> str:
-    age = _age(now - time_of(memory.created_at) / 1_000_000)
-    return f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}"
-
-
-def _about(memory: Memory) -> str:
-    return f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
-
-
 def _when(since: str | None, until: str | None) -> str:
     return f"true from {since or 'the beginning'} until {until or 'now'}"
-
-
-_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
-
-
-def _age(seconds: float) -> str:
-    return next((f"{int(seconds // length):,} {unit} ago" for length, unit in _UNITS if seconds >= length), "just now")
 
 
 _MAKER = "retain"

@@ -191,21 +191,25 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-_Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_RECALLED, description="Most hits")]
-_Budget = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")]
+# The words stand outside: those of an alternative within are not shown of a query's parameter.
+_Limit = Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_RECALLED)] | None, msgspec.Meta(description="Most hits")]
+_Budget = Annotated[
+    Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)] | None,
+    msgspec.Meta(description="Most tokens of all contents, by estimate"),
+]
 
 
 class AgentRecallRequest(RecallRequest, kw_only=True):
     """What to recall. What is left out is as an agent needs it."""
 
-    limit: _Limit | None = RECALLED
+    limit: _Limit = RECALLED
     expand: Expand = True
-    budget: _Budget | None = RECALLED_TOKENS
+    budget: _Budget = RECALLED_TOKENS
 
 
 class AgentRecallQuery(RecallQuery, kw_only=True):
     """The same as a query. Lists are given by repeating the parameter."""
 
-    limit: _Limit | None = RECALLED
+    limit: _Limit = RECALLED
     expand: Expand = True
-    budget: _Budget | None = RECALLED_TOKENS
+    budget: _Budget = RECALLED_TOKENS

@@ -29,7 +29,10 @@ from kgserve.model.requests import (
 from tests.client.scripted import problem
 
 # For browsers, for Prometheus, and for those who have no more than an address: clients recall by POST.
-NOT_FOR_CLIENTS = {("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search")}
+NOT_FOR_CLIENTS = {
+    *(("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search")),
+    *(("GET", "/api/v1/recall"), ("POST", "/api/v1/recall")),
+}
 SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_node": ("a",),
     "delete_edge": ("a", "b", "r"),

@@ -161,3 +161,20 @@ def test_an_entity_that_is_not_there_is_told_beside_names_like_it(of: httpx.Clie
         assert refusal(of.get(path), 404)["detail"].endswith("; there is 'Ada Lovelace'")
     assert "there is 'Charles Babbage'" in refusal(of.get("/api/entities/charls babbage/graph"), 404)["detail"]
     assert refusal(of.get("/api/entities/Zeus"), 404)["detail"].endswith("no node has the id, or is called so")
+
+
+def test_recall_as_agents_ask(of: httpx.Client) -> None:
+    for number in range(15):
+        stored(of, f"Trams stop at place {number}: {'word ' * 200}", dedup="off")
+    at_least = accepted(of.post("/api/memories/search", json={"query": "trams", "touch": False}))["index_sequence"]
+    asked = {"at_least": max(at_least, 15), "touch": False}
+    by_query = of.get("/api/v1/recall", params={"q": "trams", **asked})
+    by_body = of.post("/api/v1/recall", json={"query": "trams", **asked})
+    found = [each["id"] for each in by_query.json()]
+    assert 0 < len(found) < 10
+    assert [each["id"] for each in by_body.json()] == found
+    assert "over_budget" in by_body.headers["kgserve-withheld"]
+    more = {"query": "trams", "budget": 100_000, "expand": False, **asked}
+    assert len(of.post("/api/v1/recall", json=more).json()) == 10
+    refusal(of.post("/api/v1/recall", json={"query": "trams", "limit": 0}), 400)
+    refusal(of.get("/api/v1/recall?q=x&limit=1000"), 400)
