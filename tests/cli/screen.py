@@ -41,6 +41,7 @@ class Screen:
             env=environment(own | dict(variables or {})),
             dimensions=(height, width),
             encoding="utf-8",
+            use_poll=True,  # a descriptor may be above 1,023, which select does not take
         )
         self._screen = _Answering(width, height, self.child)
         self._stream = pyte.Stream(self._screen)
