@@ -11,7 +11,6 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import REFLECTION, EdgePut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.hierarchy import CHILD_OF
-from kgserve.model.listing import NodeFilter
 from kgserve.model.memories import LAYER_TYPES, MAX_TOLD
 from kgserve.model.plan import Report
 from kgserve.model.reflection import (
@@ -39,7 +38,6 @@ from kgserve.store.store import Store
 from kgserve.views import consolidating
 from kgserve.views.recent import Recent
 
-_MOST_RUNS = 1_000
 _AT_ONCE = 200
 _AUTHOR = "reflect"
 
@@ -117,26 +115,9 @@ def _link(storing: Storing, run: str, link: Link) -> bool:
 # Runs
 
 
-def _runs(store: Store) -> list[tuple[NodeRow, ReflectionRecord]]:
-    """The runs of a store, the newest first."""
-
-    def look(rows: Rows, ids: Sequence[str]) -> list[tuple[NodeRow, ReflectionRecord]]:
-        found: list[tuple[NodeRow, ReflectionRecord]] = []
-        for row in rows.nodes(ids).values():
-            try:
-                found.append((row, record_of(row.attributes)))
-            except msgspec.MsgspecError:
-                continue  # somebody else's node of this type
-        return found
-
-    wanted = NodeFilter(types=(REFLECTION,))
-    found = store.listing(lambda catalog, rows: look(rows, catalog.having(wanted, _MOST_RUNS)))
-    return sorted(found, key=lambda run: run[0].id, reverse=True)
-
-
 def _run_of(store: Store, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
     """The run that is meant. Raises NotFound."""
-    for row, record in _runs(store):
+    for row, record in consolidating.runs_of(store, REFLECTION, record_of):
         if request.run in (None, row.id):
             return row, record
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
@@ -144,7 +125,12 @@ def _run_of(store: Store, request: ReflectRequest) -> tuple[NodeRow, ReflectionR
 
 def decided_before(store: Store) -> set[str]:
     """The proposals that were accepted or refused."""
-    return {each.key for _, record in _runs(store) for each in record.proposals if each.state != "open"}
+    return {
+        each.key
+        for _, record in consolidating.runs_of(store, REFLECTION, record_of)
+        for each in record.proposals
+        if each.state != "open"
+    }
 
 
 # Deciding

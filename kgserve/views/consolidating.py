@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -273,7 +274,20 @@ class Undone(NamedTuple):
 
 def runs(store: Store) -> list[tuple[NodeRow, RunRecord]]:
     """All runs of a store, the newest first."""
-    found = store.listing(lambda catalog, rows: _runs_in(rows, catalog.having(NodeFilter(types=(RUN,)), _MAX_RUNS)))
+    return runs_of(store, RUN, run_of)
+
+
+def runs_of(store: Store, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
+    """The nodes of a type of which ids sort by time, the newest first, each with what its attributes say."""
+
+    def look(rows: Rows, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
+        for row in rows.nodes(ids).values():
+            # Somebody else's node of this type cannot be read.
+            with suppress(msgspec.MsgspecError):
+                yield row, read(row.attributes)
+
+    wanted = NodeFilter(types=(node_type,))
+    found = store.listing(lambda catalog, rows: [*look(rows, catalog.having(wanted, _MAX_RUNS))])
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
@@ -314,16 +328,6 @@ def _read(row: NodeRow) -> RunRecord:
         return run_of(row.attributes)
     except msgspec.MsgspecError:
         raise NotFound(f"node {row.id!r} is no run of consolidation") from None
-
-
-def _runs_in(rows: Rows, ids: Sequence[str]) -> list[tuple[NodeRow, RunRecord]]:
-    found: list[tuple[NodeRow, RunRecord]] = []
-    for row in rows.nodes(ids).values():
-        try:
-            found.append((row, run_of(row.attributes)))
-        except msgspec.MsgspecError:
-            continue  # somebody else's node of this type
-    return found
 
 
 def _absorbed(rows: Rows, run_id: str, primary: str) -> dict[str, Taken]:
