@@ -30,7 +30,7 @@ model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site constraints clean-machine clean
+.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site vendor constraints openapi clean-machine clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -51,6 +51,7 @@ check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling
 	@$(bin)/lint-imports --no-cache --no-logo
 	@$(bin)/deptry --no-ansi kgserve
 	@$(bin)/codespell
+	@sh scripts/vendor/check.sh
 
 fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
@@ -66,6 +67,7 @@ crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, lose it
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
 	@$(bin)/python -m bench.power_loss --states $(ROUNDS)
 	@$(bin)/python -m bench.index_crash
+	@$(bin)/python -m bench.links_crash
 	@$(bin)/python -m bench.history_crash
 
 soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then long lives of stores, and the tests of SECOND with ladybug
@@ -93,8 +95,14 @@ docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CO
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
 
+vendor: ## Bundle anew what the explorer is made with (needs node; who uses kgserve does not)
+	@cd scripts/vendor && npm ci --silent --ignore-scripts && node build.mjs
+
 constraints: $(dev) ## Write constraints.txt anew from the newest versions that fit
 	@PYTHON=$(PYTHON) sh scripts/constraints.sh
+
+openapi: $(dev) ## Have a generator of clients make one of /openapi-3.0.json, and use it against a server
+	@$(bin)/python -m scripts.generated_client
 
 clean-machine: export ARGS := $(ARGS)
 clean-machine: export PARTS := $(PARTS)

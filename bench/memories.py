@@ -11,8 +11,9 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,17 @@ def _made(chance: random.Random, number: int, text: str, now: float, entity_coun
 
 def lines(made: Sequence[Made], named: Sequence[Named]) -> Iterator[bytes]:
     """A whole store in kgserve's exchange format, in blocks: nodes before the edges that join them."""
-    encode = msgspec.json.Encoder().encode
     found = [line for each in (*named, *made) for line in each.lines()]
     nodes = [line for line in found if line["kind"] == "node"]
     edges = [line for line in found if line["kind"] == "edge"]
-    rows = [*nodes, *edges, *(line for each in named for line in each.relations())]
-    for first in range(0, len(rows), _AT_ONCE):
-        yield b"".join(encode(row) + b"\n" for row in rows[first : first + _AT_ONCE])
+    return encoded([*nodes, *edges, *(line for each in named for line in each.relations())])
+
+
+def encoded(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Rows in the exchange format, in blocks."""
+    encode, left = msgspec.json.Encoder().encode, iter(rows)
+    while some := [*islice(left, _AT_ONCE)]:
+        yield b"".join(encode(row) + b"\n" for row in some)
 
 
 def embed(texts: Sequence[str], embedder: Embedder, path: Path = CACHE) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench import locomo, memories, memory_counts, memory_events, memory_writing, wordnet
+from bench import locomo, memories, memory_counts, memory_events, memory_turns, memory_writing, wordnet
 from bench.measure import Report, clock, times
 from bench.memories import Made, Named
 from bench.memory_model import Model, some_filters, some_words
@@ -343,6 +343,25 @@ def conversations(options: Options) -> Report:
     return report
 
 
+def turns(options: Options) -> Report:
+    """How much of the evidence recall finds in conversations that are retained as messages."""
+    found = locomo.read(options.conversations)
+    with _folder() as folder, Server(Path(folder), options.settings) as server, server.client() as client:
+        return memory_turns.retained(client, found, _indexed)
+
+
+def beside(options: Options) -> Report:
+    """What turns that follow each other cost a recall in a large store."""
+    texts, now = memories.sentences(options.memories, options.conversations), time.time()
+    made, named = memories.memories(texts, now), memories.entities()
+    with _folder() as folder:
+        memories.give(Path(folder), STORE)
+        with Server(Path(folder), options.settings) as server, server.client() as client:
+            client.upload(STORE, memory_turns.with_turns(made, memories.lines(made, named)))
+            _indexed(client, STORE)
+            return memory_turns.paces(client, STORE, made)
+
+
 def clusters(options: Options) -> Report:
     """What a whole run of consolidation takes in a large store, and what others notice of it."""
     report = Report(f"consolidation of {options.memories:,} memories, three of ten of them in clusters of three")
@@ -479,6 +498,8 @@ PARTS: dict[str, Callable[[Options], Report]] = {
     "analytics": analytics,
     "events": lambda options: memory_events.events(options.settings),
     "conversations": conversations,
+    "turns": turns,
+    "beside": beside,
 }
 
 

@@ -25,6 +25,12 @@ class Register(NamedTuple):
     heads: frozenset[int] = frozenset()
 
 
+class Gone(NamedTuple):
+    """A key that is not there any more; its numbering goes on after its last ``version``."""
+
+    version: int
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a register.
 
@@ -46,10 +52,13 @@ Of an inject whether it created; of the others whether there was anything.
 READ = Step(kind="read")
 
 
-def applied(register: Register | None, step: Step) -> tuple[Register | None, Answer]:
+State = Register | Gone | None
+
+
+def applied(register: State, step: Step) -> tuple[State, Answer]:
     """What a step makes of a register, and what it answers."""
-    if register is None:
-        return _applied_to_nothing(step)
+    if not isinstance(register, Register):
+        return _applied_to_nothing(register, step)
     version = register.version + 1
     match step.kind:
         case "read":
@@ -57,7 +66,7 @@ def applied(register: Register | None, step: Step) -> tuple[Register | None, Ans
         case "lacks":
             return register, register.value != step.value
         case "delete":
-            return None, True
+            return Gone(register.version), True
         case "put":
             heads = register.heads | {register.version}
             beside = step.based_on is not None and step.based_on not in heads
@@ -66,18 +75,19 @@ def applied(register: Register | None, step: Step) -> tuple[Register | None, Ans
             return Register(step.value, version, register.heads), step.kind == "set"
 
 
-def _applied_to_nothing(step: Step) -> tuple[Register | None, Answer]:
+def _applied_to_nothing(gone: Gone | None, step: Step) -> tuple[State, Answer]:
+    version = 1 if gone is None else gone.version + 1
     match step.kind:
         case "inject":
-            return Register(step.value), True
+            return Register(step.value, version), True
         case "put":
-            return Register(step.value), (1, False)
+            return Register(step.value, version), (version, False)
         case "read":
-            return None, None
+            return gone, None
         case "lacks":
-            return None, True
+            return gone, True
         case _:
-            return None, False
+            return gone, False
 
 
 class Operation(msgspec.Struct, kw_only=True):
@@ -114,15 +124,19 @@ class Operation(msgspec.Struct, kw_only=True):
 class _Possible(NamedTuple):
     """One way in which the register may be: what it holds, and what of the operations under way has happened."""
 
-    register: Register | None
+    register: State
     done: frozenset[int]
 
 
 class Checker:
-    """Goes through one history. `violation` says what cannot be, None if all can."""
+    """Goes through one history. `violation` says what cannot be, None if all can.
 
-    def __init__(self, history: Sequence[Operation]) -> None:
+    ``restarts``: a register that is made again is numbered from 1, as edges are.
+    """
+
+    def __init__(self, history: Sequence[Operation], *, restarts: bool = False) -> None:
         self._history = history
+        self._restarts = restarts
         self._pending: set[int] = set()
         self._over: set[int] = set()
         self._possible = {_Possible(None, frozenset())}
@@ -167,6 +181,7 @@ class Checker:
             if operation.only_looks or not self._may_come(operation, possible.done):
                 continue
             register, answer = applied(possible.register, operation.step)
+            register = None if self._restarts and isinstance(register, Gone) else register
             if operation.unknown or answer == operation.answer:
                 yield self._looked(_Possible(register, possible.done | {place}))
 
@@ -185,9 +200,11 @@ class Checker:
     def _may_come(self, operation: Operation, done: frozenset[int]) -> bool:
         return all(place in done or place in self._over for place in operation.after)
 
-    def _described(self, place: int, before: set[Register | None]) -> str:
+    def _described(self, place: int, before: set[State]) -> str:
         beside = [self._history[other] for other in sorted(self._pending - {place})]
-        states = ", ".join(sorted("nothing" if each is None else f"{each.value}@{each.version}" for each in before))
+        states = ", ".join(
+            sorted(f"{each.value}@{each.version}" if isinstance(each, Register) else "nothing" for each in before)
+        )
         last = sorted((each for each in map(self._history.__getitem__, self._over)), key=lambda each: each.end)[-8:]
         lines = [f"{self._history[place]}", f"  the register may have held: {states}"]
         lines += [f"  before: {each}" for each in last] + [f"  beside: {each}" for each in beside]

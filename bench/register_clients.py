@@ -94,7 +94,7 @@ class Site:
         found = [
             f"{self.store}, {key}: {what}"
             for key, history in self.history.items()
-            for what in (Checker(history).violation(), *misnumbered(history))
+            for what in (Checker(history, restarts=key in EDGES).violation(), *misnumbered(history))
             if what
         ]
         return found + [f"{self.store}: {problem}" for problem in self.problems]

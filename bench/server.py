@@ -172,6 +172,11 @@ class Server:
         """A memory field of the process: VmRSS now, VmHWM at its highest."""
         return int(self.process_status()[field].split()[0]) / 1024
 
+    def processor_seconds(self) -> float:
+        """What the process has spent of the processors' time."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def threads(self) -> int:
         """Threads of the process."""
         return int(self.process_status()["Threads"])

@@ -8,9 +8,11 @@ from kgserve.version import __version__ as __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
     from typing import Literal
 
     from kgserve.library import Library
+    from kgserve.syncing import BatchSyncer, VectorSyncer
 
 
 def open(  # noqa: A001 - called as kgserve.open
@@ -20,11 +22,13 @@ def open(  # noqa: A001 - called as kgserve.open
     indexes: bool = True,
     models_dir: str | os.PathLike[str] | None = None,
     embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+    syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
 ) -> Library:
     """Open a data folder in this process, for a notebook or a script; it is made if need be.
 
     What comes back has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares what is open.
-    ``history=False`` keeps no past states, ``indexes=False`` no search. Other settings come from the environment
+    ``history=False`` keeps no past states, ``indexes=False`` no search. ``syncers``, by name, are
+    told what stores contain after each commit. Other settings come from the environment
     (KGSERVE_…), as the server's do; by default models are looked for in the folder ``models`` of the data folder.
     Raises Conflict while a server or another process has the folder, InvalidInput for what cannot be one, and OSError
     on systems that no server runs on.
@@ -35,4 +39,11 @@ def open(  # noqa: A001 - called as kgserve.open
         raise OSError(told)
     from kgserve.library import Library  # noqa: PLC0415 - as above
 
-    return Library(path, history=history, indexes=indexes, models_dir=models_dir, embedding_provider=embedding_provider)
+    return Library(
+        path,
+        history=history,
+        indexes=indexes,
+        models_dir=models_dir,
+        embedding_provider=embedding_provider,
+        syncers=syncers,
+    )

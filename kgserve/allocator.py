@@ -27,9 +27,10 @@ def give_back() -> None:
 
     So does what Arrow, which has an allocator of its own, has freed.
     """
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
+    # Another thread may just be importing it, and then it has no pool yet.
+    pool_of_arrow = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)
+    if pool_of_arrow is not None:
+        pool_of_arrow().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -37,8 +37,9 @@ from kgserve.http.service import Service
 from kgserve.http.tls import Certificate
 from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.ops.graph import Graphs
+from kgserve.ops.opening import open_all
+from kgserve.reach import reachable
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.opening import open_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -152,6 +153,9 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         publish()
         nursery(settings.engine).prepare()
         print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
+        if settings.explorer:
+            how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "`kgserve open` hands over a key"
+            print(f"to look at it in a browser: {how}", flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -161,7 +165,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         opened = open_all(settings, stack)
-        app = create_app(Graphs(opened.pool, opened.indexer, opened.historian), token)
+        app = create_app(opened.graphs(), token)
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:
             server.on_hangup = partial(_renew, certificate, publish)

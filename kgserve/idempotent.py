@@ -27,6 +27,7 @@ IDEMPOTENT = frozenset(
         "list_tags",
         "list_stores",
         "describe_store",
+        "configure_store",
         "query_cypher",
         "create_entities",
         "create_relations",

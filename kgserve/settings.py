@@ -60,6 +60,9 @@ PruneHours = Annotated[float, _doc("Hours after which faded memories are looked 
 Alpha = Annotated[float, _doc("Weight of words against meaning in recall", ge=0, le=1)]
 MinSimilarity = Annotated[float, _doc("Cosine that recall by meaning alone asks for", ge=-1, le=1)]
 DefaultLimit = Annotated[int, _doc("Memories that recall answers with", ge=1, le=100)]
+Extract = Annotated[
+    bool, _doc("Have a language model, where one is set, take facts, entities and relations out of new memories")
+]
 
 _KEY = "Key that commands and clients send to a server that asks for one; give it as variable, not as option"
 
@@ -77,16 +80,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tools: Annotated[
         str,
         _doc(
-            "What the editors' bridge has the server list: names of tools, and the sets `memory`, `graph`, "
-            "`time`, `entity-memory`, `memory-server`, `all`"
+            "What the editors' bridge has the server list: names of tools, and the sets `default` (`memory` and "
+            "`graph`), `time`, `entity-memory`, `memory-server`, `all`"
         ),
-    ] = "graph"
+    ] = "default"
     answers: Annotated[
         Literal["both", "text"], _doc("How the editors' bridge has tools answer: as text and JSON, or as text alone")
     ] = "both"
     call_timeout: Annotated[
         float, _doc("Time that the editors' bridge waits for a tool; five times as long where much may be to do", gt=0)
     ] = 60.0
+    explorer: Annotated[bool, _doc("Show the explorer, a page for people, at `/`")] = True
     idle_exit: Annotated[
         float,
         _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),
@@ -131,6 +135,34 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     embedding_key: Annotated[str, _doc("Key for the embedding service; give it as variable, not as option")] = ""
     embedding_threads: Annotated[int, _doc("Threads that the local model uses", ge=1, le=64)] = 2
     embedding_batch: Annotated[int, _doc("Texts embedded at once", ge=1, le=256)] = 16
+    llm_url: Annotated[
+        str,
+        _doc(
+            "Base URL of a service that speaks OpenAI's chat format, such as http://host/v1; a language model is asked "
+            "only where this and `llm_model` are set"
+        ),
+    ] = ""
+    llm_model: Annotated[str, _doc("Name of the language model")] = ""
+    llm_key: Annotated[str, _doc("Key for the language model's service", pattern=r"^[!-~]*\Z")] = ""
+    llm_timeout: Annotated[float, _doc("Time that one question to the language model may take", gt=0, le=600)] = 60.0
+    llm_daily_tokens: Annotated[
+        int,
+        _doc("Tokens that one store may spend in a day (UTC), by the larger of count and estimate; 0: no limit", ge=0),
+    ] = 200_000
+    webhook_url: Annotated[
+        str,
+        _doc(
+            "Address that changes of contents are posted to, signed, so that an index elsewhere can follow; it asks "
+            "for `webhook_secret`"
+        ),
+    ] = ""
+    webhook_secret: Annotated[str, _doc("What posts to it are signed with", pattern=r"^[!-~]*\Z")] = ""
+    webhook_batch: Annotated[int, _doc("Changes in one post at most, and about 1 MiB", ge=1, le=10_000)] = 100
+    webhook_timeout: Annotated[float, _doc("Time that one post may take", gt=0, le=600)] = 10.0
+    syncers: Annotated[
+        str,
+        _doc("Installed syncers that are told of contents, by name, separated by commas: `kgserve.vector_syncers`"),
+    ] = ""
     event_queue: Annotated[int, _doc("Events that may wait for one listener before some are dropped", ge=1)] = 1000
     event_heartbeat: Annotated[float, _doc("Time between signs of life on a silent event stream", gt=0)] = 15.0
     max_event_streams: Annotated[int, _doc("Event streams open at once", ge=1)] = 64
@@ -185,6 +217,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_alpha: Alpha = 0.4
     memory_min_similarity: MinSimilarity = 0.5
     memory_default_limit: DefaultLimit = 20
+    memory_extract: Extract = False
     shutdown_grace: Annotated[float, _doc("Time that a stop may take before connections are cut", gt=0)] = 20.0
 
 

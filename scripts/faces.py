@@ -36,7 +36,7 @@ ALIASES: Mapping[str, Any] = {name: getattr(requests, name) for name in ("Direct
 MOST_PARAMETERS = 8
 """What ruff lets pass, and the star."""
 
-OF_SERVER = ("health", "ready", "openapi")
+OF_SERVER = ("health", "ready", "whoami", "cypher_words", "browser_key", "openapi")
 OF_STORES = ("stores", "create", "drop", "backup_stores", "restore_backup", "events")
 
 HEAD = '''"""{what}
@@ -128,7 +128,9 @@ class Field(msgspec.Struct, frozen=True):
     @property
     def _item(self) -> Any:
         found = [each for each in (self.type, *get_args(self.type)) if get_origin(_bare(each)) is list]
-        return get_args(_bare(found[0]))[0] if found else None
+        item = get_args(_bare(found[0]))[0] if found else None
+        # What is read item by item is of a Struct, or anything else.
+        return next((part for part in get_args(_bare(item)) if _is_struct(part)), item)
 
     @property
     def holds_structs(self) -> bool:

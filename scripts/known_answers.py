@@ -10,7 +10,7 @@ import msgspec
 
 from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.server import Server
-from kgserve.bridge.known import FILE, METHODS
+from kgserve.bridge.known import FILE, METHODS, TOOLS, TOOLSETS, named
 
 VERSIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, STATELESS)
 """Those of the protocol that editors speak. Who speaks another waits for the server."""
@@ -22,21 +22,22 @@ def known(data: Path) -> str:
     answers: dict[str, dict[str, int]] = {}
     for version in VERSIONS:
         answers[version] = {}
-        # With a wish of its own it asks the server, whatever is known.
-        with Editor(bridge(data, "--answers", "both"), version=version) as editor:
-            for method in METHODS:
-                if (result := _asked(editor, method)) is None:
-                    continue
-                if result not in results:
-                    results.append(result)
-                answers[version][method] = results.index(result)
+        for tools in TOOLSETS:
+            # With a wish of its own it asks the server, whatever is known.
+            wishes = ("--answers", "both", *(("--tools", tools) if tools else ()))
+            with Editor(bridge(data, *wishes), version=version) as editor:
+                opened = editor.open()
+                for method in (TOOLS,) if tools else METHODS:
+                    if (result := opened if method == editor.beginning else _asked(editor, method)) is None:
+                        continue
+                    if result not in results:
+                        results.append(result)
+                    answers[version][named(method, tools)] = results.index(result)
     encode = msgspec.json.Encoder(order="sorted").encode
     return "".join(encode(line).decode() + "\n" for line in (answers, *results))
 
 
 def _asked(editor: Editor, method: str) -> Any:
-    if method == editor.beginning:
-        return editor.open()
     return None if method in {"initialize", "server/discover"} else editor.ask(method).get("result")
 
 

@@ -7,10 +7,11 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from kgserve.allocator import ARENAS_PER_CORE
+from kgserve.allocator import ARENAS_PER_CORE, give_back
 
 SPREADING = """
 import ctypes, sys, threading
@@ -50,3 +51,8 @@ def test_arenas_are_bounded(tmp_path: Path) -> None:
         return told.read_text().count("<heap ")
 
     assert arenas("bound") <= ARENAS_PER_CORE * cores < arenas("free")
+
+
+def test_arrow_that_is_just_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
+    give_back()

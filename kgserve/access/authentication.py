@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from kgserve.access.caller import LOCAL, NOBODY, Caller, Role
-from kgserve.access.keys import KEY_FILE, MARK, NO_KEY, Key, KeysDamaged, parse, read_keys
+from kgserve.access.keys import KEY_FILE, MARK, NO_KEY, Key, KeysDamaged, mint, parse, read_keys
 from kgserve.decoding import convert
 from kgserve.errors import InvalidInput, Unauthenticated
 from kgserve.model.hosts import is_loopback, network_of
@@ -34,11 +34,13 @@ from kgserve.settings import Settings
 
 log = structlog.get_logger()
 
-PUBLIC = frozenset({"/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
+PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
 """Paths that need no key: whoever watches over the process has none, and a browser sends none for a page.
 
-The page is the same for everybody; what it describes comes from /openapi.json, for which it asks for a key.
+A page is the same for everybody; what it shows comes from the API, for which it asks for a key.
 """
+PAGE_FILES = "/explorer/"
+"""Below it are the files of the page at ``/``, which need none either."""
 
 REFUSAL = (
     "a valid key is needed, sent as `Authorization: Bearer kgs_…`; kgserve's commands and clients take it as --key, "
@@ -48,6 +50,11 @@ IN_QUERY = "a key does not belong in the query, where logs and histories keep it
 
 _NAMES = rb"(?:api[_-]?)?key|(?:access[_-]?)?token|authorization"
 _IN_QUERY = re.compile(rb"(?i)(?:^|[&;])(?:" + _NAMES + rb")(?:=|%3d)|kgs_[a-z0-9]{8}_")
+
+BROWSER = "browser"
+"""The name of keys that are made for pages."""
+BROWSER_HOURS = 12
+MAX_BROWSER_KEYS = 100
 
 AUDIT_FILE = "audit.log"
 MAX_BYTES = 10 << 20
@@ -79,6 +86,7 @@ class Authenticator:
         self._keyring = keyring
         self._open_at_first = not exposure(settings) or settings.insecure_no_auth
         self._token = token.encode() if token else None
+        self._browsers = BrowserKeys(self.still_valid)
 
     @property
     def required(self) -> bool:
@@ -90,7 +98,7 @@ class Authenticator:
         given = [value for name, value in headers if name == b"authorization"]
         if not self.required:
             return LOCAL
-        if path in PUBLIC:
+        if path in PUBLIC or path.startswith(PAGE_FILES):
             return NOBODY
         if query and _IN_QUERY.search(query):
             raise Unauthenticated(IN_QUERY)
@@ -104,8 +112,13 @@ class Authenticator:
     def still_valid(self, caller: Caller) -> bool:
         """Whether somebody who was let in would be let in still; streams ask, because they last."""
         if caller.key_id is not None:
-            return self._keyring.is_active(caller.key_id)
+            return self._keyring.is_active(caller.key_id) or self._browsers.is_active(caller.key_id)
         return caller.trusted or not self.required
+
+    def browser_key(self, maker: Caller, role: Role) -> tuple[Caller, str]:
+        """A key for a page in a browser, and who comes with it. Raises Forbidden for more than its maker may."""
+        maker.require(role)
+        return self._browsers.make(maker, role)
 
     def _known(self, header: bytes) -> Caller | None:
         scheme, _, given = header.partition(b" ")
@@ -114,7 +127,8 @@ class Authenticator:
             return None
         if self._token is not None and hmac.compare_digest(given, self._token):
             return OWNER
-        return self._keyring.caller(given.decode("latin-1"))
+        text = given.decode("latin-1")
+        return self._keyring.caller(text) or self._browsers.caller(text)
 
 
 OWNER = Caller("local", "admin", trusted=True)
@@ -220,6 +234,40 @@ class Keyring:
         self._callers = {key.id: key.caller for key in keys}
 
 
+class BrowserKeys:
+    """Keys that a server has made for pages, in memory alone: each ends after 12 hours, or with the key of its maker.
+
+    There are 100 at most; one more ends the oldest.
+    """
+
+    def __init__(self, still_valid: Callable[[Caller], bool]) -> None:
+        """``still_valid`` tells of a maker."""
+        self._still_valid = still_valid
+        self._keys: OrderedDict[str, tuple[Key, Caller]] = OrderedDict()
+
+    def make(self, maker: Caller, role: Role) -> tuple[Caller, str]:
+        """A key for the maker's stores; its text is nowhere else."""
+        now = time.time_ns() // 1000
+        key, text = mint(BROWSER, role, maker.stores, now, now + BROWSER_HOURS * 3_600_000_000)
+        self._keys[key.id] = key, maker
+        if len(self._keys) > MAX_BROWSER_KEYS:
+            self._keys.popitem(last=False)
+        return key.caller, text
+
+    def caller(self, text: str) -> Caller | None:
+        """Who comes with such a key; None for what is none, or none any more."""
+        given = parse(text)
+        if given is None or not self.is_active(given.id):
+            return None
+        key, _ = self._keys[given.id]
+        return key.caller if key.matches(given.secret) else None
+
+    def is_active(self, key_id: str) -> bool:
+        """Whether the key of this id opens anything now."""
+        found = self._keys.get(key_id)
+        return found is not None and found[0].state(time.time_ns() // 1000) == "active" and self._still_valid(found[1])
+
+
 class RequestContext:
     """One request: its id, who asks, from where, for what; and its entry in the audit log.
 
@@ -258,6 +306,15 @@ class RequestContext:
         self.caller.require(role)
         if self.store is not None:
             self.caller.require_store(self.store)
+
+    def administer(self) -> None:
+        """Let the caller do what only an administrator may, whatever else the act comes to. Raises Forbidden."""
+        self.administers = True
+        self.caller.require("admin")
+
+    def browser_key(self, role: Role) -> tuple[Caller, str]:
+        """A key for a page, and who comes with it. Raises Forbidden."""
+        return self._authenticator.browser_key(self.caller, role)
 
     def denied(self, outcome: str, act: str | None = None, store: str | None = None) -> None:
         """Put a refusal on record."""

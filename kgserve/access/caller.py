@@ -18,7 +18,7 @@ class Caller(msgspec.Struct, frozen=True):
     """Somebody who was let in. ``stores`` are names, or beginnings of names that end with ``*``.
 
     ``key_id`` is None for who needs no key: local clients, and everybody on a loopback address without keys.
-    ``trusted``: it has shown the token of server.json.
+    ``trusted``: it has shown the token of server.json. ``expires_at`` is when its key ends, in microseconds.
     """
 
     name: str
@@ -26,16 +26,12 @@ class Caller(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = (EVERY_STORE,)
     key_id: str | None = None
     trusted: bool = False
+    expires_at: int | None = None
 
     @property
     def sees_all(self) -> bool:
         """Whether no store is hidden from the caller."""
         return EVERY_STORE in self.stores
-
-    @property
-    def may_everything(self) -> bool:
-        """Whether nothing is hidden from the caller, nor forbidden."""
-        return self.role == "admin" and self.sees_all
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes another; admin includes write, write includes read."""

@@ -37,7 +37,7 @@ SECOND = 1_000_000
 
 _ID_SIGNS = string.ascii_lowercase + string.digits
 _TEXT = re.compile(r"kgs_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
-_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\*?|\*")
+_PATTERN = re.compile(r"(?=.{1,64}\*?$)[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?:\.?\*)?|\*")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._@-]{0,62}[A-Za-z0-9])?")
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([hdwy])")
 _SPANS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
@@ -70,7 +70,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def caller(self) -> Caller:
         """Who comes with it."""
-        return Caller(self.name, self.role, self.stores, self.id)
+        return Caller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
 
 
 class Secret(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -115,8 +116,10 @@ def faults(
     found: list[str] = []
     if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
         found.append(f"--url {url!r} is no address of a server; it looks like http://127.0.0.1:8080")
-    if store is not None and not (store.isascii() and store.replace("-", "").replace("_", "").isalnum()):
-        found.append(f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed")
+    if store is not None and not (store.isascii() and re.fullmatch(r"[\w-]+(\.[\w-]+)*", store)):
+        found.append(
+            f"--store {store!r} is no name of a store: letters, digits, - and _ are allowed, and single dots inside"
+        )
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is no key; one looks like kgs_…, as `kgserve keys create` prints it")
     if call_timeout is not None and seconds_of(call_timeout) is None:

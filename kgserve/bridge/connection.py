@@ -133,7 +133,8 @@ class Connections:
         self.headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         self.headers |= wishes
         self.pulse = Pulse()
-        self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store"}
+        self.tools = self.headers.get("Kgserve-Tools", "")
+        self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
         self._idle: deque[tuple[Server, Connection]] = deque(maxlen=_MAX_IDLE)
 
     def get(self, server: Server) -> Connection:

@@ -137,9 +137,11 @@ class Forwarder:
         """
         if not self._connections.usual:
             return None
+        tools = self._connections.tools
         if message.method not in BEGINNINGS:
-            return answer_to(message, message.version or self._handshake.version) if self._servers.is_ours else None
-        answer = answer_to(message, version_of(message)) if self._servers.absent else None
+            version = message.version or self._handshake.version
+            return answer_to(message, version, tools) if self._servers.is_ours else None
+        answer = answer_to(message, version_of(message), tools) if self._servers.absent else None
         if answer is not None:
             self._early = True
             if message.method == INITIALIZE:

@@ -17,21 +17,33 @@ FILE = Path(__file__).with_name("known_answers.jsonl")
 METHODS = (INITIALIZE, "server/discover", "ping", "tools/list", "prompts/list", "resources/templates/list")
 """What is asked before anything is wanted of a store, and does not depend on one."""
 
+TOOLS = "tools/list"
+TOOLSETS = ("", "memory")
+"""The wishes whose lists of tools are known: none, and what `kgserve mcp config` writes."""
+
 BEGINNINGS = frozenset({INITIALIZE, "server/discover"})
 
 
-def answer_to(message: Message, version: str | None) -> bytes | None:
-    """The answer to a request, if it is known. ``version`` is the protocol's, as the editor speaks it."""
-    if message.method not in METHODS or message.params.get("cursor") is not None:
+def answer_to(message: Message, version: str | None, tools: str = "") -> bytes | None:
+    """The answer to a request, if it is known. ``version`` is the protocol's, as the editor speaks it.
+
+    ``tools`` is what it wishes to see listed.
+    """
+    if message.method not in METHODS or message.params.get("cursor") is not None or tools not in TOOLSETS:
         return None
     with FILE.open("rb") as lines:
         contents: dict[str, dict[str, int]] = json.loads(next(lines))
-        number = contents.get(version or "", {}).get(message.method)
+        number = contents.get(version or "", {}).get(named(message.method, tools))
         if number is None:
             return None
         # As it stands: decoded, the list of tools would take a megabyte.
         result = next(islice(lines, number, None)).rstrip()
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (json.dumps(message.id).encode(), result)
+
+
+def named(method: str, tools: str) -> str:
+    """What the answer to a method is called: only the list of tools differs by wish."""
+    return f"{method} {tools}" if method == TOOLS and tools else method
 
 
 def version_of(message: Message) -> str | None:

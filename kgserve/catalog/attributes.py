@@ -97,6 +97,11 @@ def take_past(transaction: sqlite3.Connection, states: Iterable[Ended], place: P
     transaction.execute(sql.PAST_MOVE, place)
 
 
+def forget_past(transaction: sqlite3.Connection) -> None:
+    """Begin anew with the states that are over."""
+    _run(transaction, sql.NO_PAST)
+
+
 def having_had(reader: sqlite3.Connection, wanted: Sequence[Condition], at: int) -> list[str]:
     """The nodes whose state as of a commit is over and had some attributes."""
     values: dict[str, Any] = {f"value{number}": each.digest for number, each in enumerate(wanted)}

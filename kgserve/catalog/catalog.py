@@ -39,6 +39,7 @@ from kgserve.model.attributes import Condition
 from kgserve.model.change import NetChange
 from kgserve.model.listing import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
+from kgserve.vacuum import write_anew
 
 TYPES = "type"
 RELATION_TYPES = "relation_type"
@@ -303,6 +304,13 @@ class Catalog:
             counted = [(RELATION_TYPES, name, count) for name, count in relations]
             transaction.executemany(sql.TALLY_ADD, counted + _counts_of_tags(tags))
             transaction.execute(sql.RESET, (sequence,))
+
+    def write_anew(self) -> None:
+        """Leave nothing in the file of what it holds no more, and begin anew with what was."""
+        with self._writing, self._reading:
+            with self._writer as transaction:
+                attributes.forget_past(transaction)
+            write_anew(self._writer)
 
     def listed(self, wanted: NodeFilter, place: Place, limit: int) -> Listed[str]:
         """A page of the ids of nodes that fit, in order. Raises sqlite3.Error for a damaged file."""

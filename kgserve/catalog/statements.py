@@ -90,6 +90,10 @@ CREATE TABLE IF NOT EXISTS past_attribute (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS past_place (last INTEGER NOT NULL, id TEXT NOT NULL, oldest INTEGER NOT NULL)
 """
+NO_PAST = """
+DROP TABLE IF EXISTS past_attribute;
+DROP TABLE IF EXISTS past_place;
+"""
 PAST_PLACE = "SELECT last, id, oldest FROM past_place"
 NO_PAST_PLACE = "DELETE FROM past_place"
 PAST_MOVE = "INSERT INTO past_place VALUES (?, ?, ?)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from kgserve.cli.editors import EDITORS, NAME, Editor, configuration, entering, listed, usual_store
+from kgserve.cli.hooks import HOOK_CLIENTS
 from kgserve.cli.options import key_option, settings_options
 from kgserve.errors import InvalidInput
 
@@ -83,31 +83,26 @@ def config(
         click.echo(_MINUTE, err=True)
 
 
-_HOOK_PLACES = {"claude-code": ".claude/settings.json in the project, or ~/.claude/settings.json"}
-_HOOK_TIMEOUT = 5
-
-
 @mcp.command()
-@click.option("--client", type=click.Choice([*_HOOK_PLACES]), required=True, help="The editor or agent.")
+@click.option("--client", type=click.Choice([*HOOK_CLIENTS]), required=True, help="The editor or agent.")
 @click.option("--store", metavar="NAME", help="The store to recall from.  [default: called like the project's folder]")
 @click.option("--url", metavar="URL", help="A server to use as it is.  [default: the data folder's]")
 @settings_options("data_dir")
 def hooks(client: str, store: str | None, url: str | None, data_dir: str | None) -> None:
     """Print hooks by which an editor recalls by itself, in its file's form.
 
-    At the start of a session it gets the newest memories, and with each prompt those that fit it. A hook starts no
-    server and says nothing without one; a key is the variable KGSERVE_KEY.
+    At the start of a session it gets the newest memories, and with each prompt those that fit it, where its model hears
+    of them. A hook starts no server and says nothing without one; a key is the variable KGSERVE_KEY.
     """
     from kgserve.reach import data_folder
 
-    editor = EDITORS[client]
+    known = HOOK_CLIENTS[client]
     where = ["--server", url] if url else ["--data", str(data_folder(data_dir))]
-    named = store or usual_store(editor, Path.cwd(), _is_store_name)
-    command = shlex.join([*executable(), "recall", named, "--hook", *where])
-    entry = [{"hooks": [{"type": "command", "command": command, "timeout": _HOOK_TIMEOUT}]}]
-    events = dict.fromkeys(("SessionStart", "UserPromptSubmit"), entry)
-    click.echo(json.dumps({"hooks": events}, indent=2, ensure_ascii=False))
-    click.echo(f"This goes into {_HOOK_PLACES[client]}.", err=True)
+    named = store or usual_store(EDITORS[client], Path.cwd(), _is_store_name)
+    click.echo(known.entries(shlex.join([*executable(), "recall", named, "--hook", *where])))
+    click.echo(f"This goes into {known.place}.", err=True)
+    if known.more:
+        click.echo(f"{known.more[0].upper()}{known.more[1:]}.", err=True)
 
 
 _MINUTE = """
@@ -119,7 +114,7 @@ Then restart the editor, and try it:
   agent: recall {"query": "which database do we use?"}
   you:   we moved to 17
   agent: retain {"content": "The web shop ships with Postgres 17.", "supersedes": "the id that recall has shown"}
-`--tools graph` lists the tools of a graph instead. `kgserve mcp hooks` has an editor recall by itself."""
+`--tools default` lists the tools of a graph as well. `kgserve mcp hooks` has an editor recall by itself."""
 
 
 def executable() -> list[str]:

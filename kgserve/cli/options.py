@@ -16,8 +16,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 NOT_OF_SERVE = frozenset({"key", "call_timeout", "tools", "answers"})
 """Settings of those who ask, not of the server."""
 
-VARIABLES_ALONE = frozenset(name for name in Settings.__struct_fields__ if name.startswith("memory_"))
-"""Settings of a server that have no option: what new stores are made with."""
+VARIABLES_ALONE = frozenset(
+    {
+        "llm_key",
+        "webhook_secret",
+        *(name for name in Settings.__struct_fields__ if name.startswith("memory_")),
+    }
+)
+"""Settings of a server that have no option: a secret, which all would see there, and what new stores begin with."""
 
 NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not simply called like their setting."""

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
 
+from kgserve.cli.hooks import HookEvent
 from kgserve.cli.remote import connect, server_options
 from kgserve.cli.terminal import show_json
 from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError
-from kgserve.model.layers import RECALLED, RECALLED_TOKENS
-from kgserve.model.memories import Memory
+from kgserve.model.layers import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
+from kgserve.model.memories import Memory, RecalledMemory
 from kgserve.model.reflection import Reflection
 from kgserve.model.telling import memory_line, proposal_line
 
+if TYPE_CHECKING:
+    from kgserve.client import Store
+
 HOOK_SECONDS = 0.3
-"""A server that says nothing for so long is none to a hook."""
-_HOOK_ANSWER_SECONDS = 2.0
+"""So long a server may take in all to answer a hook."""
+HOOK_SIMILARITY = 0.35
+"""What is farther from a prompt than this cosine is about something else."""
 _HOOK_TOKENS = 500
 _HOOK_MEMORIES = 5
 _MOST_QUERY = 2_000
-_PROMPT = "UserPromptSubmit"
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
-
-
-class HookEvent(msgspec.Struct):
-    """What an editor tells a hook, as far as it matters here."""
-
-    hook_event_name: str = ""
-    prompt: str = ""
 
 
 class _Numbers(click.ParamType[list[int]]):
@@ -52,7 +52,14 @@ class _Numbers(click.ParamType[list[int]]):
 
 @click.command()
 @click.argument("store")
-@click.argument("text")
+@click.argument("text", required=False)
+@click.option(
+    "--file",
+    "lines",
+    type=click.File("rb"),
+    help="In place of TEXT: what to remember line by line, each a JSON object such as retain takes; - reads it from "
+    "standard input.",
+)
 @click.option("--type", "memory_type", metavar="TYPE", help="Kind of memory, such as decision.  [default: fact]")
 @click.option("--about", metavar="NAME", multiple=True, help="Whom or what it is about; may be repeated.")
 @click.option("--supersedes", metavar="ID", help="The memory that it takes the place of, which stays as history.")
@@ -61,8 +68,9 @@ class _Numbers(click.ParamType[list[int]]):
 @server_options
 def retain(
     store: str,
-    text: str,
+    text: str | None,
     *,
+    lines: BinaryIO | None,
     memory_type: str | None,
     about: tuple[str, ...],
     supersedes: str | None,
@@ -71,8 +79,19 @@ def retain(
     server: str | None,
     data_dir: str | None,
 ) -> None:
-    """Have STORE remember TEXT; - reads it from standard input."""
-    content = sys.stdin.read().strip() if text == "-" else text
+    """Have STORE remember TEXT; - reads it from standard input.
+
+    With --file up to 1,000 lines are kept in one commit, in their order; of those that are refused nothing is.
+    """
+    if (text is None) == (lines is None):
+        raise click.UsageError("say what to remember, as TEXT or with --file")
+    if lines is not None:
+        if memory_type or about or supersedes or source:
+            raise click.UsageError("what is true of a line stands in it: memory_type, entities, supersedes, source")
+        with connect(server, data_dir) as client:
+            _retain_lines(client.store(store), lines, as_json=as_json)
+        return
+    content = sys.stdin.read().strip() if text == "-" else text or ""
     with connect(server, data_dir) as client:
         done = client.store(store).retain(
             content,
@@ -90,13 +109,61 @@ def retain(
         click.echo(f"similar, differs in {near.differs}: [{near.id}] {near.content}")
 
 
+def _retain_lines(store: Store, lines: Iterable[bytes], *, as_json: bool) -> None:
+    done: Counter[str] = Counter()
+    number = 0
+    for some in _batches(lines):
+        try:
+            found = store.retain_batch(some)
+        except KgserveError as error:
+            error.reword(
+                f"of lines {number + 1:,} to {number + len(some):,} nothing is kept, those before are: {error}"
+            )
+            raise
+        number += len(some)
+        if as_json:
+            show_json(found)
+        done.update(step.type for each in found.results for step in each.operations)
+    if not as_json:
+        click.echo(f"{number:,} lines: " + (", ".join(f"{done[each]:,} {each}" for each in done) or "nothing"))
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
+    """The lines of a file as objects, as many at once as may be sent."""
+    some: list[dict[str, Any]] = []
+    size = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            item = decode_json(line, dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise click.ClickException(f"line {number:,} is no JSON object: {error}") from error
+        texts = len(item["content"]) if isinstance(item.get("content"), list) else 1
+        if some and size + texts > MAX_MESSAGES:
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += texts
+    if some:
+        yield some
+
+
 @click.command()
 @click.argument("store")
 @click.argument("query", required=False)
 @click.option("--limit", type=click.IntRange(1, 100), help=f"Most memories.  [default: {RECALLED}]")
 @click.option("--budget", type=click.IntRange(1), help=f"Most tokens.  [default: {RECALLED_TOKENS}]")
+@click.option("--also", metavar="STORE", multiple=True, help="Another store to ask as well; may be repeated.")
 @click.option(
     "--hook", is_flag=True, help="Read an editor's event from standard input, and answer with context for it."
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(0, min_open=True),
+    default=HOOK_SECONDS,
+    show_default=True,
+    help="With --hook: seconds that the server may take in all.",
 )
 @_json
 @server_options
@@ -106,7 +173,9 @@ def recall(
     *,
     limit: int | None,
     budget: int | None,
+    also: tuple[str, ...],
     hook: bool,
+    within: float,
     as_json: bool,
     server: str | None,
     data_dir: str | None,
@@ -114,17 +183,18 @@ def recall(
     """Show what STORE knows about QUERY, best and surest first.
 
     With --hook what fits the prompt of the event is printed as an editor takes it in, or the newest memories at the
-    start of a session. Then there is no error: without a server that answers within 0.3 seconds it says nothing.
+    start of a session; a prompt about something else gets nothing. Then there is no error: without a server that
+    answers in time it says nothing.
     """
     if hook:
         with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
-            _answer_hook(store, limit or _HOOK_MEMORIES, budget or _HOOK_TOKENS, server, data_dir)
+            _answer_hook(Hook(store, also, limit or _HOOK_MEMORIES, budget or _HOOK_TOKENS, within), server, data_dir)
         return
     if not query:
         raise click.UsageError("say what to recall, as QUERY")
     with connect(server, data_dir) as client:
         found = client.store(store).recall(
-            query, limit=limit or RECALLED, budget=budget or RECALLED_TOKENS, expand=True
+            query, limit=limit or RECALLED, budget=budget or RECALLED_TOKENS, expand=True, also=also
         )
     if as_json:
         show_json(found)
@@ -135,27 +205,71 @@ def recall(
         click.echo(f"left out: {left}", err=True)
 
 
-def _answer_hook(store: str, limit: int, budget: int, server: str | None, data_dir: str | None) -> None:
+class Hook(NamedTuple):
+    """What a hook tells from which store, and how long its server may take in all, in seconds."""
+
+    store: str
+    also: Sequence[str]
+    limit: int
+    budget: int
+    seconds: float
+
+
+def _answer_hook(hook: Hook, server: str | None, data_dir: str | None) -> None:
+    """Print what an editor's event is answered with, if the server says so in time; else nothing."""
     event = decode_json(sys.stdin.read().encode(), HookEvent)
-    if event.hook_event_name == _PROMPT and not event.prompt.strip():
+    if event.is_empty:
         return
-    with connect(server, data_dir, timeout=HOOK_SECONDS) as client:
-        client.health()
-    with connect(server, data_dir, timeout=_HOOK_ANSWER_SECONDS) as client:
-        there = client.store(store)
-        if event.prompt.strip():
-            # What nobody has asked for is no use of a memory.
-            query = event.prompt.strip()[:_MOST_QUERY]
-            hits = there.recall(query, limit=limit, budget=budget, expand=True, touch=False).hits
-        else:
-            hits = there.memories(limit=limit).memories
-    if not hits:
+    # Here, for the seconds are the server's and not the disk's.
+    import_module("kgserve.client")
+    context = click.get_current_context()
+
+    def ask() -> Sequence[Memory]:
+        with context.scope(cleanup=False), connect(server, data_dir, timeout=hook.seconds) as client:
+            return _remembered(client.store(hook.store), hook, event.question)
+
+    found = in_time(hook.seconds, ask)
+    if not found:
         return
     now = time.time()
-    lines = [f'What the store "{store}" remembers, which may or may not matter here:']
-    text = "\n".join([*lines, *(memory_line(each, now) for each in hits)])
-    said = {"hookEventName": event.hook_event_name or _PROMPT, "additionalContext": text}
-    click.echo(json.dumps({"hookSpecificOutput": said}, ensure_ascii=False))
+    stores = " and ".join(f'"{name}"' for name in (hook.store, *hook.also))
+    lines = [f"What the store {stores} remembers, which may or may not matter here:"]
+    click.echo(event.answer("\n".join([*lines, *(memory_line(each, now) for each in found)])))
+
+
+def _remembered(store: Store, hook: Hook, question: str) -> Sequence[Memory]:
+    """What fits a question, and nothing of what does not; the newest memories where there is none."""
+    if not question:
+        return store.memories(limit=hook.limit).memories
+    # What nobody has asked for is no use of a memory, and nothing that a prompt should wait for.
+    found = store.recall(
+        question[:_MOST_QUERY],
+        limit=hook.limit,
+        budget=hook.budget,
+        also=hook.also,
+        touch=False,
+        at_least=0,
+    )
+    return found.hits if found.degraded else [each for each in found.hits if _fits(each)]
+
+
+def _fits(memory: RecalledMemory) -> bool:
+    return isinstance(memory.semantic_score, float) and memory.semantic_score >= HOOK_SIMILARITY
+
+
+def in_time(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Memory]:
+    """What comes of some work; nothing if it fails or takes longer, and then it ends with the process."""
+    found: list[Sequence[Memory]] = []
+
+    def run() -> None:
+        with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
+            found.append(work())
+
+    # A time limit of the client's would be one for each step.
+    thread = threading.Thread(target=run, name="kgserve-hook", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else ()
 
 
 @click.command()
@@ -206,6 +320,7 @@ def _of_reflection(done: Reflection) -> Iterable[str]:
 @click.option("--undo", is_flag=True, help="Bring them back.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--hard", is_flag=True, help="Delete them, which cannot be undone.")
+@click.option("--erase", is_flag=True, help="Leave nothing of them in the store's files; for the role admin.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with them.")
 @_json
 @server_options
@@ -216,6 +331,7 @@ def forget(
     undo: bool,
     dry_run: bool,
     hard: bool,
+    erase: bool,
     reason: str,
     as_json: bool,
     server: str | None,
@@ -223,7 +339,8 @@ def forget(
 ) -> None:
     """Withdraw memories of STORE by their ids, with their former versions."""
     with connect(server, data_dir) as client:
-        done = client.store(store).forget(ids=ids, undo=undo, dry_run=dry_run, hard=hard, reason=reason)
+        memories = client.store(store)
+        done = memories.forget(ids=ids, undo=undo, dry_run=dry_run, hard=hard, erase=erase, reason=reason)
     if as_json:
         show_json(done)
         return
@@ -231,9 +348,11 @@ def forget(
     number, verb = (
         (done.memories_restored, "brought back")
         if undo
-        else (done.memories_removed, "deleted" if hard else "withdrawn")
+        else (done.memories_removed, "erased" if erase else "deleted" if hard else "withdrawn")
     )
     click.echo(f"{number:,} {'memory' if number == 1 else 'memories'} {would}{verb}")
+    for each in done.remains:
+        click.echo(f"may still have it: {each.kind} {each.name} ({each.reason})")
 
 
 def _show(memories: Iterable[Memory]) -> None:

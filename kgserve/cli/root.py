@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
+from kgserve.cli.browse import open_
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.memories import consolidate
@@ -40,6 +41,7 @@ for _command in (
     stop,
     keys,
     health,
+    open_,
     mcp,
     import_,
     export,

@@ -9,6 +9,7 @@ from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
 from kgserve.client.failures import Interrupted, Refused, Unintelligible, Unreachable
 from kgserve.client.following import Event
 from kgserve.client.retries import Retries
+from kgserve.client.subscribing import Subscription, WriteHandler, subscribe
 
 __all__ = [
     "AsyncClient",
@@ -24,7 +25,10 @@ __all__ = [
     "Retries",
     "Store",
     "Stream",
+    "Subscription",
     "Traversal",
     "Unintelligible",
     "Unreachable",
+    "WriteHandler",
+    "subscribe",
 ]

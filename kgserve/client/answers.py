@@ -33,8 +33,10 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
     def __iter__(self) -> Iterator[ReachedNode]:
         return iter(self.nodes)
 
-    def to_networkx(self) -> nx.MultiDiGraph[str]:
+    def to_networkx(self) -> nx.MultiDiGraph[str | tuple[str, str]]:
         """The graph: nodes by id, edges with their relation type as key, every other field as data of its own name.
+
+        With `follow_symlinks` nodes are pairs of store and id. What is missing has `missing`, and nothing else.
 
         Raises ImportError when networkx is not installed.
         """
@@ -65,10 +67,24 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
         return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}, sequence {self.sequence}{more}"
 
     def _tables(self) -> tuple[Table, Table]:
+        if any(node.store for node in self.nodes):
+            return self._through_stores()
         nodes = [(node.depth, node.id, node.type, node.content) for node in self.nodes]
         edges = [(edge.source, edge.relation_type, edge.target, edge.weight) for edge in self.edges]
         columns = ("from", "relation_type", "to", "weight")
         return Table(("depth", "id", "type", "content"), nodes), Table(columns, edges)
+
+    def _through_stores(self) -> tuple[Table, Table]:
+        nodes = [
+            (node.depth, node.store, node.id, node.type, "(missing)" if node.missing else node.content)
+            for node in self.nodes
+        ]
+        edges = [
+            (edge.store, edge.source, edge.relation_type, edge.to_graph or None, edge.target, edge.weight)
+            for edge in self.edges
+        ]
+        columns = ("store", "from", "relation_type", "to_graph", "to", "weight")
+        return Table(("depth", "store", "id", "type", "content"), nodes), Table(columns, edges)
 
 
 class Hits(Displayed, SearchAnswer, kw_only=True):

@@ -35,7 +35,9 @@ class AsyncConnection:
         self.target = target
         self.retries = retries
         self._timeout = timeout
-        self._http = httpx.AsyncClient(verify=target.authorities, trust_env=not target.nearby, limits=LIMITS)
+        self._http = httpx.AsyncClient(
+            verify=target.authorities, trust_env=not target.nearby, limits=LIMITS, headers=target.headers
+        )
 
     async def answer(self, call: Call[T]) -> T:
         """The whole answer, asked for again where that is harmless. Raises the errors of `kgserve.client`."""

@@ -161,7 +161,9 @@ class Connection:
         self.target = target
         self.retries = retries
         self._timeout = timeout
-        self._http = httpx.Client(verify=target.authorities, trust_env=not target.nearby, limits=LIMITS)
+        self._http = httpx.Client(
+            verify=target.authorities, trust_env=not target.nearby, limits=LIMITS, headers=target.headers
+        )
 
     def __repr__(self) -> str:
         return f"at {self.target.address.url}"
@@ -239,6 +241,8 @@ class Connection:
                 with self.open(listener.call()) as response:
                     for chunk in response.iter_bytes():
                         yield from listener.take(chunk)
+                        if listener.ended:
+                            return
             except KgserveError as error:
                 trouble = error
             pause = listener.pause_after(trouble, self.retries)

@@ -14,11 +14,13 @@ from kgserve.client.wire import EVENT_STREAM, Call, Route
 from kgserve.decoding import convert
 from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable
 from kgserve.model.answers import Edge, Node
+from kgserve.model.stores import StoreSettings
 
 SILENCE = 60.0
 """Seconds without a sign of life, of which the server gives one every 15, after which a connection counts as lost."""
 PATIENCE = 60.0
 """Seconds that a lost server is looked for, unless told otherwise."""
+_OF_EDGES = {"edge_created", "edge_updated", "link_created", "link_updated"}
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +41,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def edge(self) -> Edge | None:
-        """The edge that was created or updated."""
-        return convert(self.data, Edge) if self.kind in {"edge_created", "edge_updated"} else None
+        """The edge that was created or updated, be it one into another store, which has `to_graph`."""
+        return convert(self.data, Edge) if self.kind in _OF_EDGES else None
+
+    @property
+    def settings(self) -> StoreSettings | None:
+        """The settings of the store that was created or changed, as they are now."""
+        return convert(self.data, StoreSettings) if self.kind in {"store_created", "store_changed"} else None
 
 
 class _Data(msgspec.Struct):

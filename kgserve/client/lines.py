@@ -15,14 +15,15 @@ from kgserve.client.failures import Interrupted, Unintelligible, of_problem
 from kgserve.decoding import convert, json_decoder
 from kgserve.errors import InvalidInput
 from kgserve.model.answers import Problem
-from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, NodeLine
+from kgserve.model.requests import EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
+from kgserve.model.stores import StoreLine
 
 T = TypeVar("T")
 
 BLOCK = 256 << 10
 """Bytes of a body that are sent at a time."""
 
-Line = Mapping[str, Any] | NodeInput | EdgeInput
+Line = Mapping[str, Any] | NodeInput | EdgeInput | StoreLine
 """One line: a mapping with ``kind``, or a Struct. Structs of inject are given their kind here."""
 
 Source = str | os.PathLike[str] | bytes | Iterable[Line | bytes] | AsyncIterable[Line | bytes]
@@ -100,7 +101,7 @@ def json_body(value: Any) -> bytes:
 
 def _line(item: Line) -> bytes:
     match item:
-        case NodeLine() | EdgeLine() | Mapping():
+        case NodeLine() | EdgeLine() | StoreLine() | Mapping():
             return json_body(item) + b"\n"
         case NodeInput() | EdgeInput():
             kind = "node" if isinstance(item, NodeInput) else "edge"
@@ -156,7 +157,7 @@ class LineDecoder(Generic[T]):
             raise Unintelligible(f"the answer is not one of kgserve's: {error}") from error
 
 
-ExportLine = NodeLine | EdgeLine
+ExportLine = NodeLine | EdgeLine | HeadLine | StoreLine
 _export_lines = json_decoder(ExportLine).decode_lines
 _row_lines = json_decoder(list[Any] | dict[str, Any]).decode_lines
 

@@ -14,6 +14,7 @@ from kgserve.model.answers import (
     ChangesPage,
     ContextAnswer,
     CountAnswer,
+    CypherWords,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DeleteNodesAnswer,
@@ -27,9 +28,12 @@ from kgserve.model.answers import (
     RestoreAnswer,
     SchemaDescription,
     TagList,
+    Whoami,
 )
+from kgserve.model.drawing import Drawing, DrawRequest, Timeline, TimelineQuery
+from kgserve.model.extraction import ExtractAnswer, ExtractRequest
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
-from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer
+from kgserve.model.layers import ForgetAnswer, ForgetRequest, Message, RetainAnswer, RetainedBatch, RetainRequest
 from kgserve.model.memories import (
     ApplyPlan,
     AssociatedEntity,
@@ -96,6 +100,7 @@ from kgserve.model.queries import (
     EdgeId,
     EdgesRequest,
     HistoryRequest,
+    IncomingRequest,
     NodeId,
     NodeRequest,
     RetireNode,
@@ -122,6 +127,7 @@ from kgserve.model.stores import (
     BackupAnswer,
     BackupRequest,
     DropAnswer,
+    LinkManifest,
     PruneAnswer,
     PruneRequest,
     RestoreBackupAnswer,
@@ -144,14 +150,19 @@ from kgserve.model.versioned import (
 
 HEALTH = Route("health", "GET", "/health", Health)
 READY = Route("ready", "GET", "/ready", Ready)
+WHOAMI = Route("whoami", "GET", "/api/whoami", Whoami)
+CYPHER_WORDS = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
 INJECT = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
 DELETE_NODE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
 DELETE_EDGE = Route("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
 TRAVERSE = Route("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True)
+GRAPH = Route("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True)
+TIMELINE = Route("timeline", "GET", "/api/memory/{store}/timeline", Timeline)
 STORES = Route("stores", "GET", "/api/memory", StoreList)
 SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
 DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
 STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
+LINKS = Route("links", "GET", "/api/memory/{store}/links", LinkManifest)
 NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
 GET_NODES = Route("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True)
 COUNT = Route("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True)
@@ -188,6 +199,7 @@ DELETE_MEMORY = Route("delete_memory", "DELETE", "/api/memories/{id}", MemoryDel
 DELETE_MEMORIES = Route("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
 RECALL = Route("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True)
 RETAIN = Route("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
+RETAIN_BATCH = Route("retain_batch", "POST", "/api/v1/retain/batch", RetainedBatch, in_body=True)
 FORGET = Route("forget", "POST", "/api/v1/forget", ForgetAnswer, in_body=True)
 CONSOLIDATE = Route("consolidate", "POST", "/api/memories/consolidate", ConsolidationReport, in_body=True)
 CONSOLIDATIONS = Route("consolidations", "GET", "/api/memories/consolidations", ConsolidationRuns)
@@ -196,6 +208,7 @@ UNDO_CONSOLIDATION = Route(
 )
 PRUNE_MEMORIES = Route("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
 REFLECT = Route("reflect", "POST", "/api/v1/reflect", Reflection, in_body=True)
+EXTRACT_MEMORIES = Route("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
 CREATE_ENTITY = Route("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
 CREATE_ENTITIES = Route("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
 ENTITIES = Route("entities", "GET", "/api/entities", EntityPage)
@@ -236,6 +249,24 @@ def ready() -> Call[Ready]:
     return READY.ask(None)
 
 
+def whoami() -> Call[Whoami]:
+    """Who asks, and what the key may do.
+
+    The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
+    """
+    return WHOAMI.ask(None)
+
+
+def cypher_words() -> Call[CypherWords]:
+    """The words that a statement may be made of.
+
+    Keywords, functions, procedures, and labels with their properties: what the shell completes, for other editors.
+
+    They are the same for every store; its types and relation types are in its `stats`.
+    """
+    return CYPHER_WORDS.ask(None)
+
+
 def inject(
     store: str,
     nodes: Iterable[Mapping[str, Any] | NodeInput] = (),
@@ -248,7 +279,8 @@ def inject(
     Creates the store if it does not exist.
 
     Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
-    one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
+    one clears it. An edge with a missing endpoint is skipped and listed; where an edge with `to_graph` leads to, in
+    another store, need not be there. Once answered, the whole batch is on disk. Of
     a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
 
     Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
@@ -261,18 +293,24 @@ def delete_node(store: str, node_id: str) -> Call[DeleteNodeAnswer]:
     """Delete one node and its edges.
 
     Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
+
+    With a memory go its former versions.
     """
     return DELETE_NODE.ask(store, NodeId(node_id=node_id))
 
 
-def delete_edge(store: str, source: str, target: str, relation_type: str) -> Call[DeleteEdgeAnswer]:
+def delete_edge(
+    store: str, source: str, target: str, relation_type: str, *, to_graph: str | None = None
+) -> Call[DeleteEdgeAnswer]:
     """Delete one edge.
 
     Deletes the edge of this source, target and relation type; other edges between the two nodes stay.
 
     Deleting an edge that does not exist is not an error.
     """
-    return DELETE_EDGE.ask(store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type))
+    return DELETE_EDGE.ask(
+        store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type, to_graph=to_graph)
+    )
 
 
 def traverse(  # noqa: PLR0913 - the fields of the request
@@ -280,10 +318,11 @@ def traverse(  # noqa: PLR0913 - the fields of the request
     start_id: str,
     *,
     depth: int = 1,
-    direction: Direction = "outgoing",
+    direction: Direction | Literal[""] = "outgoing",
     relation_types: Iterable[str] | None = None,
     min_weight: float | None = None,
     max_nodes: int = 10000,
+    follow_symlinks: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
 ) -> Call[Traversal]:
@@ -306,10 +345,74 @@ def traverse(  # noqa: PLR0913 - the fields of the request
             relation_types=_listed(relation_types),
             min_weight=min_weight,
             max_nodes=max_nodes,
+            follow_symlinks=follow_symlinks,
             as_of=as_of,
             valid_at=valid_at,
         ),
     )
+
+
+def graph(  # noqa: PLR0913 - the fields of the request
+    store: str,
+    *,
+    ids: Iterable[str] | None = None,
+    around: Iterable[str] | None = None,
+    overview: int | None = None,
+    depth: int = 1,
+    direction: Direction = "both",
+    per_node: int = 50,
+    max_nodes: int = 300,
+    types: Iterable[str] | None = None,
+    relation_types: Iterable[str] | None = None,
+    fields: Iterable[Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]]
+    | None = None,
+    lives: bool = False,
+    as_of: int | str | None = None,
+    valid_at: str | None = None,
+) -> Call[Drawing]:
+    """A part of a graph in columns, to be drawn.
+
+    Nodes by `ids`, or those `around` some, or an `overview`, with all edges among them, in columns.
+
+    Around a node come its neighbours, level by level: of each node those with the strongest edges, then by id, at most
+    `per_node`. An overview begins with the nodes that have most edges; a store of at most `max_nodes` is drawn whole.
+    As of a moment it begins with those that have most edges now.
+
+    `lives` tell of each node and edge from which commit until which its states held, and bring what is gone: of `ids`
+    the nodes that once were there, and the edges that there once were between the nodes.
+
+    Raises NotFound for the store, Gone for a moment that is no longer known, Conflict without a history.
+    """
+    return GRAPH.ask(
+        store,
+        DrawRequest(
+            ids=_listed(ids),
+            around=_listed(around),
+            overview=overview,
+            depth=depth,
+            direction=direction,
+            per_node=per_node,
+            max_nodes=max_nodes,
+            types=_listed(types),
+            relation_types=_listed(relation_types),
+            fields=_listed(fields),
+            lives=lives,
+            as_of=as_of,
+            valid_at=valid_at,
+        ),
+    )
+
+
+def timeline(store: str, *, buckets: int = 120) -> Call[Timeline]:
+    """Commits over time.
+
+    When the store was written to: commits in spans of the same length, from the first that is known to the last.
+
+    A span without commits is left out. It takes the same however many commits there are.
+
+    Raises NotFound for the store, Conflict without a history.
+    """
+    return TIMELINE.ask(store, TimelineQuery(buckets=buckets))
 
 
 def stores() -> Call[StoreList]:
@@ -344,6 +447,16 @@ def stats(store: str) -> Call[StoreStats]:
     Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound.
     """
     return STATS.ask(store)
+
+
+def links(store: str) -> Call[LinkManifest]:
+    """The stores that edges of one lead into, and come from.
+
+    Where edges of the store lead, and whose edges lead into it, with how many; stores need not be there to be named.
+
+    Only stores that the caller sees are told of whose edges lead into it.
+    """
+    return LINKS.ask(store)
 
 
 def node(
@@ -406,8 +519,9 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
     Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
 
     One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
-    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With `dry_run`
-    nothing is deleted, and the answer is what it would be. `valid_at` left out deletes what is true now.
+    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With a memory
+    go its former versions, which are not counted. With `dry_run` nothing is deleted, and the answer is what it would
+    be. `valid_at` left out deletes what is true now.
 
     Raises InvalidInput without a filter, NotFound for the store.
     """
@@ -468,7 +582,7 @@ def outgoing(
     )
 
 
-def incoming(
+def incoming(  # noqa: PLR0913 - the fields of the request
     store: str,
     node_id: str,
     *,
@@ -477,23 +591,35 @@ def incoming(
     offset: int = 0,
     as_of: int | str | None = None,
     valid_at: str | None = None,
+    follow_symlinks: bool = False,
 ) -> Call[EdgeList]:
     """The edges that end at a node, in order.
 
     By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
-    Raises NotFound, and Gone for a moment that is no longer known.
+    With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
+    longer known, and InvalidInput for one together with `follow_symlinks`.
     """
     return INCOMING.ask(
         store,
-        EdgesRequest(
-            node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
+        IncomingRequest(
+            node_id=node_id,
+            kinds=list(kinds),
+            limit=limit,
+            offset=offset,
+            as_of=_text(as_of),
+            valid_at=valid_at,
+            follow_symlinks=follow_symlinks,
         ),
     )
 
 
 def put_subgraph(
-    store: str, nodes: Iterable[Mapping[str, Any] | NodeSpec] = (), edges: Iterable[Mapping[str, Any] | EdgeSpec] = ()
+    store: str,
+    nodes: Iterable[Mapping[str, Any] | NodeSpec] = (),
+    edges: Iterable[Mapping[str, Any] | EdgeSpec] = (),
+    *,
+    graph_id: str | None = None,
 ) -> Call[PutSubgraphAnswer]:
     """Write nodes and edges, each by itself.
 
@@ -503,7 +629,7 @@ def put_subgraph(
 
     Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
     """
-    return PUT_SUBGRAPH.ask(store, {"nodes": list(nodes), "edges": list(edges)}, idempotent=False)
+    return PUT_SUBGRAPH.ask(store, {"nodes": list(nodes), "edges": list(edges), "graph_id": graph_id}, idempotent=False)
 
 
 def retire(
@@ -526,6 +652,7 @@ def retire_edge(
     target: str,
     relation_type: str,
     *,
+    to_graph: str | None = None,
     valid_to: str | None = None,
     created_by: str | None = None,
 ) -> Call[RetireAnswer]:
@@ -538,7 +665,12 @@ def retire_edge(
     return RETIRE_EDGE.ask(
         store,
         RetireEdgeRequest(
-            source=source, target=target, relation_type=relation_type, valid_to=valid_to, created_by=created_by
+            source=source,
+            target=target,
+            relation_type=relation_type,
+            to_graph=to_graph,
+            valid_to=valid_to,
+            created_by=created_by,
         ),
     )
 
@@ -597,6 +729,8 @@ def edge(store: str, edge_id: str) -> Call[EdgeAnswer]:
 
     The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
 
+    That of an edge into another store has `~store` behind it.
+
     Raises InvalidInput for what is no id, and NotFound.
     """
     return EDGE.ask(store, EdgeId(edge_id=edge_id))
@@ -614,6 +748,8 @@ def history(store: str, node_id: str, *, limit: int = 50, before: int | None = N
     """The states that a node has had.
 
     Newest first, each with the commits and times between which it held, and with what it changed.
+
+    `also_by` are others who have put what a version says already.
 
     A node that was deleted has a history, too. Raises NotFound for one that never was.
     """
@@ -643,7 +779,9 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> Call[ChangesPage]
 def restore(store: str, as_of: int | str, into: str) -> Call[RestoreAnswer]:
     """Make a new store of what a store was.
 
-    Makes a store that must not be there yet, with versions and times kept. The store itself stays as it is.
+    Makes a store that must not be there yet, with versions, times, open conflicts and the settings of now.
+
+    The store itself stays as it is.
 
     Raises Conflict when it exists, Gone when that is no longer known.
     """
@@ -655,8 +793,9 @@ def prune_history(store: str, before: int | str | None = None) -> Call[PruneAnsw
 
     Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
 
-    What holds at present always stays, and so does what held at `before`: earlier moments are 410 from then on. The
-    journal is not concerned: `changes` reach as far back as it does.
+    What holds at present always stays, and so do what held at `before`, and versions that a node names in its
+    `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
+    does.
 
     Raises Conflict when no history is kept.
     """
@@ -726,6 +865,7 @@ def search(  # noqa: PLR0913 - the fields of the request
     limit: int = 20,
     offset: int = 0,
     types: Iterable[str] | None = None,
+    kinds: Iterable[str] | None = None,
     id_prefix: str = "",
     min_similarity: float | None = None,
     alpha: float = 0.4,
@@ -760,6 +900,7 @@ def search(  # noqa: PLR0913 - the fields of the request
             limit=limit,
             offset=offset,
             types=_listed(types),
+            kinds=_listed(kinds),
             id_prefix=id_prefix,
             min_similarity=min_similarity,
             alpha=alpha,
@@ -788,6 +929,8 @@ def context(  # noqa: PLR0913 - the fields of the request
     limit: int = 50,
     types: Iterable[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
+    also: Iterable[str] | None = None,
+    follow_symlinks: bool = False,
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
@@ -796,7 +939,10 @@ def context(  # noqa: PLR0913 - the fields of the request
 
     Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
-    The text is never over the budget. Raises what a search raises.
+    The text is never over the budget. With `also` the nodes of several stores come best first, each with its store.
+    With `follow_symlinks` come those that edges into and out of other stores relate them to.
+
+    Raises what a search raises.
     """
     return CONTEXT.ask(
         store,
@@ -807,6 +953,8 @@ def context(  # noqa: PLR0913 - the fields of the request
             limit=limit,
             types=_listed(types),
             attributes=_mapped(attributes),
+            also=_listed(also),
+            follow_symlinks=follow_symlinks,
             at_least=at_least,
             as_of=as_of,
             valid_at=valid_at,
@@ -1076,6 +1224,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
     expand: bool = False,
     past: Literal["hide", "show"] = "hide",
     budget: int | None = None,
+    also: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     as_of: int | str | None = None,
 ) -> Call[RecallAnswer]:
@@ -1089,8 +1238,10 @@ def recall(  # noqa: PLR0913 - the fields of the request
     what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
     best matches that have faded or are not true.
 
-    With `expand` what stands beside the ten best takes a part of their scores, never above them, if it passes the
-    filters as well; and of those that say the same the best is shown, with the number `said`.
+    A turn of a conversation (`next` relations) gains from better ones one or two turns away, in hybrid mode. With
+    `expand` it also has a part of their words, and what stands beside the ten best takes a part of their scores, never
+    above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
+    `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
@@ -1120,6 +1271,7 @@ def recall(  # noqa: PLR0913 - the fields of the request
             expand=expand,
             past=past,
             budget=budget,
+            also=_listed(also),
             metadata=_mapped(metadata),
             as_of=as_of,
         ),
@@ -1150,6 +1302,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
     expires_in: str | None = None,
     created_at: str | None = None,
     dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
+    extract: bool | None = None,
 ) -> Call[RetainAnswer]:
     """Remember a text, or the turns of a conversation.
 
@@ -1188,9 +1341,23 @@ def retain(  # noqa: PLR0913 - the fields of the request
             "expires_in": expires_in,
             "created_at": created_at,
             "dedup": dedup,
+            "extract": extract,
         },
         idempotent=False,
     )
+
+
+def retain_batch(store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()) -> Call[RetainedBatch]:
+    """Remember texts and conversations, all in one commit.
+
+    Remembers up to 1,000 texts or conversations in one commit, each as if it came after those before it.
+
+    Several may be about one memory (`entity_id`), in any order of time: each takes its place among its versions. What
+    names no memory is compared by meaning where there are at most 100.
+
+    Raises what retaining one does; `errors` or the message name the place of each fault, and nothing is kept then.
+    """
+    return RETAIN_BATCH.ask(store, {"items": list(items)}, idempotent=False)
 
 
 def forget(  # noqa: PLR0913 - the fields of the request
@@ -1201,6 +1368,7 @@ def forget(  # noqa: PLR0913 - the fields of the request
     query: str | None = None,
     reason: str = "",
     hard: bool = False,
+    erase: bool = False,
     undo: bool = False,
     dry_run: bool = False,
 ) -> Call[ForgetAnswer]:
@@ -1212,14 +1380,26 @@ def forget(  # noqa: PLR0913 - the fields of the request
     not an error: then nothing is removed. A `query` never forgets anything: it lists `matches`, whose ids say what is
     meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
 
-    Raises InvalidInput, and Conflict for a node that is no memory.
+    `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
+    are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
+    with what `remains` elsewhere.
+
+    Raises InvalidInput, Forbidden, and Conflict for a node that is no memory.
     """
     return FORGET.ask(
         store,
         ForgetRequest(
-            entity_id=entity_id, ids=_listed(ids), query=query, reason=reason, hard=hard, undo=undo, dry_run=dry_run
+            entity_id=entity_id,
+            ids=_listed(ids),
+            query=query,
+            reason=reason,
+            hard=hard,
+            erase=erase,
+            undo=undo,
+            dry_run=dry_run,
         ),
         idempotent=False,
+        wait=None,
     )
 
 
@@ -1302,6 +1482,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     refuse: Iterable[int] = (),
     names: Mapping[str, Any] | None = None,
     undo: bool = False,
+    answer: bool = False,
 ) -> Call[Reflection]:
     """Put memories where they belong, or propose it.
 
@@ -1311,6 +1492,8 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     counts beside the concept's own text. What is left and near each other is proposed as a new concept; what is near
     and says something else as a contradiction; what has faded is listed. `accept` carries proposals out, `refuse` has
     them not be made again, `undo` takes a run back with all that was accepted of it. `dry_run` writes nothing.
+
+    With `answer` the `query` is a question, which a language model, where one is set, answers from memories.
 
     Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
     Conflict for a proposal that was decided already or that no longer holds.
@@ -1329,9 +1512,21 @@ def reflect(  # noqa: PLR0913 - the fields of the request
             refuse=list(refuse),
             names=_mapped(names),
             undo=undo,
+            answer=answer,
         ),
         wait=None,
     )
+
+
+def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> Call[ExtractAnswer]:
+    """Have a language model take facts out of memories.
+
+    Has memories wait for the language model: those that were set aside, or with `ids` these.
+
+    The model is asked afterwards, one text after the other; `stats` shows how far it is. A text that was taken apart
+    already is not taken apart again. Raises InvalidInput where no language model is set, NotFound and Unavailable.
+    """
+    return EXTRACT_MEMORIES.ask(store, ExtractRequest(ids=_listed(ids)))
 
 
 def create_entity(

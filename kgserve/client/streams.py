@@ -7,7 +7,7 @@ made from the table of operations. Parameters, their defaults and descriptions h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.following import PATIENCE, Following
 from kgserve.client.lines import ExportLine, RowDecoder, Source, Upload, export_decoder, json_body
 from kgserve.client.wire import JSON, NDJSON, Call, Route, Streamed
-from kgserve.model.answers import EntityVersion, ImportAnswer, NodePage
+from kgserve.model.answers import BrowserKey, EntityVersion, ImportAnswer, ListedPage, NodePage
 from kgserve.model.hierarchy import AncestorsRequest, BelowRequest, PlacedMemory
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
 from kgserve.model.requests import CypherRequest, SearchVariant
@@ -27,10 +27,14 @@ MARGIN = 30.0
 
 _STORE = "/api/memory/{store}"
 OPENAPI = Route("openapi", "GET", "/openapi.json", dict[str, Any])
+BROWSER_KEY = Route("browser_key", "POST", "/api/browser-key", BrowserKey, in_body=True)
 EVENTS = Route("events", "GET", "/api/events", bytes)
+
+
 CREATE = Route("create", "PUT", _STORE, StoreAnswer, in_body=True)
 UPDATE_SETTINGS = Route("update_settings", "PATCH", _STORE, StoreSettingsAnswer, in_body=True)
 NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage)
+COMPACT = Route("nodes", "GET", f"{_STORE}/nodes", ListedPage)
 PUT_NODE = Route("put_node", "POST", f"{_STORE}/nodes", PutNodeAnswer, in_body=True)
 SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchHits, in_body=True)
 CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True)
@@ -52,12 +56,20 @@ class Paged(msgspec.Struct, frozen=True):
 
     def page(self, cursor: str | None = None) -> Call[NodePage]:
         """The first page, or the one that the ``next_cursor`` of another names."""
-        return NODES.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor))
+        offset = 0 if cursor else self.wanted.offset
+        # The nodes of both can be read alike, but for what compact ones have not.
+        route = cast("Route[NodePage]", COMPACT) if self.wanted.compact else NODES
+        return route.ask(self.store, msgspec.structs.replace(self.wanted, cursor=cursor, offset=offset))
 
 
 def openapi() -> Call[dict[str, Any]]:
     """The server's description of its interface, OpenAPI 3.1."""
     return OPENAPI.call({})
+
+
+def browser_key(role: Literal["read", "write"] = "read") -> Call[BrowserKey]:
+    """Make a key for a page in a browser. It ends after 12 hours, with the key that asks for it, or with the server."""
+    return BROWSER_KEY.call({}, body={"role": role})
 
 
 def create(
@@ -118,24 +130,34 @@ def _chosen(*, kind_whitelist: Iterable[str] | None = None, **others: object) ->
     return {name: value for name, value in (others | {"kind_whitelist": kinds}).items() if value is not None}
 
 
-def nodes(
+def nodes(  # noqa: PLR0913 - the fields of the query
     store: str,
     *,
-    type: str | None = None,  # noqa: A002 - the field's name
+    type: str | Iterable[str] | None = None,  # noqa: A002 - the field's name
     page_size: int = 1000,
     as_of: int | str | None = None,
     tags: Iterable[str] = (),
     attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
+    offset: int = 0,
+    compact: bool = False,
 ) -> Paged:
-    """All nodes in the order of their ids, or those of one type, fetched ``page_size`` at a time (1 to 1,000).
+    """All nodes in the order of their ids, or those of some types, fetched ``page_size`` at a time (1 to 1,000).
 
     With ``tags`` only those that have all of them, with ``attributes`` those that have all of these with these values.
+    ``offset`` passes over the first, at most 10,000; ``compact`` leaves out contents, attributes and who wrote what.
     """
-    types = [] if type is None else [type]
+    types = [] if type is None else [type] if isinstance(type, str) else [*type]
     having = None if attributes is None else json_body(attributes).decode()
     wanted = NodesQuery(
-        type=types, tag=list(tags), attributes=having, limit=page_size, as_of=_moment(as_of), valid_at=valid_at
+        type=types,
+        tag=list(tags),
+        attributes=having,
+        limit=page_size,
+        as_of=_moment(as_of),
+        valid_at=valid_at,
+        offset=offset,
+        compact=compact,
     )
     return Paged(store, wanted)
 

@@ -29,15 +29,17 @@ _SCALARS: dict[str, pa.DataType] = {
 
 
 def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
-    """One row per node."""
+    """One row per node. Its store is told where a walk goes through several; of what is missing there is no more."""
+    times = {name: [getattr(node, name) or None for node in nodes] for name in ("created_at", "updated_at")}
     return pa.table(
         {
             **_entities(nodes),
             "depth": pa.array([node.depth for node in nodes], pa.int32()),
             "version": pa.array([node.version for node in nodes], pa.int64()),
             "sequence": pa.array([node.sequence for node in nodes], pa.int64()),
-            "created_at": pa.array([node.created_at for node in nodes], pa.string()).cast(_TIME),
-            "updated_at": pa.array([node.updated_at for node in nodes], pa.string()).cast(_TIME),
+            **{name: pa.array(texts, pa.string()).cast(_TIME) for name, texts in times.items()},
+            "store": pa.array([node.store or None for node in nodes], pa.string()),
+            "missing": pa.array([bool(node.missing) for node in nodes], pa.bool_()),
         }
     )
 
@@ -87,6 +89,8 @@ def edges_table(edges: Sequence[Edge]) -> pa.Table:
             "attributes": pa.array([_text(edge.attributes) for edge in edges], pa.string()),
             "version": pa.array([edge.version for edge in edges], pa.int64()),
             "sequence": pa.array([edge.sequence for edge in edges], pa.int64()),
+            "store": pa.array([edge.store or None for edge in edges], pa.string()),
+            "to_graph": pa.array([edge.to_graph or None for edge in edges], pa.string()),
         }
     )
 

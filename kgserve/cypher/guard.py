@@ -26,6 +26,9 @@ MAX_HELD = 50_000
 """Single values in ranges and parameters, where functions may multiply them."""
 OWN_TABLE = "STORECOMMIT"
 LABEL = ":Entity"
+RELATION = ":RELATES_TO"
+ELSEWHERE, LINKS = "elsewhere", "links_to"
+"""What links lead to, and links, as the engine takes names."""
 MAX_PARAMETER_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_REMEMBERED = 256
@@ -40,14 +43,15 @@ class Statement(msgspec.Struct, frozen=True):
 
     ``text`` has no comments and no final ``;``, and each character that is left is where it was, so that the engine's
     line and offset hold for the caller's text. ``updates`` says whether it writes, ``explains`` whether it only asks
-    for a plan.
+    for a plan. ``added`` says where a label was added and how long it is; ``names_links``, whether it asks for links.
     """
 
     text: str
     updates: bool
     explains: bool
     parameters: dict[str, Any]
-    added: tuple[int, ...] = ()
+    added: tuple[tuple[int, int], ...] = ()
+    names_links: bool = False
 
     @property
     def words(self) -> frozenset[str]:
@@ -68,9 +72,9 @@ class Statement(msgspec.Struct, frozen=True):
         """Line and column, from 1, in the caller's text, of a character of ``text``."""
         newline = self.text.rfind("\n", 0, offset)
         column = offset - newline
-        for at in self.added:
+        for at, length in self.added:
             if newline < at < offset:
-                column -= min(len(LABEL), offset - at)
+                column -= min(length, offset - at)
         return self.text.count("\n", 0, offset) + 1, column
 
 
@@ -124,7 +128,8 @@ def _examined(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     _check_growth(outline, given, calls.range_values)
     rendered, added = _render(outline, given)
     kept = {name: value for name, value in given.items() if value != []}
-    return Statement(rendered, updates, explains, kept, added), calls.met_values
+    links = bool(_labels(outline, ELSEWHERE, LINKS))
+    return Statement(rendered, updates, explains, kept, added, links), calls.met_values
 
 
 @lru_cache(MAX_REMEMBERED)
@@ -211,6 +216,12 @@ def _check_own_table(outline: Outline) -> None:
     for index, token in enumerate(outline.tokens):
         if outline.name(index).upper() == OWN_TABLE:
             raise outline.not_allowed(index, f"{token.text} is kgserve's own and may not be named in what writes;")
+    for index in _labels(outline, ELSEWHERE, LINKS):
+        raise outline.not_allowed(
+            index,
+            "links into other stores are read in Cypher; they are written as edges with to_graph, by inject or"
+            f" put_subgraph, and deleted by their ids. In a statement that writes, {outline.tokens[index].text} stands",
+        )
 
 
 def _named(outline: Outline, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,11 +252,23 @@ def _check_growth(outline: Outline, given: Mapping[str, Any], range_values: int)
         raise InvalidInput(message, (FieldError("query", message),))
 
 
-def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+def _labels(outline: Outline, *wanted: str) -> list[int]:
+    """Where labels of nodes and types of relations stand that are any of those wanted."""
+    found: set[int] = set()
+    for index in range(len(outline)):
+        before, bracket = outline.symbol(index - 1), outline.bracket(index)
+        if not outline.name(index) or bracket not in {"(", "["} or outline.is_subscript(outline.opener[index]):
+            continue
+        if before == ":" or (before == "|" and index - 2 in found):
+            found.add(index)
+    return sorted(index for index in found if outline.name(index) in wanted)
+
+
+def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[tuple[int, int], ...]]:
     """The text without what the lexer skipped, empty lists written out and labels added; where those were added."""
     parts: list[str] = []
-    added: list[int] = []
-    missing = set(unlabelled(outline))
+    added: list[tuple[int, int]] = []
+    missing = unlabelled(outline)
     position = length = 0
     for index, token in enumerate(outline.tokens):
         between = "".join("\n" if c == "\n" else " " for c in outline.text[position : token.start])
@@ -253,21 +276,76 @@ def _render(outline: Outline, given: Mapping[str, Any]) -> tuple[str, tuple[int,
         written = "[]".ljust(len(token.text)) if is_empty_list else token.text
         parts += [between, written]
         length += len(between) + len(written)
-        if index in missing:
-            added.append(length)
-            parts.append(LABEL)
-            length += len(LABEL)
+        if label := missing.get(index):
+            added.append((length, len(label)))
+            parts.append(label)
+            length += len(label)
         position = token.end
     return "".join(parts), tuple(added)
 
 
-def unlabelled(outline: Outline) -> list[int]:
-    """Indexes of the tokens after which a label is missing, in order: every node of a MATCH gets one.
+def unlabelled(outline: Outline) -> dict[int, str]:
+    """Indexes of the tokens after which a label is missing, each with it: every node that is asked for gets one.
 
-    Left open, a pattern would match the rows of kgserve's own tables, and every node would come with their columns.
+    Left open, a pattern would match the rows of kgserve's own tables, and every node would come with their columns. A
+    chain of any relations would lead over what is elsewhere, so those get a type. Raises InvalidInput for a link
+    without the label that it leads to.
     """
-    matches = (index for index, word in enumerate(outline.words) if word == "MATCH")
-    return [place for match in matches for place in _unlabelled_in(outline, match)]
+    elsewhere = _elsewhere(outline)
+    nodes = {place for index in _matches(outline) for place in _unlabelled_in(outline, index)}
+    chains: list[int] = []
+    for relation in _relations(outline):
+        ends = _ends(outline, relation)
+        nodes.update(place for end in ends if (place := _open_place(outline, end)) is not None)
+        if outline.symbol(relation) == "[":
+            _check_link(outline, relation, ends, elsewhere)
+            last = relation + bool(outline.name(relation + 1))
+            chains += [last] if outline.symbol(last + 1) == "*" else []
+    missing = {place: LABEL for place in nodes if outline.name(place) not in elsewhere}
+    return missing | dict.fromkeys(chains, RELATION)
+
+
+def _elsewhere(outline: Outline) -> set[str]:
+    """The names of what is anywhere said to be in another store."""
+    labels = (index for index in _labels(outline, ELSEWHERE) if outline.bracket(index) == "(")
+    return {outline.name(outline.opener[index] + 1) for index in labels} - {""}
+
+
+def _matches(outline: Outline) -> Iterator[int]:
+    return (index for index, word in enumerate(outline.words) if word == "MATCH")
+
+
+def _relations(outline: Outline) -> Iterator[int]:
+    """Where the relations of patterns begin that are asked for, and not made."""
+    for index in range(len(outline)):
+        if outline.is_relation(index) and all(_is_node(outline, end) for end in _ends(outline, index)):
+            yield from () if limits.clause_of(outline, index) in {"CREATE", "MERGE"} else (index,)
+
+
+def _ends(outline: Outline, relation: int) -> tuple[int, int]:
+    """Where the nodes on both sides of a relation open; -1 where none does."""
+    is_bracket = outline.symbol(relation) == "["
+    left = relation - 1 - is_bracket
+    left -= outline.symbol(left) == "<"
+    right = (outline.partner[relation] + 1 if is_bracket else relation + 1) + 1
+    right += outline.symbol(right) == ">"
+    opening = outline.partner.get(left, -1) if outline.symbol(left) == ")" else -1
+    return opening, right if outline.symbol(right) == "(" else -1
+
+
+def _is_node(outline: Outline, parenthesis: int) -> bool:
+    after = parenthesis + 1 + bool(outline.name(parenthesis + 1))
+    return parenthesis >= 0 and outline.symbol(after) in {")", "{", ":"}
+
+
+def _check_link(outline: Outline, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
+    links = (index for index in _labels(outline, LINKS) if outline.opener[index] == relation)
+    if (link := next(links, None)) is None:
+        return
+    labelled = {outline.opener[index] for index in _labels(outline, ELSEWHERE)}
+    if not any(end in labelled or outline.name(end + 1) in elsewhere for end in ends):
+        name = outline.tokens[link].text
+        raise outline.at(link, f"{name} leads to (:Elsewhere), and nothing at its ends has that label; it stands")
 
 
 def _unlabelled_in(outline: Outline, match: int) -> Iterator[int]:

@@ -10,6 +10,7 @@ import re
 from kgserve.model.fields import EDGE, NODE
 
 LABEL, RELATION = "Entity", "RELATES_TO"
+_KNOWN = {LABEL, RELATION, "Elsewhere", "LINKS_TO"}
 
 _NAMES = r"\w*\s*:\s*(?P<names>[\w`]+(?:\s*\|\s*:?\s*[\w`]+)*)"
 _OF_NODES, _OF_EDGES = re.compile(rf"\(\s*{_NAMES}"), re.compile(rf"\[\s*{_NAMES}")
@@ -43,7 +44,7 @@ def hint(message: str, statement: str) -> str:
 
 
 def _hint_of_labels(text: str) -> str:
-    nodes, edges = _others(_OF_NODES, text, LABEL), _others(_OF_EDGES, text, RELATION)
+    nodes, edges = _others(_OF_NODES, text), _others(_OF_EDGES, text)
     said = [
         *(_instead(LABEL, name, "type") for name in nodes),
         *(_instead(RELATION, name, "relation_type") for name in edges),
@@ -55,10 +56,10 @@ def _instead(known: str, name: str, field: str) -> str:
     return f"write :{known} for :{name} and {field} = '{name.replace('`', '')}' where that is meant"
 
 
-def _others(pattern: re.Pattern[str], text: str, known: str) -> list[str]:
-    """The names in patterns that are not the one there is, each once."""
+def _others(pattern: re.Pattern[str], text: str) -> list[str]:
+    """The names in patterns that are none of those there are, each once."""
     found = dict.fromkeys(each["names"] for each in pattern.finditer(text))
-    return [name for name in found if name != known and len(name) <= _LONGEST][:_MOST]
+    return [name for name in found if name not in _KNOWN and len(name) <= _LONGEST][:_MOST]
 
 
 def _hint_of_properties(text: str) -> str:

@@ -191,7 +191,7 @@ def _check_branches(outline: Outline, parameters: Mapping[str, Any]) -> None:
 def check_answers(outline: Outline) -> None:
     """Raises InvalidInput for what would be answered wrongly without a word, with the form that is answered rightly."""
     for index, word in enumerate(outline.words):
-        if word == "WHERE" and _clause_of(outline, index) == "MATCH":
+        if word == "WHERE" and clause_of(outline, index) == "MATCH":
             _check_conditions(outline, index + 1, _end(outline, index))
         elif word in {"RETURN", "WITH"} and outline.is_clause(index):
             _check_aggregates(outline, index + 1, _end(outline, index))
@@ -199,7 +199,8 @@ def check_answers(outline: Outline) -> None:
             _check_slice(outline, index)
 
 
-def _clause_of(outline: Outline, where: int) -> str:
+def clause_of(outline: Outline, where: int) -> str:
+    """The word that begins the clause around a token, empty when there is none."""
     opener = outline.opener[where]
     before = (at for at in range(where - 1, opener, -1) if outline.opener[at] == opener and outline.is_clause(at))
     return next((outline.word(at) for at in before if outline.word(at) in CLAUSES), "")

@@ -460,6 +460,8 @@ def _elements(outline: Outline, names: dict[str, None], end: int) -> tuple[Eleme
             others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "(" and outline.symbol(index + 1) == ":":
             nodes.add(name) if _is_entity(outline, index + 2) else others.add(name.strip("`").lower())
+        elif outline.symbol(index - 1) == "[" and outline.has_own(index - 1, "*"):
+            others.add(name.strip("`").lower())
         elif outline.symbol(index - 1) == "[" and outline.symbol(index + 1) in {":", "]", "{"}:
             # One that is met twice is told by itself, and one whose ends may be others after a WITH.
             is_passed_on = any(outline.word(at) == "WITH" and outline.is_clause(at) for at in range(index, end))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
+from kgserve.vacuum import empty_log
 
 log = structlog.get_logger()
 
@@ -86,7 +87,7 @@ class EmbeddingCache:
 
     def get_many(self, model_id: str, texts: Sequence[str]) -> list[Vector | None]:
         """The vector of each text, None where none is known."""
-        keys = [_key(model_id, text) for text in texts]
+        keys = [text_key(model_id, text) for text in texts]
         found: dict[bytes, Vector] = {}
         for some in _slices(list(dict.fromkeys(keys))):
             found |= self._attempt(partial(_select, keys=some), {})
@@ -94,9 +95,18 @@ class EmbeddingCache:
 
     def put_many(self, model_id: str, texts: Sequence[str], vectors: Vector) -> None:
         """Keep one row of ``vectors`` per text. A failure costs embedding again, nothing else."""
-        rows = [(_key(model_id, text), _packed(vector)) for text, vector in zip(texts, vectors, strict=True)]
+        rows = [(text_key(model_id, text), _packed(vector)) for text, vector in zip(texts, vectors, strict=True)]
         for some in _slices(rows):
             self._attempt(partial(_insert, rows=some, most=self._max_vectors), None)
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Leave nothing of the vectors of some texts, which are named by `text_key`. Raises Unavailable."""
+        if not self._path.exists():
+            return
+        for some in _slices(keys):
+            self._attempt(partial(_delete, keys=some), None)
+        # What was deleted is overwritten; of what was written before there are pages in the log.
+        self._attempt(empty_log, None)
 
     def __len__(self) -> int:
         """Vectors kept."""
@@ -177,11 +187,20 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]],
     connection.execute("COMMIT")
 
 
+def _delete(connection: sqlite3.Connection, keys: Sequence[bytes]) -> None:
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany("DELETE FROM vectors WHERE key = ?", [(key,) for key in keys])
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA secure_delete = OFF")
+
+
 def _count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM vectors").fetchone()[0])
 
 
-def _key(model_id: str, text: str) -> bytes:
+def text_key(model_id: str, text: str) -> bytes:
+    """What names the vector of a text."""
     return blake2b(f"{model_id}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.decoding import decode_json
-from kgserve.errors import InvalidInput, Unavailable
+from kgserve.errors import Unavailable
+from kgserve.outbound import address_of, headers_of
 
 PATIENCE = 30.0
 """Seconds that one batch may take, all attempts together."""
@@ -66,7 +67,7 @@ class OpenAIEmbedder:
         A ``prompt`` one is for callers who can do without: it gives up soon, and does not ask a service that was down
         just now. Raises InvalidInput for an address or a key that cannot be used.
         """
-        base = _base(url)
+        base = address_of(url, "embedding_url")
         self.model_id = f"{model}@{base.host}{f':{base.port}' if base.port else ''}{base.path.rstrip('/')}"
         self._model = model
         self._batch = batch
@@ -77,7 +78,9 @@ class OpenAIEmbedder:
         self._patience, self._attempts = (PROMPT, PROMPT_ATTEMPTS) if prompt else (PATIENCE, MAX_ATTEMPTS)
         self._down: tuple[float, Unavailable] | None = None
         self._client = httpx.Client(
-            base_url=base, headers=_headers(key), timeout=httpx.Timeout(self._patience, connect=5.0)
+            base_url=base,
+            headers=headers_of(key, "embedding_key"),
+            timeout=httpx.Timeout(self._patience, connect=5.0),
         )
 
     @property
@@ -153,23 +156,6 @@ class OpenAIEmbedder:
                 break
             time.sleep(pause)
         raise Unavailable(f"{self.model_id} does not answer: {trouble}", 5)
-
-
-def _base(url: str) -> httpx.URL:
-    try:
-        base = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise InvalidInput(f"embedding_url is not an address: {error}") from None
-    if base.scheme not in {"http", "https"} or not base.host:
-        raise InvalidInput("embedding_url must be the base address of a service, such as https://host/v1")
-    return base
-
-
-def _headers(key: str) -> dict[str, str]:
-    if not (key.isascii() and (key.isprintable() or not key)):
-        raise InvalidInput("embedding_key holds characters that no key has")
-    headers = {"Content-Type": "application/json"}
-    return headers | {"Authorization": f"Bearer {key}"} if key else headers
 
 
 def _trouble(response: httpx.Response) -> str:

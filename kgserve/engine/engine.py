@@ -213,7 +213,7 @@ class Engine:
 
         Unless the state is ``recorded``, the file does not say how far it has come.
         """
-        self.writer.channel.ask(Change.of(net, state if recorded else None))
+        self.writer.channel.ask(Change.of(net, state if recorded else None, linked=self.width is Width.LINKS))
         self.kept_bytes += kept_versions(net, state)
         if recorded:
             self.state = state

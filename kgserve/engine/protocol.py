@@ -17,7 +17,7 @@ from kgserve.errors import FieldError
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import from_text, to_text
 from kgserve.model.fields import Width
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 FORK = b"fork"
 """What a nursery is sent with the ends of a new process's channels; it answers with the number of the process."""
@@ -70,7 +70,10 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True, tag=True):
-    """Apply a net change in one transaction, and record the state that it leads to, if there is one."""
+    """Apply a net change in one transaction, and record the state that it leads to, if there is one.
+
+    Links are for files that have tables for them.
+    """
 
     state: State | None
     nodes_created: list[NodeRow]
@@ -80,10 +83,14 @@ class Change(msgspec.Struct, frozen=True, tag=True):
     edges_created: list[EdgeRow]
     edges_updated: list[EdgeRow]
     edges_deleted: list[EdgeKey]
+    links_created: list[LinkRow] = []
+    links_updated: list[LinkRow] = []
+    links_deleted: list[LinkKey] = []
 
     @classmethod
-    def of(cls, net: NetChange, state: StoreState | None) -> Change:
-        """What is sent for a net change."""
+    def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> Change:
+        """What is sent for a net change, with its links or without."""
+        links = net if linked else NetChange()
         return cls(
             state and State.of(state),
             [*net.nodes_created.values()],
@@ -93,6 +100,9 @@ class Change(msgspec.Struct, frozen=True, tag=True):
             [*net.edges_created.values()],
             [*net.edges_updated.values()],
             [*net.edges_deleted],
+            [*links.links_created.values()],
+            [*links.links_updated.values()],
+            [*links.links_deleted],
         )
 
     @property
@@ -105,6 +115,9 @@ class Change(msgspec.Struct, frozen=True, tag=True):
         net.edges_created = {row.key: row for row in self.edges_created}
         net.edges_updated = {row.key: row for row in self.edges_updated}
         net.edges_deleted = set(self.edges_deleted)
+        net.links_created = {row.key: row for row in self.links_created}
+        net.links_updated = {row.key: row for row in self.links_updated}
+        net.links_deleted = set(self.links_deleted)
         return net
 
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from kgserve.errors import InvalidInput
 from kgserve.formats.lines import (
     EDGE_COLUMNS,
+    EDGE_FIELDS,
     EDGES,
     MAX_LINE_BYTES,
     NODE_COLUMNS,
@@ -27,7 +28,7 @@ from kgserve.formats.lines import (
     values_of,
 )
 from kgserve.model import fields
-from kgserve.model.fields import EDGE, NODE, Field
+from kgserve.model.fields import NODE, Field
 
 Sink = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes or of edges, one after the other."""
@@ -72,8 +73,8 @@ def _texts(known: tuple[Field, ...]) -> list[tuple[int, Callable[[Any], str]]]:
     return [(place, special[field.name]) for place, field in enumerate(known) if field.name in special]
 
 
-_TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE.exchanged)}
-_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE.exchanged)}
+_TEXTS = {NODES: _texts(NODE.exchanged), EDGES: _texts(EDGE_FIELDS)}
+_TYPES = {field.wire: field.type for field in (*NODE.exchanged, *EDGE_FIELDS)}
 
 
 class Table:

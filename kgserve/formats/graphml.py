@@ -25,6 +25,7 @@ from defusedxml.sax import make_parser
 
 from kgserve.decoding import json_decoder
 from kgserve.errors import InvalidInput
+from kgserve.formats.lines import EDGE_FIELDS as EXCHANGED
 from kgserve.formats.lines import (
     MAX_LINE_BYTES,
     BadCell,
@@ -39,7 +40,7 @@ from kgserve.formats.lines import (
     tags_text,
     values_of,
 )
-from kgserve.model.fields import EDGE, NODE, REAL, WHOLE, Field
+from kgserve.model.fields import NODE, REAL, STORE, WHOLE, Field
 
 _FORBIDDEN = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -76,7 +77,7 @@ def _kinds(fields: tuple[Field, ...]) -> dict[str, str]:
 
 _KINDS = {WHOLE: "long", REAL: "double"}
 _ENDS = {"id", "from", "to"}
-NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged), _kinds(EDGE.exchanged)
+NODE_FIELDS, EDGE_FIELDS = _kinds(NODE.exchanged) | {STORE: "string"}, _kinds(EXCHANGED)
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" \
 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
@@ -102,13 +103,35 @@ def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None 
     with tempfile.TemporaryFile(dir=scratch) as body:
         for nodes in lines.nodes():
             body.write("".join(_node(node, keys) for node in nodes).encode())
+        ends = _Ends()
         for edges in lines.edges():
-            body.write("".join(_edge(edge, keys) for edge in edges).encode())
+            body.write("".join(ends.before(edge) + _edge(edge, keys) for edge in edges).encode())
         body.seek(0)
         file.write("".join([_HEAD, *keys.declarations(), '<graph edgedefault="directed">\n']).encode())
         copyfileobj(body, file)
     file.write(b"</graph>\n</graphml>\n")
     return lines.count
+
+
+class _Ends:
+    """What links lead to, which a reader of others takes for nodes that are not there: each once, as a node."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def before(self, edge: EdgeRecord) -> str:
+        """The node that an edge needs."""
+        name = _target(edge)
+        # A hash of it, for there may be many.
+        if edge.to_graph is None or (told := hash(name)) in self._told:
+            return ""
+        self._told.add(told)
+        return f'<node id="{xml_text(name)}">{_data(f"node.{STORE}", edge.to_graph)}</node>\n'
+
+
+def _target(edge: EdgeRecord) -> str:
+    """What an edge leads to; no name of a store has a slash."""
+    return edge.target if edge.to_graph is None else f"{edge.to_graph}/{edge.target}"
 
 
 class _Keys:
@@ -145,7 +168,7 @@ def _node(node: NodeRecord, keys: _Keys) -> str:
 
 
 def _edge(edge: EdgeRecord, keys: _Keys) -> str:
-    parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(edge.target)}">']
+    parts = [f'<edge source="{xml_text(edge.source)}" target="{xml_text(_target(edge))}">']
     parts += _fields(_EDGE_KEYS, values_of(edge))
     parts += _attribute_data("edge", edge.attributes, EDGE_FIELDS, keys)
     return "".join([*parts, "</edge>\n"])
@@ -157,7 +180,7 @@ def _keys_of(of: str, fields: tuple[Field, ...]) -> list[str]:
     return ["" if field.wire in otherwise else f"{of}.{field.wire}" for field in fields]
 
 
-_NODE_KEYS, _EDGE_KEYS = _keys_of("node", NODE.exchanged), _keys_of("edge", EDGE.exchanged)
+_NODE_KEYS, _EDGE_KEYS = _keys_of("node", NODE.exchanged), _keys_of("edge", EXCHANGED)
 
 
 def _fields(keys: list[str], values: tuple[Any, ...]) -> Iterator[str]:
@@ -246,6 +269,8 @@ def ours(element: Element) -> dict[str, Any]:
         else:
             fields[key.name] = typed(key, original(text))
     fields["attributes"] = attributes
+    if element.edge and (store := fields.get(STORE)):
+        fields["to"] = fields["to"].removeprefix(f"{store}/")
     return fields
 
 
@@ -519,11 +544,13 @@ class _Handler(ContentHandler):
             case "graph":
                 self._directed.pop()
             case "node" | "edge":
-                self._done.append(self._record(self._open.pop()))
+                if (record := self._record(self._open.pop())) is not None:
+                    self._done.append(record)
             case _:
                 pass
 
-    def _record(self, element: Element) -> Record:
+    def _record(self, element: Element) -> Record | None:
+        """What an element is; None for a node that is there for links alone."""
         if element.fault:
             return Wrong(element.line, element.fault)
         of = "edge" if element.edge else "node"
@@ -534,4 +561,6 @@ class _Handler(ContentHandler):
             values = self._flavour(element)
         except ValueError as error:
             return Wrong(element.line, str(error))
+        if not element.edge and STORE in values:
+            return None
         return edge(element.line, values) if element.edge else node(element.line, values)

@@ -18,7 +18,7 @@ import msgspec
 from kgserve.decoding import json_decoder
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.answers import ImportAnswer, LineError
-from kgserve.model.fields import EDGE, NODE, EdgeExtrasLine, NodeExtrasLine
+from kgserve.model.fields import EDGE, NODE, STORE, TEXT, EdgeExtrasLine, Field, NodeExtrasLine
 
 BLOCK_BYTES = 256 << 10
 """Bytes of lines that are sent at a time."""
@@ -199,7 +199,9 @@ NODES = "nodes"
 EDGES = "edges"
 
 NODE_COLUMNS = tuple(field.wire for field in NODE.exchanged)
-EDGE_COLUMNS = tuple(field.wire for field in EDGE.exchanged)
+EDGE_FIELDS = (*EDGE.exchanged, Field(STORE, TEXT, STORE))
+"""The fields of an edge or a link in files."""
+EDGE_COLUMNS = tuple(field.wire for field in EDGE_FIELDS)
 
 _decode = json_decoder(Any).decode
 
@@ -274,8 +276,12 @@ class NodeRecord(NodeExtrasLine, tag="node", tag_field="kind", gc=False):
     updated_at: str | None = None
 
 
-class EdgeRecord(EdgeExtrasLine, tag="edge", tag_field="kind", gc=False):
-    """An edge's line; ``attributes`` is JSON text."""
+class _Linked(EdgeExtrasLine, kw_only=True):
+    to_graph: str | None = None
+
+
+class EdgeRecord(_Linked, tag="edge", tag_field="kind", gc=False):
+    """An edge's line, or a link's; ``attributes`` is JSON text."""
 
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
@@ -294,7 +300,15 @@ def json_text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode()
 
 
-_decode_lines = json_decoder(NodeRecord | EdgeRecord).decode_lines
+class _Settings(msgspec.Struct, tag="store", tag_field="kind"):
+    """The settings of the store: JSON lines alone have them."""
+
+
+class _Head(msgspec.Struct, tag="head", tag_field="kind"):
+    """A version beside a node: as `_Settings`."""
+
+
+_decode_lines = json_decoder(NodeRecord | EdgeRecord | _Settings | _Head).decode_lines
 
 
 class Lines:
@@ -312,8 +326,8 @@ class Lines:
             nodes = [record for record in batch if isinstance(record, NodeRecord)]
             if nodes:
                 yield nodes
-            if len(nodes) < len(batch):
-                self._first_edges = [record for record in batch if isinstance(record, EdgeRecord)]
+            self._first_edges = [record for record in batch if isinstance(record, EdgeRecord)]
+            if self._first_edges:
                 return
 
     def edges(self) -> Iterator[list[EdgeRecord]]:

@@ -61,12 +61,13 @@ class NodeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class EdgeTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file whose rows are edges. Texts are templates."""
+    """A file whose rows are edges. Texts are templates; where ``to_graph`` comes to one it is the store of ``to``."""
 
     file: str
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
     relation_type: str
+    to_graph: str = ""
     weight: str = ""
     ordinal: str = ""
     attributes: dict[str, Kind | Attribute] = {}
@@ -212,6 +213,7 @@ def _edge(number: int, table: EdgeTable, cells: dict[str, str]) -> Record:
         "from": _needed("from", table.source, cells),
         "to": _needed("to", table.target, cells),
         "relation_type": _needed("relation_type", table.relation_type, cells),
+        "to_graph": _filled(table.to_graph, cells) or None,
         "weight": real_number("weight", weight) if weight else None,
         "ordinal": whole_number("ordinal", ordinal) if ordinal else None,
         "attributes": _attributes(table.attributes, cells),

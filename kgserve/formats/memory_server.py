@@ -57,12 +57,16 @@ def memory_line(text: bytes) -> NodeLine | EdgeLine:
 
 
 def write_memory_server(blocks: Iterable[bytes], file: BinaryIO) -> int:
-    """Write an export; the number of its lines. Placeholders are left out, as the ends that they stand for were."""
+    """Write an export; the number of its lines.
+
+    Placeholders are left out, as the ends that they stand for were, and so are links.
+    """
     lines = Lines(blocks)
     file.writelines(
         _encode_lines([_entity(each) for each in nodes if not _is_missing(each)]) for nodes in lines.nodes()
     )
-    file.writelines(_encode_lines([_relation(each) for each in edges]) for edges in lines.edges())
+    own = ([edge for edge in edges if edge.to_graph is None] for edges in lines.edges())
+    file.writelines(_encode_lines(map(_relation, edges)) for edges in own)
     return lines.count
 
 

@@ -11,6 +11,7 @@ from kgserve.arrow import arrow_type, pa, pc, pq
 from kgserve.errors import InvalidInput
 from kgserve.formats.csv_pair import Sink
 from kgserve.formats.lines import (
+    EDGE_FIELDS,
     EDGES,
     MAX_LINE_BYTES,
     NODES,
@@ -23,7 +24,7 @@ from kgserve.formats.lines import (
     record,
     values_of,
 )
-from kgserve.model.fields import EDGE, NODE, TIME, Field
+from kgserve.model.fields import NODE, TIME, Field
 from kgserve.model.times import format_time, is_within, parse_time
 
 GROUP_BYTES = 32 << 20
@@ -54,7 +55,7 @@ def write_parquet(blocks: Iterable[bytes], sink: Sink) -> int:
     with sink(NODES) as file:
         _write(file, NODE.exchanged, (map(values_of, batch) for batch in lines.nodes()))
     with sink(EDGES) as file:
-        _write(file, EDGE.exchanged, (map(values_of, batch) for batch in lines.edges()))
+        _write(file, EDGE_FIELDS, (map(values_of, batch) for batch in lines.edges()))
     return lines.count
 
 

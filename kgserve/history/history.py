@@ -11,29 +11,33 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import xxhash
 
+from kgserve.asking import of_some
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone
 from kgserve.history import statements as sql
+from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.digest import checksum
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.vacuum import write_anew
 
 FOREVER = (1 << 63) - 1
 # A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.
 PRUNED_AT_ONCE = 2_000
 PRUNED_BYTES = 8 << 20
 
-Row = TypeVar("Row", NodeRow, EdgeRow)
+Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
 _encode = msgspec.msgpack.Encoder().encode
 _node = msgpack_decoder(NodeRow).decode
 _edge = msgpack_decoder(EdgeRow).decode
+_link = msgpack_decoder(LinkRow).decode
 
 
 class State(msgspec.Struct, Generic[Row], frozen=True):
@@ -44,6 +48,15 @@ class State(msgspec.Struct, Generic[Row], frozen=True):
     last: int | None
     started: int
     ended: int | None
+
+
+class SaidBy(msgspec.Struct, frozen=True):
+    """Who else has put what a ``version`` says, by which commit first, and when, in microseconds."""
+
+    version: int
+    created_by: str
+    sequence: int
+    time: int
 
 
 class History:
@@ -57,12 +70,23 @@ class History:
         self._reading = threading.Lock()
         self._writer = _connect(path)
         self._reader = sqlite3.connect(path, check_same_thread=False)
+        self._heads_changed, self._has_heads = 0, False
+        self._note_heads()
         self._oldest: int = self._writer.execute("SELECT oldest FROM cursor").fetchone()[0]
 
     @property
     def sequence(self) -> int:
         """The last commit that it has seen; 0 for none."""
         return self._read("SELECT sequence FROM cursor", {})[0][0]
+
+    @property
+    def heads_mark(self) -> int:
+        """Another number each time that `heads` are others; 0 while there are none."""
+        return self._heads_changed if self._has_heads else 0
+
+    def _note_heads(self) -> None:
+        self._heads_changed += 1
+        self._has_heads = bool(self._writer.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0])
 
     @property
     def oldest(self) -> int:
@@ -86,31 +110,43 @@ class History:
         """Take in consecutive change sets, all or none of them; those that it has seen are left out."""
         with self._writing, self._writer as transaction:
             seen = transaction.execute("SELECT sequence FROM cursor").fetchone()[0]
-            for change in changes:
-                if change.sequence > seen:
-                    _take(transaction, change)
+            heads = [_take(transaction, change) for change in changes if change.sequence > seen]
             transaction.execute("UPDATE cursor SET sequence = max(sequence, ?)", (changes[-1].sequence,))
+            if any(heads):
+                self._note_heads()
 
-    def begin_at(self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], sequence: int, time: int) -> None:
+    def begin_at(
+        self,
+        nodes: Iterable[NodeRow],
+        edges: Iterable[EdgeRow],
+        sequence: int,
+        time: int,
+        links: Iterable[LinkRow] = (),
+    ) -> None:
         """Forget everything and begin with these rows: no earlier moment than ``sequence`` is known then."""
         with self._writing, self._writer as transaction:
-            for table in ("node", "edge", "moment"):
-                transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - three names
+            for table in (*sql.TABLES, "head", "said", "moment"):
+                transaction.execute(f"DELETE FROM {table}")  # noqa: S608 - six names
             transaction.executemany(sql.ADD_NODE, (_node_values(row, row.sequence, row.updated_at) for row in nodes))
             transaction.executemany(sql.ADD_EDGE, (_edge_values(row, row.sequence, time) for row in edges))
+            transaction.executemany(sql.ADD_LINK, (_link_values(row, row.edge.sequence, time) for row in links))
             transaction.execute("INSERT INTO moment VALUES (?, ?)", (sequence, time))
             transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (sequence, sequence))
             self._oldest = sequence
+            self._note_heads()
 
     def prune(self, before: int) -> int:
-        """Forget the states that had ended by a commit; how many those were. Earlier moments are gone then."""
+        """Forget the states that had ended by a commit; how many those were. Earlier moments are gone then.
+
+        Versions that a node names as other heads stay.
+        """
         return sum(self.pruning(before))
 
     def pruning(self, before: int) -> Generator[int]:
         """As `prune`, in slices: how many states each has forgotten. What is still to come may as well be left."""
         before = min(before, self.sequence)
         self._begin_later(before)
-        for table in ("node", "edge"):
+        for table in sql.TABLES:
             at: int | None = 0
             while at is not None:
                 at, removed = self._prune_slice(table, at, before)
@@ -137,12 +173,27 @@ class History:
                     size += length
                 if size >= PRUNED_BYTES:
                     break
-            transaction.executemany(sql.FORGET[table], going)
-        return (after if seen else None), len(going)
+            if table == "node":
+                transaction.executemany(sql.FORGET_SAID, going)
+            removed = transaction.executemany(sql.FORGET[table], going).rowcount if going else 0
+        return (after if seen else None), removed
 
     def _write(self, statement: str, values: dict[str, Any]) -> int:
         with self._writing, self._writer as transaction:
             return transaction.execute(statement, values).rowcount
+
+    def erase(self, ids: Iterable[str], former: Iterable[str], through: int) -> None:
+        """Leave no state of some nodes and of their edges that began by a commit, and none of others that was over.
+
+        The file is written anew: nothing of them is in its free pages or its log. Who reads goes on.
+        """
+        with self._writing:
+            with self._writer as transaction:
+                for statement in sql.ERASE:
+                    transaction.executemany(statement, ({"id": each, "through": through} for each in ids))
+                transaction.executemany(sql.ERASE_FORMER, ({"id": each, "through": through} for each in former))
+                self._note_heads()
+            write_anew(self._writer)
 
     def close(self) -> None:
         """Release the file."""
@@ -162,6 +213,15 @@ class History:
         """The state of a node with this version; the newest, should it have been deleted and made again."""
         return next(iter(self._nodes(sql.NODE_VERSION, {"id": node_id, "version": version})), None)
 
+    def heads(self, limit: int) -> list[State[NodeRow]]:
+        """Versions that nodes name as other heads, by id and version: those that are known."""
+        return self._nodes(sql.HEADS, {"limit": limit})
+
+    def said_of(self, node_id: str, versions: range, limit: int) -> list[SaidBy]:
+        """Who else has said what some versions of a node say, in the order of commits."""
+        values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
+        return [_said_by(node_id, *found) for found in self._read(sql.SAID, values)]
+
     def node_states(self, node_id: str, before: int, limit: int) -> list[State[NodeRow]]:
         """The states of a node, newest first, that began before a commit."""
         return self._nodes(sql.NODE_STATES, {"id": node_id, "before": before, "limit": limit})
@@ -169,6 +229,14 @@ class History:
     def node_states_after(self, node_id: str, after: int, limit: int) -> list[State[NodeRow]]:
         """The states of a node, oldest first, that began after a commit."""
         return self._nodes(sql.NODE_STATES_AFTER, {"id": node_id, "after": after, "limit": limit})
+
+    def node_states_until(self, node_id: str, through: int) -> list[State[NodeRow]]:
+        """All states of a node that began by a commit."""
+        return self._nodes(sql.STATES_UNTIL, {"id": node_id, "through": through})
+
+    def sources_of(self, node_id: str, relation_type: str) -> list[str]:
+        """The nodes from which a relation of a type has ever led to a node."""
+        return [row[0] for row in self._read(sql.SOURCES_OF, {"id": node_id, "relation_type": relation_type})]
 
     def nodes_at(self, at: int, type_: str | None, after: str | None, limit: int) -> list[State[NodeRow]]:
         """The next nodes in the order of their ids as of a commit, of one type or of all."""
@@ -189,6 +257,59 @@ class History:
         values = {"at": at, "source": source, "target": target, "relation_type": relation_type, "limit": limit}
         return self._still_known(at, self._edges(sql.EDGES, values))
 
+    def numbers_from(self, node_id: str, limit: int) -> list[tuple[int, str]]:
+        """Every state that an edge from a node has had, as a number, and where the edge leads; at most so many."""
+        return self._read(sql.EDGE_NUMBERS, {"id": node_id, "limit": limit})
+
+    def edges_numbered(self, numbers: Sequence[int], at: int) -> list[State[EdgeRow]]:
+        """Those of some states of edges that held as of a commit."""
+        found = self._read_some(sql.EDGES_NUMBERED, numbers, at, at)
+        return self._still_known(at, _as_states(_edge, found))
+
+    def edge_states(self, numbers: Sequence[int]) -> list[State[EdgeRow]]:
+        """Some states of edges."""
+        return _as_states(_edge, self._read_some(sql.EDGE_STATES, numbers))
+
+    def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
+        """Some states of edges: the number, the edge, and the commits from and until which it held."""
+        found = self._read_some(sql.EDGE_LIVES, numbers)
+        return ((number, (source, target, kind), first, last) for number, source, target, kind, first, last in found)
+
+    def node_lives(self, node_id: str, limit: int) -> list[tuple[int, int | None]]:
+        """The commits from and until which the states of a node held, newest first."""
+        return self._read(sql.NODE_LIVES, {"id": node_id, "limit": limit})
+
+    def degree_at(self, node_id: str, at: int, limit: int) -> tuple[int, int]:
+        """How many edges started and ended at a node as of a commit, and how many of their states were looked at.
+
+        Either way, at most so many are looked at.
+        """
+        count, looked_at = self._read(sql.DEGREE, {"id": node_id, "at": at, "limit": limit})[0]
+        return count, looked_at
+
+    def commits_by_time(self, spans: int) -> tuple[list[int], list[int]]:
+        """Times in microseconds that part what is known into spans of one length, and the last commit up to each.
+
+        The first commit of all is in the first span. Where the clock was set back, commits count as made later.
+        """
+        first, last = self._read(sql.TIMES, {})[0]
+        if first is None:
+            return [], []
+        times = [first + (last - first) * step // spans for step in range(spans + 1)]
+        commits = [max(self._oldest - 1, 0)]
+        for time in times[1:]:
+            found = self._read(sql.LAST_UP_TO, {"time": time})
+            commits.append(max(commits[-1], found[0][0]))
+        return times, commits
+
+    def links_from(self, node_id: str, at: int, limit: int) -> list[State[LinkRow]]:
+        """Links that led from a node as of a commit."""
+        return self._still_known(at, self._links(sql.LINKS_OUT, {"id": node_id, "at": at, "limit": limit}))
+
+    def links_at(self, at: int, after: LinkKey, limit: int) -> list[State[LinkRow]]:
+        """The next links in the order of their sources, stores, targets and types as of a commit."""
+        return self._still_known(at, self._links(sql.LINKS, {"at": at, "limit": limit, **_link_key(after)}))
+
     def _still_known(self, at: int, found: list[State[Row]]) -> list[State[Row]]:
         """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
         if at < self._oldest:
@@ -196,34 +317,74 @@ class History:
         return found
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[State[NodeRow]]:
-        return [
-            State(_node(_intact(content, checksum)), *rest) for content, checksum, *rest in self._read(query, values)
-        ]
+        return self._states(_node, query, values)
 
     def _edges(self, query: str, values: dict[str, Any]) -> list[State[EdgeRow]]:
-        return [
-            State(_edge(_intact(content, checksum)), *rest) for content, checksum, *rest in self._read(query, values)
-        ]
+        return self._states(_edge, query, values)
+
+    def _links(self, query: str, values: dict[str, Any]) -> list[State[LinkRow]]:
+        return self._states(_link, query, values)
+
+    def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
+        with self._reading:
+            return [*of_some(self._reader.execute, query, numbers, before=before)]
+
+    def _states(self, decode: Callable[[bytes], Row], query: str, values: dict[str, Any]) -> list[State[Row]]:
+        return _as_states(decode, self._read(query, values))
 
     def _read(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self._reading:
             return self._reader.execute(query, values).fetchall()
 
 
-def _take(transaction: sqlite3.Connection, change: ChangeSet) -> None:
-    if not change.size:  # as of it is as of the one before
-        return
+def _as_states(decode: Callable[[bytes], Row], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:
+    return [State(decode(_intact(content, expected)), *rest) for content, expected, *rest in found]
+
+
+def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
+    """Take in a change set; whether nodes name other versions beside them than before."""
     at, time = change.sequence, change.time
+    if change.said:
+        said = ((each.id, SaidBy(each.version, each.created_by, at, time)) for each in change.said)
+        transaction.executemany(sql.ADD_SAID, (_said_values(*each) for each in said))
+    if not change.size:  # as of it is as of the one before
+        return False
     gone = (*change.edges_deleted, *(row.key for row in change.edges_updated))
     transaction.executemany(sql.CLOSE_EDGE, [{**_key(key), "at": at, "time": time} for key in gone])
     ended = (*change.nodes_deleted, *(row.id for row in change.nodes_updated))
     transaction.executemany(sql.CLOSE_NODE, [{"id": node_id, "at": at, "time": time} for node_id in ended])
     nodes = (*change.nodes_created, *change.nodes_updated)
     transaction.executemany(sql.ADD_NODE, (_node_values(row, at, time) for row in nodes))
+    heads = _take_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
     transaction.executemany(sql.ADD_EDGE, (_edge_values(row, at, time) for row in edges))
     transaction.executemany(sql.TOUCH_EDGE, [{**_key(row.key), **_stored(row)} for row in change.edges_touched])
+    if change.links is not None:
+        _take_links(transaction, change)
     transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (at, time))
+    return heads
+
+
+def _take_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iterable[NodeRow]) -> bool:
+    named = [(row.id, version) for row in rows for version in conflicts(row)]
+    if not named and not transaction.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0]:
+        return False
+    gone = transaction.executemany(sql.DROP_HEADS, ((node_id,) for node_id in over)).rowcount
+    transaction.executemany(sql.ADD_HEAD, named)
+    return bool(named) or gone > 0
+
+
+def _take_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
+    at, time = change.sequence, change.time
+    gone = (*change.links_deleted, *(row.key for row in change.links_updated))
+    transaction.executemany(sql.CLOSE_LINK, [{**_link_key(key), "at": at, "time": time} for key in gone])
+    links = (*change.links_created, *change.links_updated)
+    transaction.executemany(sql.ADD_LINK, (_link_values(row, at, time) for row in links))
+    transaction.executemany(sql.TOUCH_LINK, [{**_link_key(row.key), **_stored(row)} for row in change.links_touched])
+
+
+def _link_key(key: LinkKey) -> dict[str, Any]:
+    return {**_key(key.edge), "store": key.store}
 
 
 def _key(key: EdgeKey) -> dict[str, Any]:
@@ -232,28 +393,41 @@ def _key(key: EdgeKey) -> dict[str, Any]:
 
 def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
     content = _encode(row)
-    return row.id, at, row.version, row.type, time, content, _checksum(content)
+    return row.id, at, row.version, row.type, time, content, checksum(content)
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
     content = _encode(row)
-    return *row.key, at, row.version, time, content, _checksum(content)
+    return *row.key, at, row.version, time, content, checksum(content)
 
 
-def _stored(row: EdgeRow) -> dict[str, Any]:
+def _link_values(row: LinkRow, at: int, time: int) -> tuple[Any, ...]:
     content = _encode(row)
-    return {"row": content, "hash": _checksum(content)}
+    source, target, relation_type = row.edge.key
+    return source, row.store, target, relation_type, at, row.edge.version, time, content, checksum(content)
 
 
-def _intact(content: bytes | None, checksum: int) -> bytes:
-    if content is None or _checksum(content) != checksum:
+def _said_values(node_id: str, said: SaidBy) -> tuple[Any, ...]:
+    values = (node_id, *msgspec.structs.astuple(said))
+    return *values, checksum(_encode(values))
+
+
+def _said_by(node_id: str, *found: Any) -> SaidBy:
+    said = SaidBy(*found[:-1])
+    if _said_values(node_id, said)[-1] != found[-1]:
+        raise sqlite3.DatabaseError("who has said something does not fit its checksum")
+    return said
+
+
+def _stored(row: EdgeRow | LinkRow) -> dict[str, Any]:
+    content = _encode(row)
+    return {"row": content, "hash": checksum(content)}
+
+
+def _intact(content: bytes | None, expected: int) -> bytes:
+    if content is None or checksum(content) != expected:
         raise sqlite3.DatabaseError("a state does not fit its checksum")
     return content
-
-
-def _checksum(content: bytes) -> int:
-    # SQLite's integers are signed.
-    return xxhash.xxh3_64_intdigest(content) >> 1
 
 
 def gone(oldest: int) -> Gone:
@@ -271,8 +445,19 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         if connection.execute(sql.IS_FOREIGN, {"version": sql.VERSION}).fetchone()[0]:
             raise sqlite3.DatabaseError("the file is of another kind")
+        knows_heads = connection.execute(sql.KNOWS_HEADS).fetchone()[0]
         connection.executescript(sql.SCHEMA)
+        if not knows_heads:
+            _find_heads(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _find_heads(connection: sqlite3.Connection) -> None:
+    found = connection.execute(sql.MAY_HAVE_HEADS)
+    rows = (_node(content) for content, expected in found if checksum(content) == expected)
+    named = [(row.id, version) for row in rows for version in conflicts(row)]
+    with connection as transaction:
+        transaction.executemany(sql.ADD_HEAD, named)

@@ -13,34 +13,42 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
-import xxhash
 
 from kgserve.decoding import msgpack_decoder
 from kgserve.history.history import State
-from kgserve.history.statements import ENDED, SAME_EDGE, VERSION
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.history.statements import ENDED, SAME_EDGE, SAME_LINK, VERSION
+from kgserve.model.digest import checksum
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 _CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
 _NODE = "SELECT CAST(row AS BLOB), hash, id FROM node WHERE last IS NULL"
 _EDGE = "SELECT CAST(row AS BLOB), hash, source, target, relation_type FROM edge WHERE last IS NULL"
 
+_LINK = "SELECT CAST(row AS BLOB), hash, store, source, target, relation_type FROM link WHERE last IS NULL"
+_HAS_LINKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
+
 _node = msgpack_decoder(NodeRow).decode
 _edge = msgpack_decoder(EdgeRow).decode
+_link = msgpack_decoder(LinkRow).decode
 
 
 class Present:
     """The rows that hold as of ``sequence``, the last commit that a history has seen; ``time`` is in microseconds.
 
-    ``lost_nodes`` and ``lost_edges`` are the keys of rows that were met and did not fit their checksums.
+    ``lost_nodes``, ``lost_edges`` and ``lost_links`` are the keys of rows that were met and did not fit their
+    checksums.
     """
 
     def __init__(self, path: Path) -> None:
         """Open it for reading alone. Raises sqlite3.Error, also when SQLite finds the file damaged: it reads all."""
         self.lost_nodes: set[str] = set()
         self.lost_edges: set[EdgeKey] = set()
+        self.lost_links: set[LinkKey] = set()
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             self._require_whole()
+            # One that was last written before there were links has no table of them.
+            [(self._has_links,)] = self._connection.execute(_HAS_LINKS)
             self.sequence, self.time = self._connection.execute(_CURSOR).fetchone() or (0, 0)
         except BaseException:
             self.close()
@@ -62,6 +70,15 @@ class Present:
         found = self._connection.execute(f"{_EDGE} AND {SAME_EDGE} ORDER BY first DESC", key).fetchone()
         return self._edge(*found) or row if found else None
 
+    def link(self, row: LinkRow) -> LinkRow | None:
+        """The same for a link."""
+        if not self._has_links:
+            return row
+        source, target, relation_type = row.edge.key
+        key = {"store": row.store, "source": source, "target": target, "relation_type": relation_type}
+        found = self._connection.execute(f"{_LINK} AND {SAME_LINK} ORDER BY first DESC", key).fetchone()
+        return self._link(*found) or row if found else None
+
     def nodes_after(self, sequence: int) -> Iterator[NodeRow]:
         """The nodes whose present state began after a commit."""
         states = self._connection.execute(f"{_NODE} AND first > ?", (sequence,))
@@ -71,6 +88,11 @@ class Present:
         """The edges whose present state began after a commit."""
         states = self._connection.execute(f"{_EDGE} AND first > ?", (sequence,))
         return (row for state in states if (row := self._edge(*state)) is not None)
+
+    def links_after(self, sequence: int) -> Iterator[LinkRow]:
+        """The links whose present state began after a commit."""
+        states = self._connection.execute(f"{_LINK} AND first > ?", (sequence,)) if self._has_links else ()
+        return (row for state in states if (row := self._link(*state)) is not None)
 
     def _node(self, content: bytes | None, checksum: int, node_id: str) -> NodeRow | None:
         if _is_whole(content, checksum):
@@ -84,6 +106,12 @@ class Present:
         self.lost_edges.add((key[0], key[1], key[2]))
         return None
 
+    def _link(self, content: bytes | None, checksum: int, store: str, *edge: str) -> LinkRow | None:
+        if _is_whole(content, checksum):
+            return _link(content)
+        self.lost_links.add(LinkKey(store, (edge[0], edge[1], edge[2])))
+        return None
+
     def _require_whole(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
@@ -93,8 +121,8 @@ class Present:
             raise sqlite3.DatabaseError(found)
 
 
-def _is_whole(content: bytes | None, checksum: int) -> TypeGuard[bytes]:
-    return content is not None and xxhash.xxh3_64_intdigest(content) >> 1 == checksum
+def _is_whole(content: bytes | None, expected: int) -> TypeGuard[bytes]:
+    return content is not None and checksum(content) == expected
 
 
 _SEEN = "SELECT sequence, oldest FROM cursor"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 VERSION = 1
+TABLES = ("node", "edge", "link")
 IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -20,6 +21,16 @@ CREATE TABLE IF NOT EXISTS edge (
     PRIMARY KEY (source, target, relation_type, first)
 );
 CREATE INDEX IF NOT EXISTS edge_by_target ON edge (target, first);
+CREATE TABLE IF NOT EXISTS link (
+    source TEXT NOT NULL, store TEXT NOT NULL, target TEXT NOT NULL, relation_type TEXT NOT NULL,
+    first INTEGER NOT NULL, last INTEGER, version INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER,
+    row BLOB NOT NULL, hash INTEGER NOT NULL, PRIMARY KEY (source, store, target, relation_type, first)
+);
+CREATE TABLE IF NOT EXISTS head (id TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (id, version)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS said (
+    id TEXT NOT NULL, version INTEGER NOT NULL, created_by TEXT NOT NULL, sequence INTEGER NOT NULL,
+    time INTEGER NOT NULL, hash INTEGER NOT NULL, PRIMARY KEY (id, version, created_by)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS moment (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS moment_by_time ON moment (time, sequence);
 CREATE TABLE IF NOT EXISTS cursor (
@@ -32,7 +43,22 @@ PRAGMA user_version = {VERSION};
 STATE = "SELECT CAST(row AS BLOB), hash, first, last, started, ended"
 NODE = f"{STATE} FROM node"
 EDGE = f"{STATE} FROM edge"
+LINK = f"{STATE} FROM link"
 HOLDS = "first <= :at AND (last IS NULL OR last > :at)"
+EDGE_NUMBERS = "SELECT rowid, target FROM edge WHERE source = :id LIMIT :limit"
+EDGES_NUMBERED = f"{EDGE} WHERE first <= ? AND (last IS NULL OR last > ?) AND rowid IN"
+EDGE_STATES = f"{EDGE} WHERE rowid IN"
+EDGE_LIVES = "SELECT rowid, source, target, relation_type, first, last FROM edge WHERE rowid IN"
+NODE_LIVES = "SELECT first, last FROM node WHERE id = :id ORDER BY first DESC LIMIT :limit"
+DEGREE = f"""
+SELECT coalesce(sum(held), 0), count(*) FROM (
+    SELECT * FROM (SELECT {HOLDS} AS held FROM edge WHERE source = :id LIMIT :limit)
+    UNION ALL SELECT * FROM (SELECT {HOLDS} AS held FROM edge WHERE target = :id LIMIT :limit)
+)
+"""
+# One each: of both together SQLite looks at every entry.
+TIMES = "SELECT (SELECT min(time) FROM moment), (SELECT max(time) FROM moment)"
+LAST_UP_TO = "SELECT sequence FROM moment WHERE time <= :time ORDER BY time DESC, sequence DESC LIMIT 1"
 NODE_AT = f"{NODE} WHERE id = :id AND first <= :at ORDER BY first DESC LIMIT 1"
 NODE_STATES = f"{NODE} WHERE id = :id AND first < :before ORDER BY first DESC LIMIT :limit"
 NODE_STATES_AFTER = f"{NODE} WHERE id = :id AND first > :after ORDER BY first LIMIT :limit"
@@ -40,29 +66,69 @@ NODE_VERSION = f"{NODE} WHERE id = :id AND version = :version ORDER BY first DES
 LIST = f"{NODE} WHERE id > :after AND {HOLDS} ORDER BY id LIMIT :limit"
 LIST_TYPE = f"{NODE} WHERE id > :after AND type = :type AND {HOLDS} ORDER BY id LIMIT :limit"
 OUT = f"{EDGE} WHERE source = :id AND {HOLDS} LIMIT :limit"
+LINKS_OUT = f"{LINK} WHERE source = :id AND {HOLDS} LIMIT :limit"
 IN = f"{EDGE} WHERE target = :id AND {HOLDS} LIMIT :limit"
 EDGES = (
     f"{EDGE} WHERE (source, target, relation_type) > (:source, :target, :relation_type) AND {HOLDS} "
     "ORDER BY source, target, relation_type LIMIT :limit"
+)
+LINKS = (
+    f"{LINK} WHERE (source, store, target, relation_type) > (:source, :store, :target, :relation_type) AND {HOLDS} "
+    "ORDER BY source, store, target, relation_type LIMIT :limit"
 )
 CLOSE_NODE = """
 UPDATE node SET last = :at, ended = :time
 WHERE id = :id AND last IS NULL AND first = (SELECT max(first) FROM node WHERE id = :id)
 """
 SAME_EDGE = "source = :source AND target = :target AND relation_type = :relation_type"
+SAME_LINK = f"{SAME_EDGE} AND store = :store"
 LATEST_EDGE = f"{SAME_EDGE} AND last IS NULL AND first = (SELECT max(first) FROM edge WHERE {SAME_EDGE})"
+LATEST_LINK = f"{SAME_LINK} AND last IS NULL AND first = (SELECT max(first) FROM link WHERE {SAME_LINK})"
 CLOSE_EDGE = f"UPDATE edge SET last = :at, ended = :time WHERE {LATEST_EDGE}"
+CLOSE_LINK = f"UPDATE link SET last = :at, ended = :time WHERE {LATEST_LINK}"
 TOUCH_EDGE = f"UPDATE edge SET row = :row, hash = :hash WHERE {LATEST_EDGE}"
+TOUCH_LINK = f"UPDATE link SET row = :row, hash = :hash WHERE {LATEST_LINK}"
 ADD_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, NULL, ?, ?, ?, NULL, ?, ?)"
 ADD_EDGE = "INSERT OR REPLACE INTO edge VALUES (?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
+ADD_LINK = "INSERT OR REPLACE INTO link VALUES (?, ?, ?, ?, ?, NULL, ?, ?, NULL, ?, ?)"
 # The indexes of the past go from end to end of nodes.
 ENDED = f"{NODE} WHERE (last, id) > (:last, :id) AND last <= :until ORDER BY last, id LIMIT :limit"
 # Pruning goes through a table in the order of its rows, so that states of edges need no such index.
 SLICE = {
     table: f"SELECT rowid, last, length(row) FROM {table} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
-    for table in ("node", "edge")
+    for table in TABLES
 }
-FORGET = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in ("node", "edge")}
+# A version that a node names among its heads stays for as long as it does.
+IS_NO_HEAD = "NOT EXISTS (SELECT * FROM head WHERE head.id = node.id AND head.version = node.version)"
+FORGET = {table: f"DELETE FROM {table} WHERE rowid = ?" for table in TABLES} | {
+    "node": f"DELETE FROM node WHERE rowid = ? AND {IS_NO_HEAD}"
+}
+# Whoever has said the same is known for as long as that state is.
+ADD_SAID = "INSERT OR IGNORE INTO said VALUES (?, ?, ?, ?, ?, ?)"
+SAID = (
+    "SELECT version, created_by, sequence, time, hash FROM said "
+    "WHERE id = :id AND version BETWEEN :least AND :most ORDER BY sequence LIMIT :limit"
+)
+FORGET_SAID = f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
+# Files from before heads were kept apart are looked through once.
+KNOWS_HEADS = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
+MAY_HAVE_HEADS = "SELECT CAST(row AS BLOB), hash FROM node WHERE last IS NULL AND version > 1"
+ADD_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"
+DROP_HEADS = "DELETE FROM head WHERE id = ?"
+# As a cross join SQLite takes the heads first, of which there are few.
+HEADS = f"{STATE} FROM head CROSS JOIN node USING (id, version) ORDER BY id, version LIMIT :limit"
+# Of what is erased nothing stays that began by a commit, nor the relations of then.
+ERASE = (
+    "DELETE FROM node WHERE id = :id AND first <= :through",
+    "DELETE FROM edge WHERE source = :id AND first <= :through",
+    "DELETE FROM edge WHERE target = :id AND first <= :through",
+    "DELETE FROM link WHERE source = :id AND first <= :through",
+    "DELETE FROM said WHERE id = :id AND sequence <= :through",
+    "DELETE FROM head WHERE id = :id AND NOT EXISTS (SELECT * FROM node WHERE node.id = :id AND first > :through)",
+)
+ERASE_FORMER = "DELETE FROM node WHERE id = :id AND last <= :through"
+STATES_UNTIL = f"{NODE} WHERE id = :id AND first <= :through"
+SOURCES_OF = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
 PRUNE_MOMENTS = """
 DELETE FROM moment WHERE sequence IN
 (SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)

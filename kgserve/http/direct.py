@@ -19,12 +19,22 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.access.caller import Hidden
-from kgserve.decoding import kind_of
+from kgserve.decoding import decode_json, kind_of
 from kgserve.errors import NoStore
 from kgserve.http.body import json_of
 from kgserve.http.connection import in_task
-from kgserve.http.parameters import NONE, OF_DEFAULT, asked_store, decoded, query_of
+from kgserve.http.parameters import (
+    NAMES,
+    NAMES_ASKED,
+    NONE,
+    OF_DEFAULT,
+    asked_store,
+    asks_versioned_names,
+    decoded,
+    query_of,
+)
 from kgserve.http.service import answer, service_of
+from kgserve.model.versioned_names import VERSIONED_JSON, with_versioned_names
 from kgserve.operations.operation import ALIAS, STORE_PARAMETER, Operation, UseCase, described
 from kgserve.rows.walk import TooLong
 from kgserve.store.pool import NotOpen
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from kgserve.access.authentication import RequestContext
     from kgserve.http.service import Service
     from kgserve.operations.operation import Method
+    from kgserve.ops.graph import Graph
 
 SHORT_WRITE = 50
 """Rows that a write may have to be checked where it arrives."""
@@ -63,7 +74,7 @@ class DirectOperation(NamedTuple):
         try:
             return await self._found(target, request, service)
         except NoStore as error:
-            if self.case.nothing is None or isinstance(error, Hidden) or asked_store(scope, "").named:
+            if self.case.nothing is None or not is_yet_to_be_made(error, target):
                 raise
             return msgspec.json.encode(self.case.nothing)
 
@@ -91,7 +102,9 @@ class DirectOperation(NamedTuple):
         """The same, asked for through the router."""
         service, scope = service_of(request), request.scope
         if self.case.status is None:
-            return answer(await self.answered(scope, request.receive, service))
+            renamed = self.case.takes_names and asks_versioned_names(scope["query_string"])
+            found = await self.answered(scope, request.receive, service)
+            return _versioned(found) if renamed else answer(found)
         target, asked = await self._request(scope, request.receive, service)
         made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
         response = answer(msgspec.json.encode(made), self.case.status(made))
@@ -110,16 +123,30 @@ class DirectOperation(NamedTuple):
                 scope["headers"], receive, service, cast("type[msgspec.Struct]", case.sent), optional=case.optional
             )
         graphs = service.graphs
-        target = graphs.graph(store_of(scope, service)) if case.of_store else graphs
-        return target, self.read(given, scope["query_string"], body)
+        target = graph_of(scope, service) if case.of_store else graphs
+        request = self.read(given, scope["query_string"], body)
+        if case.administers is not None and case.administers(request):
+            cast("RequestContext", scope["state"]["request_context"]).administer()
+        return target, request
+
+
+def graph_of(scope: HTTPScope, service: Service) -> Graph:
+    """The store that a request is about: that of its path, or what it says otherwise."""
+    given = scope["path_params"].get("store")
+    if given is not None:
+        return service.graphs.graph(decoded(given, "store"))
+    asked = asked_store(scope, service.settings.default_store)
+    return service.graphs.graph(asked.name, is_default=not asked.named)
 
 
 def store_of(scope: HTTPScope, service: Service) -> str:
-    """The store that a request is about: that of its path, or what it says otherwise."""
-    given = scope["path_params"].get("store")
-    if given is None:
-        return asked_store(scope, service.settings.default_store).name
-    return decoded(given, "store")
+    """The name of that store."""
+    return graph_of(scope, service).name
+
+
+def is_yet_to_be_made(error: NoStore, graph: Graph) -> bool:
+    """Whether the store that is not there is the default one, which nobody has named."""
+    return graph.is_default and error.store == graph.name and not isinstance(error, Hidden)
 
 
 def routes(cases: Iterable[UseCase]) -> list[HTTPRouteHandler]:
@@ -156,7 +183,8 @@ def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.
             return None
         named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}
         if sent is not None and not case.in_body:
-            body = query_of(query, sent, repeated=repeated, passed=passed)
+            others = NAMES if case.takes_names and NAMES_ASKED in query else NONE
+            body = query_of(query, sent, repeated=repeated, passed=passed | others)
         if not named:
             return body
         return request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
@@ -168,6 +196,11 @@ def _lists(query: type[msgspec.Struct]) -> frozenset[str]:
     """The parameters that may be given more than once."""
     fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
     return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
+
+
+def _versioned(found: bytes) -> Response[bytes]:
+    body = msgspec.json.encode(with_versioned_names(decode_json(found)))
+    return Response(body, media_type=VERSIONED_JSON)
 
 
 def _json_of(found: Any) -> Any:
@@ -190,7 +223,7 @@ class Shortcuts(NamedTuple):
     def find(self, scope: HTTPScope) -> DirectOperation | None:
         """The operation that a request is for; the scope is told where it is. None for what the router must see."""
         found = self.directory.find(scope["method"], scope["path"])
-        if found is None:
+        if found is None or NAMES_ASKED in scope["query_string"]:
             return None
         operation, scope["path_params"] = found
         scope["path_template"] = operation.template
@@ -201,7 +234,9 @@ class Shortcuts(NamedTuple):
         context = cast("RequestContext", scope["state"]["request_context"])
         store = authorized_store(scope, found.operation, self.service)
         context.authorize(store, found.operation.id, found.operation.role)
-        service = self.service if context.caller.may_everything else self.service.seen_by(context.caller)
+        asker, service = context.caller, self.service
+        if asker is not service.graphs.caller:
+            service = service.seen_by(asker)
         return await found.answered(scope, receive, service)
 
 

@@ -28,6 +28,17 @@ from litestar.enums import ScopeType
 from kgserve.access.authentication import RequestContext, WrongKey, masked
 from kgserve.access.caller import NOBODY, Hidden
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
+from kgserve.http.coding import (
+    GZIP,
+    LEAST,
+    VARY,
+    as_gzip,
+    is_known,
+    may_be_smaller,
+    smaller,
+    takes_gzip,
+    without_body,
+)
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.direct import authorized_store
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
@@ -44,7 +55,7 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
-    from litestar.types.asgi_types import ReceiveMessage
+    from litestar.types.asgi_types import HTTPResponseBodyEvent, HTTPResponseStartEvent, ReceiveMessage
 
     from kgserve.access.authentication import Audit, Authenticator
     from kgserve.access.caller import Caller
@@ -83,7 +94,7 @@ REVOKED = "the key is not valid any more: it was revoked or has expired while th
 _new_id = random.Random().getrandbits  # noqa: S311 - ids tell requests apart and keep nothing secret
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _LOGGED_PATH = 300
-_LEAST_ERROR = 400
+_OK, _NOT_MODIFIED, _LEAST_ERROR = 200, 304, 400
 _STREAM = b"text/event-stream"
 _CLOSE = (b"connection", b"close")
 
@@ -91,7 +102,7 @@ _HOST_LENGTH = 255
 _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, and the port
 
 _SCHEMES = ("http", "https")
-_VARY: Header = (b"vary", b"Origin")
+_VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
 _PREFLIGHT: tuple[Header, ...] = (
     (b"access-control-allow-methods", ALLOWED_METHODS),
     (b"access-control-allow-headers", ALLOWED_HEADERS),
@@ -128,6 +139,7 @@ class Edge:
         self._proxies = Proxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self._rates = RateLimits(settings.rate_limit)
+        self._hides_explorer = not settings.explorer
         self._guard = BrowserGuard(settings.host, self._origins, settings.allowed_hosts)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
@@ -144,7 +156,11 @@ class Edge:
         headers = dict(scope["headers"])
         context = RequestContext(self._authenticator, self._audit, _request_id(headers), act, self._address(scope))
         scope.setdefault("state", {})["request_context"] = context
-        exchange = Exchange(scope, receive, send, context, unread=_has_body(headers))
+        asked = scope
+        if scope["method"] == "HEAD" and scope["path"] != "/mcp":
+            # As if it were a GET, for everybody but who sends the answer: that one leaves out the body.
+            asked = cast("HTTPScope", {**scope, "method": "GET"})
+        exchange = Exchange(scope, receive, send, context, headers)
         exchange.extra = self._origins.headers(scope["headers"])
         counts = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
@@ -153,7 +169,8 @@ class Edge:
         bound = structlog.contextvars.bind_contextvars(request_id=context.request_id)
         try:
             with _Observed(self._observation, scope, exchange):
-                await self._answer(scope, exchange, context)
+                await self._answer(asked, exchange, context)
+                scope["path_template"] = asked.get("path_template", "")
                 context.ended(exchange.status)
         finally:
             structlog.contextvars.reset_contextvars(**bound)
@@ -177,7 +194,7 @@ class Edge:
                 await exchange.no_content(preflight)
                 return
             self._let_in(scope, context)
-            _check_path(scope["path"])
+            self._check_path(scope["path"])
             if found := self.shortcuts.find(scope):
                 await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
             else:
@@ -197,6 +214,12 @@ class Edge:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
             exchange.log()
+
+    def _check_path(self, path: str) -> None:
+        if "//" in path or (path.endswith("/") and path != "/"):
+            raise NotFound("a path with an empty segment names nothing; an empty id or a trailing slash?")
+        if self._hides_explorer and (path == "/" or path.startswith("/explorer/")):
+            raise NotFound("the explorer is turned off on this server: --explorer false")
 
     def _address(self, scope: HTTPScope) -> str:
         """The client's address, behind proxies as they say."""
@@ -259,11 +282,6 @@ def _has_body(headers: Mapping[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-def _check_path(path: str) -> None:
-    if "//" in path or (path.endswith("/") and path != "/"):
-        raise NotFound("a path with an empty segment names nothing; an empty id or a trailing slash?")
-
-
 async def check_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Litestar's guard of all routes. Raises Forbidden, and NotFound for a store that is not the caller's.
 
@@ -282,14 +300,17 @@ class Exchange:
     """One request and its answer: wraps ``receive`` and ``send`` to stamp headers and to count."""
 
     def __init__(
-        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, *, unread: bool
+        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: Mapping[bytes, bytes]
     ) -> None:
-        """``unread``: a body comes with it."""
         self._scope = scope
         self._receive = receive
         self._send = send
         self._context = context
-        self._unread = unread
+        self._unread = _has_body(headers)
+        self._is_head = scope["method"] == "HEAD"
+        self._coding = headers.get(b"accept-encoding")
+        self._known = headers.get(b"if-none-match")
+        self._held: HTTPResponseStartEvent | None = None
         self._started = time.perf_counter()
         self.received = self.sent = 0
         self.streamed = False
@@ -323,18 +344,57 @@ class Exchange:
         if self.refused:
             return
         if message["type"] == "http.response.start":
-            self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
-            self.streamed = self._scope["method"] == "GET" and _is_stream(message["headers"])
-            given = [*message["headers"], *self.extra, (b"x-request-id", self.request_id.encode())]
-            headers = with_standard_headers(given, secure=self._scope["scheme"] == "https")
-            message["headers"] = [*headers, _CLOSE] if self._unread else headers
-        elif message["type"] == "http.response.body":
+            await self._start(message)
+            return
+        if message["type"] == "http.response.body":
             if self.sent and not self.streamed and self._revoked():
                 self.refused = True  # nothing more goes out, and the server cuts the connection
                 raise Unauthenticated(REVOKED)
+            if self._held is not None:
+                message["body"] = await self._coded(self._held, message)
+            if self.status == _NOT_MODIFIED:
+                message["body"] = b""
             self.sent += len(message["body"])
-            self._complete = not message.get("more_body", False)
+            more = message.get("more_body", False)
+            self._complete = not more or self._is_head
+            if more and self._is_head:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                self.refused = True
+                raise ClientLeft
         await self._send(message)
+
+    async def _start(self, message: HTTPResponseStartEvent) -> None:
+        """Send the head; that of what may become gzip waits for the body."""
+        self.status = int(message["status"])  # the SDK of MCP sends members of an enumeration
+        self.streamed = self._scope["method"] == "GET" and _is_stream(message["headers"])
+        headers: list[Header] = [*message["headers"]]
+        if self.status == _OK and self._scope["path"] != "/mcp":
+            length = next((int(value) for name, value in headers if name == b"content-length"), 0)
+            if self._known is not None and is_known(self._known, headers):
+                self.status = message["status"] = _NOT_MODIFIED
+                message["headers"] = without_body(headers)
+            elif length >= LEAST and may_be_smaller(headers):
+                if takes_gzip(self._coding):
+                    self._held = message
+                    return
+                message["headers"] = [*headers, VARY]
+        await self._send_start(message)
+
+    async def _send_start(self, message: HTTPResponseStartEvent) -> None:
+        given = [*message["headers"], *self.extra, (b"x-request-id", self.request_id.encode())]
+        headers = with_standard_headers(given, secure=self._scope["scheme"] == "https")
+        message["headers"] = [*headers, _CLOSE] if self._unread else headers
+        await self._send(message)
+
+    async def _coded(self, start: HTTPResponseStartEvent, message: HTTPResponseBodyEvent) -> bytes:
+        """The body behind a head that waits, which is sent."""
+        self._held = None
+        body = message["body"]
+        if not message.get("more_body", False):
+            body = await smaller(body)
+            start["headers"] = as_gzip(start["headers"], len(body))
+        await self._send_start(start)
+        return body
 
     def _revoked(self) -> bool:
         """Whether the key has ended since it was let in. Streams of events and MCP ask for themselves."""
@@ -344,15 +404,21 @@ class Exchange:
 
     async def reply(self, body: bytes) -> None:
         """Answer with JSON: at once where the server can, or piece by piece."""
+        coded: tuple[Header, ...] = ()
+        if len(body) >= LEAST:
+            coded = (VARY,)
+            if takes_gzip(self._coding):
+                body, coded = await smaller(body), (VARY, GZIP)
         send_at_once = cast("SendAtOnce | None", (self._scope.get("extensions") or {}).get(SEND_AT_ONCE))
-        if send_at_once is not None:
+        if send_at_once is not None and not self._is_head:
             secure = self._scope["scheme"] == "https"
-            head = json_head(len(body), self.extra, self.request_id, secure=secure)
+            head = json_head(len(body), (*coded, *self.extra), self.request_id, secure=secure)
             if send_at_once(head, body, self._unread):
                 self.status, self.sent, self._complete = 200, len(body), True
                 return
-        fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await self.send({"type": "http.response.start", "status": 200, "headers": fields})
+        self.status = _OK
+        fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *coded]
+        await self._send_start({"type": "http.response.start", "status": _OK, "headers": fields})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def no_content(self, headers: Iterable[Header]) -> None:
@@ -549,9 +615,9 @@ class AllowedOrigins:
             return ()
         origin = next((value for name, value in given if name == b"origin"), None)
         if origin is None or origin.decode("latin-1") not in self._listed:
-            return (_VARY,)
+            return (_VARY_BY_ORIGIN,)
         return (
-            _VARY,
+            _VARY_BY_ORIGIN,
             (b"access-control-allow-origin", origin),
             (b"access-control-expose-headers", EXPOSED_HEADERS),
         )

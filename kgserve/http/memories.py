@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, get, post
 
-from kgserve.access.caller import Hidden
 from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NoStore
 from kgserve.http.body import json_of
-from kgserve.http.direct import store_of
-from kgserve.http.parameters import OF_DEFAULT, asked_store, query
+from kgserve.http.direct import graph_of, is_yet_to_be_made
+from kgserve.http.parameters import OF_DEFAULT, query
 from kgserve.http.service import Service, answer, service_of
 from kgserve.model.attributes import Scalar
 from kgserve.model.layers import AgentRecallQuery, AgentRecallRequest
@@ -22,7 +21,7 @@ from kgserve.operations.memory_table import NOTHING_RECALLED
 from kgserve.operations.operation import READ, Body, Operation, described
 from kgserve.ops import recall
 
-_LISTS = frozenset({"types", "tags"})
+_LISTS = frozenset({"types", "tags", "also"})
 _SEARCH = Operation(
     id="searchMemories",
     role="read",
@@ -64,7 +63,7 @@ _AGENTS_SEND = _AGENTS._replace(
 async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The memories that fit a question, best and surest first: what POST answers with as `hits`.
 
-    `types` and `tags` may be repeated. What else POST says of the answer is in headers.
+    `types`, `tags` and `also` may be repeated. What else POST says of the answer is in headers.
     """
     return await _array(request, _asked(query(request, RecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
 
@@ -73,7 +72,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
 async def recall_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The ten memories that fit a question best, with what stands beside them, of at most 2,000 tokens.
 
-    `limit`, `expand` and `budget` say otherwise. `types` and `tags` may be repeated.
+    `limit`, `expand` and `budget` say otherwise. `types`, `tags` and `also` may be repeated.
     """
     return await _array(request, _asked(query(request, AgentRecallQuery, repeated=_LISTS, passed=OF_DEFAULT)))
 
@@ -96,20 +95,33 @@ async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Respo
 
 
 async def _recalled(request: Request[Any, Any, Any], service: Service, asked: RecallRequest) -> RecallAnswer:
-    graph = service.graphs.graph(store_of(request.scope, service))
+    graph = graph_of(request.scope, service)
     try:
         return await service.call(recall.recall, graph, asked)
     except NoStore as error:
-        if isinstance(error, Hidden) or asked_store(request.scope, "").named:
+        if not is_yet_to_be_made(error, graph):
             raise
         return NOTHING_RECALLED
 
 
-def _asked(given: RecallQuery) -> RecallRequest:
+def _asked(given: RecallQuery | AgentRecallQuery) -> RecallRequest:
     values = msgspec.structs.asdict(given)
+    if isinstance(given, AgentRecallQuery):
+        values["query"] = _one_query(given.query, values.pop("same_query"))
     if given.metadata is not None:
         values["metadata"] = _metadata(given.metadata)
     return RecallRequest(**values)
+
+
+def _one_query(query: str | None, same: str | None) -> str:
+    found = same if query is None else query
+    if found is None:
+        message = "is required: what to look for"
+        raise InvalidInput(f"q: {message}", (FieldError("q", message),))
+    if same is not None and same != found:
+        message = "says something else than q; send one of them"
+        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+    return found
 
 
 def _metadata(text: str) -> dict[str, Scalar]:

@@ -17,9 +17,15 @@ from litestar.routes import HTTPRoute
 
 from kgserve import __version__
 from kgserve.access.authentication import PUBLIC
+from kgserve.decoding import decode_json
+from kgserve.http.coding import etag_of
+from kgserve.http.openapi_30 import VERSION, as_openapi_30
 from kgserve.http.problem import KINDS, MEDIA_TYPE
 from kgserve.http.service import answer
 from kgserve.model.answers import Problem
+from kgserve.model.requests import MAX_STORE_NAME
+from kgserve.model.versioned import EdgeSpec, NodeSpec
+from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED, VERSIONED_JSON
 from kgserve.operations.operation import ALIAS, KEY, STORE_HEADER, STORE_PARAMETER, Body, Operation, described
 
 if TYPE_CHECKING:
@@ -47,10 +53,11 @@ _TAGS = {
     "backup": "Keeping copies of whole stores, and making stores out of them",
     "service": "The process itself",
 }
+_STORE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 _PARAMETERS: dict[str, Json] = {
     "store": {
         "description": "Name of the store",
-        "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"},
+        "schema": {"type": "string", "pattern": _STORE_PATTERN, "maxLength": MAX_STORE_NAME},
         "example": "project",
     },
     "id": {
@@ -66,6 +73,13 @@ _OF_DEFAULT: tuple[Json, ...] = tuple(
         (STORE_HEADER, "header", "Name of the store, where the query has none"),
     )
 )
+_FIELD_NAMES: Json = {
+    "name": FIELD_NAMES,
+    "in": "query",
+    "required": False,
+    "description": "Fields of the answer as versioned writes name them: `lineage_id`, `kind`, `metadata`",
+    "schema": {"enum": [VERSIONED]},
+}
 _SCHEMES: dict[str, Json] = {
     "key": {
         "type": "http",
@@ -120,6 +134,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
             *_path_parameters(path),
             *_query_parameters(operation),
             *(_OF_DEFAULT if operation.of_default else ()),
+            *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON),
         ],
         "responses": _responses(operation),
     }
@@ -200,9 +215,10 @@ def _without_null(schema: Json) -> Json:
 
 
 def _schemas(operations: Iterable[Operation]) -> Json:
-    structs: set[type[msgspec.Struct]] = {Problem}
+    structs: set[type[msgspec.Struct]] = {Problem, NodeSpec, EdgeSpec}
     for operation in operations:
-        structs |= {body.struct for body in (operation.request, operation.answer) if body and body.struct}
+        bodies = (operation.request, operation.answer, *operation.others)
+        structs |= {body.struct for body in bodies if body and body.struct}
     ordered = sorted(structs, key=lambda struct: struct.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
     return dict(components)
@@ -228,6 +244,13 @@ _OPENAPI = Operation(
     summary="This description",
     answer=Body(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
+_OPENAPI_30 = Operation(
+    id="openapi30",
+    role="read",
+    tag="service",
+    summary="This description in OpenAPI 3.0",
+    answer=Body(None, {"openapi": VERSION, "info": {"title": "kgserve"}}),
+)
 _DOCS = Operation(
     id="docs",
     role="read",
@@ -242,22 +265,39 @@ _POLICY = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
+"""What the page may do. ``no-cache``: it is asked each time whether it has changed, which its tag tells."""
 
 
 @get("/openapi.json", opt=described(_OPENAPI))
 async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
     """An OpenAPI 3.1 document of every operation, with schemas and examples."""
-    return answer(request.app.state["openapi"])
+    return _document(request.app.state["openapi"])
+
+
+@get("/openapi-3.0.json", opt=described(_OPENAPI_30))
+async def openapi_30(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The same in OpenAPI 3.0, for generators of clients that know no later version. It lets through a little more."""
+    state = request.app.state
+    if "openapi_30" not in state:
+        state["openapi_30"] = msgspec.json.encode(as_openapi_30(decode_json(state["openapi"])))
+    return _document(state["openapi_30"])
+
+
+def _document(text: bytes) -> Response[bytes]:
+    response = answer(text)
+    response.headers |= {"cache-control": "no-cache", "etag": etag_of(text)}
+    return response
 
 
 def _page(name: str, media: str) -> Response[bytes]:
-    return Response((_STATIC / name).read_bytes(), headers=_POLICY, media_type=media)
+    text = (_STATIC / name).read_bytes()
+    return Response(text, headers={**_POLICY, "etag": etag_of(text)}, media_type=media)
 
 
 _HTML, _CSS, _SCRIPT = (
-    _page("docs.html", "text/html; charset=utf-8"),
-    _page("docs.css", "text/css; charset=utf-8"),
-    _page("docs.js", "text/javascript; charset=utf-8"),
+    _page("docs.html", "text/html"),
+    _page("docs.css", "text/css"),
+    _page("docs.js", "text/javascript"),
 )
 
 

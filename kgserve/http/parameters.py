@@ -11,6 +11,7 @@ from litestar import Request
 from kgserve.decoding import convert, place_of
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.requests import check_store_name
+from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
 from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
 
 if TYPE_CHECKING:
@@ -66,9 +67,23 @@ def _check_header(name: str) -> None:
         raise InvalidInput(f"{STORE_HEADER}: {error}", (FieldError(STORE_HEADER, str(error)),)) from None
 
 
+def asks_versioned_names(query: bytes) -> bool:
+    """Whether an answer shall have the fields' names of versioned writes. Raises InvalidInput for any others."""
+    given = [value for name, value in _pairs(query) if name == FIELD_NAMES] if NAMES_ASKED in query else []
+    _once([FIELD_NAMES] * len(given))
+    if given and given != [VERSIONED]:
+        message = f"is {VERSIONED}, or left out"
+        raise InvalidInput(f"query: {FIELD_NAMES}: {message}", (FieldError(FIELD_NAMES, message),))
+    return bool(given)
+
+
 NONE: frozenset[str] = frozenset()
 OF_DEFAULT = frozenset({STORE_PARAMETER})
 """What `asked_store` reads."""
+NAMES = frozenset({FIELD_NAMES})
+"""What `asks_versioned_names` reads."""
+NAMES_ASKED = FIELD_NAMES.encode()
+"""Stands in each query in which it may find any."""
 
 
 def query(

@@ -160,8 +160,8 @@ def _translated(error: Exception) -> KgserveError:
         case HTTPException(status_code=404):
             return NotFound("there is nothing at this path; /docs lists every operation")
         case HTTPException(status_code=405):
-            methods = dict(error.headers or {}).get("allow", "")
-            allow = ", ".join(sorted(methods.split(", ")))
+            methods = {*dict(error.headers or {}).get("allow", "").split(", ")}
+            allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
             return MethodNotAllowed(f"this path takes {allow}", allow)
         case HTTPException(status_code=400):
             return InvalidInput(error.detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import cypher, entities, events, hierarchy, memories, metrics, openapi, transfer
+from kgserve.http import browser, cypher, entities, events, explorer, hierarchy, memories, metrics, openapi, transfer
 from kgserve.http.direct import routes
 from kgserve.operations.table import USE_CASES
 
@@ -24,17 +24,22 @@ HANDLERS: tuple[HTTPRouteHandler, ...] = (
     events.store_events,
     events.events,
     metrics.metrics,
+    browser.browser_key,
     openapi.openapi,
+    openapi.openapi_30,
     openapi.docs,
     openapi.docs_style,
     openapi.docs_script,
+    explorer.page,
+    explorer.part,
 )
 
 
 def _options(path: str) -> HTTPRouteHandler:
     """OPTIONS of one path. Litestar's own names the methods of the first handler of a path only."""
     methods = {method for handler in HANDLERS if path in handler.paths for method in handler.http_methods}
-    allow = ", ".join(sorted(methods | {"OPTIONS"}))
+    heads = {"HEAD"} if "GET" in methods else set[str]()
+    allow = ", ".join(sorted(methods | heads | {"OPTIONS"}))
 
     async def options() -> Response[None]:
         return Response(None, headers={"allow": allow})

@@ -52,7 +52,7 @@ class Service:
 
     def seen_by(self, caller: Caller) -> Service:
         """The same surroundings, with the caller's stores alone, and what the caller may do there."""
-        if caller.may_everything:
+        if caller is self.graphs.caller:
             return self
         seen = copy(self)
         seen.graphs = self.graphs.seen_by(caller)

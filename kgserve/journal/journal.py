@@ -197,6 +197,11 @@ class Journal:
         """The first sequence that can still be read."""
         return self.segments[0].first
 
+    def begin_segment(self) -> None:
+        """Have the next commit begin a segment of its own. For who appends. Raises StorageFull or Unavailable."""
+        if self._segments[-1].size:
+            self._rotate()
+
     def drop_before(self, sequence: int, keep_bytes: int) -> None:
         """Remove the oldest segments that hold nothing after ``sequence``, as long as those spare ``keep_bytes``."""
         with self._lock:

@@ -1,8 +1,9 @@
 """Snapshots: all rows of a store at one sequence, as Parquet files with a manifest of checksums.
 
-A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json, and accesses.parquet if any node
-was ever accessed. It is written under another name and renamed when everything in it is durable, so a folder with the
-right name is whole unless the disk damaged it.
+A folder ``snapshot.<sequence>`` holds nodes.parquet, edges.parquet and manifest.json; accesses.parquet if any node was
+ever accessed, links.parquet if any edge leads into another store, and ended.parquet if any node was deleted. It is
+written under another name and renamed when everything in it is durable, so a folder with the right name is whole unless
+the disk damaged it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model import fields
 from kgserve.model.change import Access, StoreState
 from kgserve.model.digest import from_text, rows_digest, to_text
-from kgserve.model.fields import Width
-from kgserve.model.rows import EdgeRow, NodeRow, RowTuple, edge_tuples, node_tuples
+from kgserve.model.fields import STORE, Width
+from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
 
 PREFIX = "snapshot."
 _REMOVED = ".removed"
 NODES = "nodes.parquet"
 EDGES = "edges.parquet"
 ACCESSES = "accesses.parquet"
+LINKS = "links.parquet"
+ENDED = "ended.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1
 BATCH_ROWS = 10_000
@@ -114,32 +117,70 @@ def read_edges(folder: Path) -> Iterator[EdgeRow]:
 
 def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
     """The accesses in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
-    if (file := accesses_file(snapshot)) is not None:
+    if (file := part_file(snapshot, ACCESSES)) is not None:
         for batch in record_batches(file):
             yield [Access(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
-def accesses_file(snapshot: Path) -> Path | None:
-    """The file of accesses in a snapshot, if it has one. Raises JournalDamaged when it does not fit its checksum."""
-    entry = _manifest(snapshot).files.get(ACCESSES)
+def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
+    """The links in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
+    if (file := part_file(snapshot, LINKS)) is not None:
+        for batch in record_batches(file):
+            stores, *edges = (column.to_pylist() for column in batch.columns)
+            yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
+
+
+def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
+    """The last versions of deleted nodes in a snapshot, some at a time; nothing where there are none.
+
+    Raises JournalDamaged.
+    """
+    if (file := part_file(snapshot, ENDED)) is not None:
+        for batch in record_batches(file):
+            yield [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+def part_file(snapshot: Path, name: str) -> Path | None:
+    """A file that a snapshot need not have, if it has it. Raises JournalDamaged when it does not fit its checksum."""
+    entry = _manifest(snapshot).files.get(name)
     if entry is None:
         return None
-    _require(snapshot / ACCESSES, entry)
-    return snapshot / ACCESSES
+    _require(snapshot / name, entry)
+    return snapshot / name
 
 
 def write_accesses(accesses: Iterable[list[Access]], folder: Path) -> None:
     """Write accesses, some at a time, into a folder of rows; no file where there are none."""
-    coming = iter(accesses)
+    texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
+    schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
+    _write_part(folder / ACCESSES, schema, (map(astuple, some) for some in accesses))
+
+
+def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
+    """The same of links; they have the columns of an edge behind that of the store."""
+    schema = pa.schema([(STORE, arrow_type("string")), *schema_of(EDGES, Width.MEMORY)])
+    _write_part(folder / LINKS, schema, (map(_link_values, some) for some in links))
+
+
+def write_ended(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
+    """The same of the last versions of deleted nodes."""
+    schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
+    _write_part(folder / ENDED, schema, ended)
+
+
+def _link_values(row: LinkRow) -> RowTuple:
+    return row.store, *edge_values(astuple(row.edge))
+
+
+def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTuple]]) -> None:
+    coming = iter(slices)
     first = next(coming, None)
     if first is None:
         return
-    texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
-    schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
     # The stubs know no list.
-    with pq.ParquetWriter(folder / ACCESSES, schema, use_dictionary=[]) as writer:  # pyright: ignore[reportArgumentType]
+    with pq.ParquetWriter(file, schema, use_dictionary=[]) as writer:  # pyright: ignore[reportArgumentType]
         for some in chain([first], coming):
-            columns = zip(*map(astuple, some), strict=True)
+            columns = zip(*some, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
@@ -186,7 +227,7 @@ def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:
 
     Nobody may be reading a snapshot of the same sequence.
     """
-    names = (NODES, EDGES, *([ACCESSES] if (folder / ACCESSES).exists() else []))
+    names = (NODES, EDGES, *(name for name in (ACCESSES, LINKS, ENDED) if (folder / name).exists()))
     for name in names:
         sync_file(folder / name)
     files = {name: _entry(folder / name) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,6 +14,7 @@ from kgserve.library.folder import Handle
 from kgserve.library.host_log import defer_to_host
 from kgserve.library.local import LocalConnection
 from kgserve.settings import load
+from kgserve.syncing import BatchSyncer, VectorSyncer
 
 __all__ = ["Library", "Store"]
 
@@ -31,6 +33,7 @@ class Library(StoresMethods):
         indexes: bool = True,
         models_dir: str | os.PathLike[str] | None = None,
         embedding_provider: Literal["local", "openai", "hashing"] | None = None,
+        syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
     ) -> None:
         """See `kgserve.open`."""
         defer_to_host()
@@ -41,7 +44,7 @@ class Library(StoresMethods):
             "models_dir": models_dir,
             "embedding_provider": embedding_provider,
         }
-        self.handle = Handle(load(options))
+        self.handle = Handle(load(options), syncers)
         self.local = LocalConnection(self.handle)
         self.connection: Answering = self.local
 

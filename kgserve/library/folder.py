@@ -10,17 +10,23 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.ops.graph import Graphs
+from kgserve.ops.opening import open_all
 from kgserve.reach import find, holder
 from kgserve.settings import Settings
 from kgserve.store.lock import DataFolderLock
-from kgserve.views.opening import open_all
+
+if TYPE_CHECKING:
+    from kgserve.syncing.plugs import Syncer
+
+    Plugged = Mapping[str, Syncer] | None
 
 CLOSE_SECONDS = 15.0
 """So long calls of other threads are waited for when a folder closes: no read takes longer."""
@@ -29,16 +35,16 @@ CLOSE_SECONDS = 15.0
 class _Folder:
     """An open data folder, and the calls that are at work on it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, syncers: Plugged) -> None:
         self.settings = settings
+        self.syncers = syncers
         self.handles: WeakSet[Handle] = WeakSet()
         self.closed = False
         self._changed = threading.Condition()
         self._calls = 0
         with ExitStack() as undo:
             _take(settings.data_dir, undo)
-            opened = open_all(settings, undo)
-            self._graphs = Graphs(opened.pool, opened.indexer, opened.historian, confined=False)
+            self._graphs = open_all(settings, undo, syncers).graphs(confined=False)
             self._stack = undo.pop_all()
 
     @contextmanager
@@ -64,12 +70,12 @@ class _Folder:
 class Handle:
     """One use of an open data folder; for any number of threads, but not for a process forked from this one."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, syncers: Plugged = None) -> None:
         """Open the folder, or share it. Raises Conflict when another process has it, or this one in another way."""
         self.path = settings.data_dir
         self._process = os.getpid()
         self._closed = False
-        self._folder = _folders.join(self, settings)
+        self._folder = _folders.join(self, settings, syncers)
 
     @property
     def closed(self) -> bool:
@@ -104,12 +110,12 @@ class _Folders:
         self._open: dict[Path, _Folder] = {}
         self._of_others: list[dict[Path, _Folder]] = []
 
-    def join(self, handle: Handle, settings: Settings) -> _Folder:
+    def join(self, handle: Handle, settings: Settings, syncers: Plugged) -> _Folder:
         with self._lock:
             folder = self._open.get(settings.data_dir)
             if folder is None:
-                folder = self._open[settings.data_dir] = _Folder(settings)
-            elif folder.settings != settings:
+                folder = self._open[settings.data_dir] = _Folder(settings, syncers)
+            elif (folder.settings, folder.syncers) != (settings, syncers):
                 raise Conflict(f"{settings.data_dir} is open in this process with other options; close it first")
             folder.handles.add(handle)
             return folder

@@ -14,7 +14,7 @@ from kgserve.model.requests import check_store_name
 from kgserve.ops.events import Delivery, EventReader, Wanted
 
 LOOK_UP_SECONDS = 0.5
-"""A listener that waits looks so often whether its library was closed."""
+"""A listener that waits looks so often whether its library was closed, or it is to end."""
 
 _read = json_decoder(dict[str, Any]).decode
 
@@ -26,13 +26,13 @@ def listen(handle: Handle, listener: Following) -> Generator[Event]:
     if listener.store is not None:
         store = check_store_name(listener.store)
         at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
-        return _begun(handle, Wanted((store,), at, selection, prefixed=False))
+        return _begun(handle, Wanted((store,), at, selection, prefixed=False), listener)
     names = tuple(check_store_name(name) for name in _names(query["store"])) or None
     at = parse_positions(last, "last_event_id") if last else _after(listener.since)
-    return _begun(handle, Wanted(names, at, selection))
+    return _begun(handle, Wanted(names, at, selection), listener)
 
 
-def _begun(handle: Handle, wanted: Wanted) -> Generator[Event]:
+def _begun(handle: Handle, wanted: Wanted, listener: Following) -> Generator[Event]:
     """A listener that hears of what happens from now on, not only from when it is first asked."""
     news = threading.Event()
     with handle.use() as graphs:
@@ -42,16 +42,16 @@ def _begun(handle: Handle, wanted: Wanted) -> Generator[Event]:
         except BaseException:
             reader.close()
             raise
-    listening = _listen(handle, reader, news)
+    listening = _listen(handle, reader, news, listener)
     next(listening)
     return listening  # pyright: ignore[reportReturnType] - the one None has been taken
 
 
-def _listen(handle: Handle, reader: EventReader, news: threading.Event) -> Generator[Event | None]:
+def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener: Following) -> Generator[Event | None]:
     try:
         yield None
         last = ""
-        while not handle.closed:
+        while not (handle.closed or listener.ended):
             news.clear()
             with handle.use():
                 page = reader.read()
@@ -60,7 +60,7 @@ def _listen(handle: Handle, reader: EventReader, news: threading.Event) -> Gener
                 yield _event(each, last)
             if page.ended:
                 return
-            while page.idle and not handle.closed and not news.wait(LOOK_UP_SECONDS):
+            while page.idle and not (handle.closed or listener.ended or news.wait(LOOK_UP_SECONDS)):
                 pass
     finally:
         reader.close()

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -17,6 +17,7 @@ from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.mcp.likely import listed, meant
 from kgserve.mcp.mending import MOMENTS, Mending, is_moment
 from kgserve.model.times import has_form
+from kgserve.model.versioned import Unread
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -44,8 +45,38 @@ def store_of(index: str | msgspec.UnsetType, default: str | None, names: Names =
 def read_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     """``values`` as ``into``; what was put right on the way is added to ``notes``.
 
-    Raises InvalidInput naming every fault. JSON knows neither NaN nor half characters.
+    Items of lists that ``into`` wants read ``apart`` are `Unread` where something is wrong with them. Raises
+    InvalidInput naming every fault of the rest. JSON knows neither NaN nor half characters.
     """
+    try:
+        return _read(values, into, notes)
+    except InvalidInput:
+        apart: Mapping[str, type[msgspec.Struct]] = getattr(into, "apart", {})
+        lists = {name: value for name, value in (values or {}).items() if name in apart and isinstance(value, list)}
+        if not lists:
+            raise
+        read = _read({name: value for name, value in (values or {}).items() if name not in lists}, into, notes)
+    for name, items in lists.items():
+        setattr(read, name, [_item(item, apart[name], f"{name}[{place}]", notes) for place, item in enumerate(items)])
+    return read
+
+
+def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | Unread:
+    own: list[str] = []
+    try:
+        if not isinstance(item, Mapping):
+            return convert(item, kind)
+        read = _read(cast("Mapping[str, Any]", item), kind, own)
+    except msgspec.ValidationError as error:
+        return Unread(_invalid((place_of(error, kind),)))
+    except InvalidInput as error:
+        ref = cast("Mapping[str, Any]", item).get("ref")
+        return Unread(error, ref if isinstance(ref, str) else None)
+    notes += [f"{place}.{note}" for note in own]
+    return read
+
+
+def _read(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     given = {name: value for name, value in (values or {}).items() if value is not None}
     if type(sequence := given.get("as_of")) is int:
         # Answers give sequences as numbers, and so models send them.

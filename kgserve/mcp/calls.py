@@ -33,6 +33,7 @@ from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, called, chosen
+from kgserve.model.versioned_names import with_versioned_names
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.waiting import Shares, patiently
@@ -191,7 +192,7 @@ class Calls:
             call.visit.denied("403", act=act, store=call.named_store)
             return _failure(explained(error))
         result = await self._answer(call)
-        if tool.administers:
+        if tool.role(call.arguments) == "admin":
             call.visit.administered("failed" if result["isError"] else "done", act=act, store=call.named_store)
         return result
 
@@ -216,7 +217,7 @@ class Calls:
         except NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
-            if (empty := _nothing(call)) is not None:
+            if error.store == call.wishes.store and (empty := _nothing(call)) is not None:
                 return _result(empty, call.wishes.store, call.notes)
             return _failure(await self._threads.read(partial(explained, error, graphs.pool.names)))
 
@@ -244,15 +245,16 @@ class Calls:
         index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
-        graph = graphs.graph(store)
+        graph = graphs.graph(store, is_default=not index)
         if isinstance(given, Searching) and not _at_a_moment(given):
-            return self._sees_own(graph, call, given), given, graph.name
+            return self._sees_own(graphs, graph, call, given), given, graph.name
         return tool.run(graph, given), given, graph.name
 
-    def _sees_own(self, graph: Graph, call: Call, given: Searching) -> Any:
+    def _sees_own(self, graphs: Graphs, graph: Graph, call: Call, given: Searching) -> Any:
         """The answer of a search once the indexes have what its caller wrote last, or have been waited for."""
-        if last := self._written.last(call.asker, graph.name):
-            search.wait_for(graph, last, OWN_WRITES_SECONDS)
+        for name in (graph.name, *(getattr(given, "also", None) or ())):
+            if last := self._written.last(call.asker, name):
+                search.wait_for(graphs.graph(name), last, OWN_WRITES_SECONDS)
         answer: Any = call.tool.run(graph, given)
         return Searched(answer, search.behind(graph, answer.index_sequence))
 
@@ -277,10 +279,10 @@ def _nothing(call: Call) -> Reply | None:
 
 
 def _said(call: Call, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
-    if not isinstance(answer, Searched):
-        return _result(present(answer, given, store), store, call.notes)
-    reply = present(answer.answer, given, store)
-    if answer.behind:
+    reply = present(answer.answer if isinstance(answer, Searched) else answer, given, store)
+    if isinstance(given, schemas.Detailed) and given.field_names:
+        reply = reply._replace(values=with_versioned_names(reply.values))
+    if isinstance(answer, Searched) and answer.behind:
         late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
     return _result(reply, store, call.notes)

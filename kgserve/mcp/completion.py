@@ -11,7 +11,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.mcp.calls import Context, Threads, default_store, visit_of
 from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.prompts import prompt_named
-from kgserve.mcp.uris import ENTITY_TEMPLATE, STORE_TEMPLATE
+from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.ops.completing import MOST, ids_like, stores_like, tags_like, types_like
 from kgserve.ops.graph import Graph, Graphs
 
@@ -23,7 +23,7 @@ _IN_A_STORE: dict[str, Callable[[Graph, str], list[str]]] = {
     "topic": tags_like,
 }
 """What fits an argument, by its name. What a work is about is what tags name."""
-_OF_TEMPLATES = {STORE_TEMPLATE: (_STORE,), ENTITY_TEMPLATE: (_STORE, "id")}
+_OF_TEMPLATES = {STORE_TEMPLATE: (_STORE,), MEMORY_TEMPLATE: (_STORE,), ENTITY_TEMPLATE: (_STORE, "id")}
 
 
 class Completions:

@@ -27,6 +27,7 @@ _ITEMS: dict[str, str] = {
     "summary": "Short form of the content",
     "freshness_at": "Stale from then on, RFC 3339",
     "created_by": "Who writes this",
+    "to_graph": "Store that `to` is in, if another",
     "valid_from": "True from then on, RFC 3339",
     "valid_to": "True until then, RFC 3339",
 }

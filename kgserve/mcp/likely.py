@@ -11,9 +11,10 @@ _SHORT = 64
 _NAMED = 10
 
 _GROUPS: tuple[tuple[str, ...], ...] = (
-    ("index", "store", "store_name"),
+    ("index", "store", "store_name", "graph_id"),
     ("id", "lineage_id", "name", "node_id", "entity_id", "entity_name"),
     ("type", "kind", "entity_type", "node_type"),
+    ("types", "kinds"),
     ("from", "source", "from_id", "source_id"),
     ("to", "target", "to_id", "target_id"),
     ("relation_type", "relation", "relationship", "relationship_type", "edge_type"),
@@ -25,6 +26,8 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
     ("budget", "max_tokens", "token_budget"),
     ("query", "q", "question", "search_query", "cypher", "statement"),
     ("params", "parameters"),
+    ("conflict_policy", "policy"),
+    ("kind_whitelist", "allowed_kinds", "whitelist"),
 )
 _FURTHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("type", "kind", "label"), ("relation_type",)),

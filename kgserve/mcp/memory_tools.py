@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
@@ -62,6 +63,14 @@ _Until = Annotated[Time, Meta(description="True until then")]
 _Moment = Annotated[Time, Meta(description="RFC 3339")]
 
 
+class Turn(Message, kw_only=True):
+    """One turn."""
+
+    role: Annotated[Label, Meta(description="Who says it")] = "user"
+    content: str
+    at: Annotated[Time, Meta(description="RFC 3339")] | None = None
+
+
 class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """By name."""
 
@@ -82,10 +91,17 @@ class Related(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Retain(Arguments, kw_only=True):
     """What to remember."""
 
-    content: Annotated[
-        Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
-        Meta(description="One thing, as a sentence; or the turns of a talk: [{role, content, at}]"),
-    ]
+    content: (
+        Annotated[
+            Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
+            Meta(description="One thing, as a sentence"),
+        ]
+        | UnsetType
+    ) = UNSET
+    messages: (
+        Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES, description="Or the turns of a talk")]
+        | UnsetType
+    ) = UNSET
     entity_id: Annotated[Id, Meta(description="Memory that this is the present state of")] | UnsetType = UNSET
     supersedes: Annotated[Id, Meta(description="Memory that is no longer true; it stays as history")] | UnsetType = (
         UNSET
@@ -100,12 +116,13 @@ class Retain(Arguments, kw_only=True):
     metadata: Annotated[Metadata, Meta(description="Any object")] | UnsetType = UNSET
     expires_in: Annotated[str, Meta(pattern=SPAN, description="True so long: 12h, 7d, 2w")] | UnsetType = UNSET
     dedup: Annotated[Dedup | UnsetType, UNLISTED_FIELD] = UNSET
+    extract: Annotated[bool | None, UNLISTED_FIELD] = None
     importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades away")] | UnsetType = UNSET
     source: Annotated[Text, Meta(description="Where it is from; of a talk its name")] | UnsetType = UNSET
     context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
     valid_from: _From | UnsetType = UNSET
     valid_to: _Until | UnsetType = UNSET
-    created_at: _Moment | UnsetType = UNSET
+    created_at: Annotated[_Moment | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 @with_fields_of(
@@ -135,6 +152,8 @@ class Recall(Arguments, kw_only=True):
 class Reflect(Arguments, kw_only=True):
     """What to reflect on."""
 
+    answer: Annotated[bool, UNLISTED_FIELD] = False
+
 
 @with_fields_of(ForgetRequest)
 class Forget(Arguments, kw_only=True):
@@ -147,6 +166,7 @@ class Forget(Arguments, kw_only=True):
         | UnsetType
     ) = UNSET
     hard: Annotated[bool, Meta(description="Delete, which cannot be undone")] = False
+    erase: Annotated[bool, Meta(description="Leave no trace; admin keys only")] = False
     undo: Annotated[bool, Meta(description="Bring back")] = False
 
 
@@ -162,7 +182,11 @@ class Recollection(RecallAnswer, kw_only=True):
 
 
 def _retained(graph: Graph, given: Retain) -> Any:
-    asked = as_request(RetainRequest, given)
+    content = given.content or given.messages
+    if not content or (given.content and given.messages):
+        message = "give what to remember as content, or a talk as messages"
+        raise InvalidInput(f"content: {message}", (FieldError("content", message),))
+    asked = as_request(RetainRequest, msgspec.structs.replace(given, content=content))
     asked.entities = [AssociatedEntity(**_set(each)) for each in given.entities or ()]
     asked.relations = [RelationInput(**_set(each)) for each in given.relations or ()]
     return retaining.retain(graph, asked)
@@ -229,8 +253,16 @@ def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
     return Reply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
 
 
+def _answered(answer: str, used: list[str]) -> Reply:
+    lines = [answer or "Nothing is remembered that could answer it.", *(f"taken from [{each}]" for each in used)]
+    values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
+    return Reply("\n".join(lines_within(lines, _ROOM)), values)
+
+
 @present.register
 def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
+    if isinstance(found.answer, str):
+        return _answered(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
     head = (
         f"{found.looked_at:,} looked at: {found.merged:,} {would}merged, {found.linked_count:,} {would}put below a "
@@ -277,13 +309,15 @@ def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
     if given.undo:
         text = f"{counted(found.memories_restored, 'memory', 'memories')} {would}brought back"
     else:
-        text = (
-            f"{counted(found.memories_removed, 'memory', 'memories')} {would}{'deleted' if given.hard else 'withdrawn'}"
-        )
+        done = "erased" if given.erase else "deleted" if given.hard else "withdrawn"
+        text = f"{counted(found.memories_removed, 'memory', 'memories')} {would}{done}"
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
-    undone = given.hard or given.undo or found.dry_run or not found.memories_removed
+    undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
     hint = "" if undone else "undo=true with the same ids brings back"
+    if found.remains:
+        values["remains"] = first_fitting(map(lean, found.remains), _ROOM // 4)
+        hint = "may still have it: " + ", ".join(each.name for each in found.remains)
     ids = f": {', '.join(f'[{each}]' for each in found.ids)}" if found.ids else ""
     return Reply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
@@ -335,7 +369,7 @@ def values_of(memory: Memory) -> dict[str, Any]:
         "created_at": memory.created_at,
     }
     if isinstance(memory, RecalledMemory):
-        values |= {"score": round(memory.score, 3), "via": memory.via, "said": memory.said}
+        values |= {"score": round(memory.score, 3), "via": memory.via, "said": memory.said, "store": memory.store}
     return {name: value for name, value in values.items() if value not in (None, [], {}, UNSET)}
 
 
@@ -386,6 +420,7 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "forgetting",
         lambda graph, given: forgetting.forget(graph, as_request(ForgetRequest, given)),
         "deletes",
+        administers_with="erase",
     ),
     Tool(
         "get_memory",

@@ -145,7 +145,9 @@ class Mending:
 
     def _is_left_out(self, value: Any, kind: inspect.Type, path: str) -> bool:
         """Whether a value that need not be given says nothing: callers that must fill in every field send such."""
-        if value == "" and getattr(kind_of(kind), "min_length", None):
+        found = kind_of(kind)
+        is_choice = isinstance(found, inspect.LiteralType) and "" not in found.values
+        if value == "" and (is_choice or getattr(found, "min_length", None)):
             self._notes.add(path, "left out, for it is empty")
             return True
         return value is None

@@ -25,6 +25,7 @@ from kgserve.mcp.values import (
     encode,
     first_fitting,
     fits,
+    is_missing,
     item,
     items,
     lean,
@@ -51,6 +52,7 @@ from kgserve.model.answers import (
     NodeHistory,
     NodesAnswer,
     NodeState,
+    ReachedNode,
     SchemaDescription,
     SearchAnswer,
     SearchHit,
@@ -60,7 +62,6 @@ from kgserve.model.answers import (
     TraverseAnswer,
 )
 from kgserve.model.merging import MergeAnswer, NotRestored, UnmergeAnswer
-from kgserve.model.stores import DropAnswer, StoreList
 from kgserve.model.versioned import EdgeList, EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer, RetireAnswer
 
 _ROOM = MOST - 1_000
@@ -77,8 +78,6 @@ _ATTRIBUTES_LINE = 300
 _VALUE_LINE = 120
 _HEADS_LINE = 20
 _SKIPPED_SHOWN = 20
-_EXAMPLES_SHOWN = 2
-_TAGS_SHOWN = 20
 
 _NEARER = "use a smaller depth, start nearer to what you need, or ask with query_cypher"
 
@@ -303,11 +302,6 @@ def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> Reply:
 
 
 @present.register
-def _drop_store(found: DropAnswer, _given: schemas.DropStore, _store: str) -> Reply:
-    return Reply(f'Dropped the store "{found.dropped}" and everything in it.', msgspec.to_builtins(found))
-
-
-@present.register
 def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Reply:
     when = _moment_asked(given)
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
@@ -324,8 +318,8 @@ def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Re
         if given.detail
         else first_fitting(map(outline, reached), _ROOM - edge_room)
     )
-    ids = {node["id"] for node in nodes}
-    between = [edge for edge in found.edges if edge.source in ids and edge.target in ids]
+    ids = {(node.get("store"), node["id"]) for node in nodes}
+    between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
     links = lines_within(map(_edge_line, between), edge_room)
     edges = items(between[: len(links)], edge_room, detail=given.detail)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
@@ -337,6 +331,12 @@ def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Re
     hint, redirected = _redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
     return Reply("\n".join(lines), values, more, hint)
+
+
+def _ends(edge: Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
+    """The ends of an edge of a walk, each with its store, which is told where a walk goes through several."""
+    store = edge.store or None
+    return (store, edge.source), (edge.to_graph or store, edge.target)
 
 
 @present.register
@@ -464,6 +464,7 @@ def _state_lines(state: NodeState) -> str:
     until = "now" if state.recorded_to is None else moment(state.recorded_to)
     end = ", then deleted" if state.deleted else ""
     author = f" by {quoted(state.node.created_by)}" if state.node.created_by else ""
+    author += "".join(f", also by {quoted(each.created_by)}" for each in state.also_by or ())
     head = f"version {state.node.version}{author}: {moment(state.recorded_from)} to {until}{end}"
     return "\n".join([head, *(f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in state.diff)])
 
@@ -525,6 +526,7 @@ def _context(found: ContextAnswer, given: schemas.Context, _store: str) -> Reply
         return Reply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
     more = "there is more than the budget allowed: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
+    values |= {"stores": found.stores} if found.stores else {}
     return _degraded(Reply(found.text, values, more), degraded=found.degraded, meaning=True)
 
 
@@ -545,66 +547,6 @@ def _more_rows(found: CypherAnswer, shown: int) -> str:
     if shown < len(found.rows):
         return f"{len(found.rows) - shown:,} rows more: fewer or shorter columns (substring), or SKIP and LIMIT"
     return "there are more rows: raise max_rows, or use SKIP and LIMIT" if found.truncated else ""
-
-
-@present.register
-def _list_stores(found: StoreList, given: msgspec.Struct, _store: str) -> Reply:
-    offset = given.offset if isinstance(given, schemas.ListStores) else 0
-    lines = [f"  {each.name}: {counted(each.nodes, 'node')}, {counted(each.edges, 'edge')}" for each in found.stores]
-    lines = lines_within(lines, _ROOM)
-    named = [{"name": each.name, "nodes": each.nodes, "edges": each.edges} for each in found.stores[: len(lines)]]
-    shown = offset + len(lines)
-    more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
-    hint = "" if found.count else "there are no stores yet; inject_knowledge_graph makes one"
-    text = "\n".join([counted(found.count, "store"), *lines])
-    return Reply(text, {"stores": named, "count": found.count}, more, hint)
-
-
-@present.register
-def _describe_store(found: schemas.Description, given: msgspec.Struct, _store: str) -> Reply:
-    tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_TAGS_SHOWN]
-    types = first_fitting((_type_values(each) for each in found.types), _ROOM // 2)
-    relations = dict(first_fitting(found.relation_types.items(), _ROOM // 5))
-    shown_tags = first_fitting(((each.tag, each.count) for each in tags), _ROOM // 5)
-    head = f'Store "{found.name}": {counted(found.nodes, "node")}, {counted(found.edges, "edge")}, '
-    head += f"conflict policy {found.conflict_policy}"
-    lines = [head, *([found.description] if found.description else [])]
-    lines += ["Types:", *map(_type_line, types)] if types else []
-    lines += ["Relation types:", *(f"  {name}: {count:,}" for name, count in relations.items())] if relations else []
-    lines += ["Tags:", *(f"  {tag}: {count:,}" for tag, count in shown_tags)] if shown_tags else []
-    values: dict[str, Any] = {
-        "name": found.name,
-        "nodes": found.nodes,
-        "edges": found.edges,
-        "types": types,
-        "relation_types": relations,
-    }
-    values |= {"tags": dict(shown_tags)} if shown_tags else {}
-    values["conflict_policy"] = found.conflict_policy
-    values |= {name: each for name in ("description", "allowed_kinds") if (each := getattr(found, name))}
-    if found.allowed_kinds:
-        lines.append(f"Only these types may be written: {', '.join(found.allowed_kinds)}")
-    hints: list[str] = []
-    if found.indexes_behind:
-        hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
-    left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
-    more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
-    return Reply(_text(lines), values, more, "; ".join(hints))
-
-
-def _type_values(each: schemas.TypeDescription) -> dict[str, Any]:
-    examples = [
-        {"id": one.id} | ({"content": one.content} if one.content else {}) for one in each.examples[:_EXAMPLES_SHOWN]
-    ]
-    return {"type": each.type, "count": each.count} | ({"examples": examples} if examples else {})
-
-
-def _type_line(each: dict[str, Any]) -> str:
-    examples = ", ".join(
-        quoted(one["id"]) + (f" {quoted(one['content'])}" if "content" in one else "")
-        for one in each.get("examples", ())
-    )
-    return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
 
 
 @present.register
@@ -690,13 +632,22 @@ def _moment_asked(given: schemas.Traverse | schemas.GetEntity | schemas.ListEnti
 
 
 def _arrow(edge: Edge | Skipped | NotRestored | schemas.DeleteRelation) -> str:
-    return f"{quoted(edge.source)} -[{edge.relation_type}]-> {quoted(edge.target)}"
+    source = f"{quoted(edge.source)}{_place(edge.store) if isinstance(edge, Edge) else ''}"
+    into = _place(edge.to_graph) if isinstance(edge, Edge | schemas.DeleteRelation) else ""
+    return f"{source} -[{edge.relation_type}]-> {quoted(edge.target)}{into}"
 
 
-def _node_line(node: Node, mark: str) -> str:
+def _place(store: str | msgspec.UnsetType) -> str:
+    """The store of a thing, where it is told."""
+    return f" of store {quoted(store)}" if store else ""
+
+
+def _node_line(node: ReachedNode, mark: str) -> str:
     """A node in one line, its content shortened."""
+    if is_missing(node):
+        return f"  {mark} {quoted(node.id)}{_place(node.store)} is not there"
     whole = replace(node, summary=msgspec.UNSET, tags=msgspec.UNSET, attributes={})
-    return f"  {mark} {quoted(node.id)} ({node.type}){_facts(whole)}{_content(node, TEASER)}"
+    return f"  {mark} {quoted(node.id)} ({node.type}){_place(node.store)}{_facts(whole)}{_content(node, TEASER)}"
 
 
 def _listed_line(node: Node | ListedNode) -> str:
@@ -742,6 +693,8 @@ def _each_fact(node: Node | ListedNode) -> Iterator[str]:
         yield f"version={node.version} conflicts_with_versions={heads}" + (
             ",…" if len(node.conflicts) > _HEADS_LINE else ""
         )
+    if node.is_current:
+        yield f"version={node.version} in conflict with the present one"
     if node.superseded_by:
         yield f"superseded_by={node.superseded_by}"
 

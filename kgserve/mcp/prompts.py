@@ -10,28 +10,36 @@ from mcp.server.context import ServerRequestContext
 Context = ServerRequestContext[Any, Any]
 
 INSTRUCTIONS = """\
-kgserve keeps knowledge graphs: stores of entities (id, type, content, attributes) and typed, weighted relations.
-Recall first: get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an \
-id that was found.
-Before writing to a store read describe_store, and reuse its types, relation types and ways of making ids.
-Record with inject_knowledge_graph: stable ids, one fact per entity, relations as VERBS_IN_CAPITALS. Sending the same \
-again is harmless.
-What was true and is no longer gets valid_to: inject it with the same id, or call retire; do not delete it. Every \
-state is kept: as_of reads what the store knew at a time, valid_at what was true in the world at a time. Tools that \
-are not listed can be called, too: retire, put_node, entity_history, merge_entities, list_stores.
+kgserve remembers, and keeps knowledge graphs, in stores.
+Memories are sentences. Before you answer about the user, the project or earlier decisions: recall. When something \
+will matter later: retain, one thing at a time; what has changed supersedes the memory that is no longer true. Much \
+has come together: reflect. The user asks for it, or it was never true: forget.
+Graphs are entities (id, type, content, attributes) and typed, weighted relations, for how things hang together: \
+get_context with the question, or search_knowledge; then traverse_knowledge_graph or get_entity from an id that was \
+found. Before writing one read describe_store, and reuse its types, relation types and ways of making ids. Record with \
+inject_knowledge_graph: stable ids, relations as VERBS_IN_CAPITALS. Sending the same again is harmless.
+An entity that was true and is no longer gets valid_to: inject it with the same id, or call retire; do not delete it. \
+Every state is kept: as_of reads what the store knew at a time, valid_at what was true in the world at a time. Tools \
+that are not listed can be called, too: retire, put_node, entity_history, merge_entities.
 `index` is the name of the store; with a default store it may be left out."""
 
 _RECORD_AND_RECALL = """\
 Use the kgserve tools as your memory{about}. {which}
 
 Recall, before you answer or change anything:
-1. get_context with the question in plain words. If little comes back, search_knowledge with two or three other \
-wordings as queries.
+1. recall with the question in plain words. If the answer is about how things hang together, or little comes back, \
+get_context with it, then search_knowledge with two or three other wordings as queries.
 2. From the ids that fit, traverse_knowledge_graph (depth 1 or 2) shows what depends on what; get_entity gives one \
 entity whole.
 3. Cite ids when you rely on what you found. Say so when nothing was found; do not invent.
 
-Record, when something will matter later (decisions and their reasons, requirements, who owns what, where code lives):
+Retain, when something will matter later (a decision and its reason, a preference, a fact):
+- retain it as one sentence that makes sense alone, with whom or what it is about as entities.
+- Look at `similar` in the answer: what is no longer true, retain again with supersedes set to its id.
+- reflect at the end of a piece of work: accept by number what is right, refuse the rest.
+- forget by ids what the user wants forgotten, or was never true; undo brings back.
+
+Record, when things and how they are related matter (requirements, who owns what, where code lives):
 1. describe_store first: reuse the types, relation types and id patterns that are there.
 2. inject_knowledge_graph with everything that belongs together in one call. An entity has a stable id such as \
 req-login or adr-007, a type such as requirement or decision, and as content one or two sentences that make sense \
@@ -55,17 +63,17 @@ Do not record secrets, or what the repository itself already says better."""
 _BEGIN_SESSION = """\
 We begin a session of work{about}. Before anything else find out what is known. {which}
 
-1. describe_store: what the store holds, and in which words. If it is not there, or empty, say so and go on without it.
-2. get_context with what the work is about, in plain words; without a topic, ask for decisions, open questions and \
-what was to be done next.
+1. recall what the work is about, in plain words; without a topic, decisions, open questions and what was to be done \
+next. If nothing comes back, say so.
+2. describe_store: what else the store holds, and in which words; then get_context with the same question.
 3. traverse_knowledge_graph (depth 1) from the two or three ids that matter most: what they depend on, what replaced \
 them, who owns them.
 4. Look at what a finding says about itself: what is stale, was retired, or is in conflict with another version does \
 not count as known. entity_history tells what changed and when.
 
 Then tell me in at most ten lines what is known, what is open and what seems out of date, with ids, and ask what comes \
-first. Write nothing yet. During the work record what will matter later with inject_knowledge_graph, in the words that \
-describe_store showed."""
+first. Write nothing yet. During the work retain what will matter later, and record structure with \
+inject_knowledge_graph, in the words that describe_store showed."""
 
 _TIDY_UP = """\
 Tidy up the knowledge graph{about}. {which}
@@ -77,6 +85,8 @@ Look first, and change nothing while you do:
 each other.
 4. What was true once and is no longer, what is stale, and what has no relation to anything.
 
+5. reflect with dry_run: memories that say the same, belong below others, or contradict each other.
+
 Then show me a list, each line with the ids, what is wrong and what you would do, and wait until I agree.
 
 When I have agreed:
@@ -84,6 +94,7 @@ When I have agreed:
 - Two ids for one thing: merge_entities, into the one that has more relations; then inject what its content should say.
 - Words that mean the same: inject the entities again with the word that most have; relations likewise, then delete \
 the old ones.
+- Memories: reflect with accept and refuse by number, forget for what was never true.
 - Delete only what was never true, one at a time, and only what the list named.
 - At the end say what was changed, with ids and the last sequence."""
 

@@ -17,19 +17,22 @@ from kgserve.access.caller import Hidden
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.mcp.calls import Context, Threads, visit_of
 from kgserve.mcp.failures import as_protocol_errors
-from kgserve.mcp.tools import describe
-from kgserve.mcp.uris import ENTITY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
+from kgserve.mcp.store_tools import describe
+from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
 from kgserve.mcp.values import first_fitting
 from kgserve.model.answers import Edge, Node, NodeAnswer
 from kgserve.model.queries import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
 from kgserve.model.stores import StoreSummary
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
+from kgserve.ops.digest import digest
 from kgserve.ops.graph import Graph, Graphs, as_struct
 
 T = TypeVar("T")
 
 JSON = "application/json"
+TEXT_TYPE = "text/plain"
+_REMEMBERED = "What is pinned, preferred, was decided last and is best known, in at most 1,500 tokens"
 PAGE = 100
 TEXT = 20_000
 """Characters of a content, or of attributes as JSON, that are read at once."""
@@ -46,6 +49,13 @@ _TEMPLATES = types.ListResourceTemplatesResult(
             uri_template=STORE_TEMPLATE,
             description="What a store holds: types with counts and examples, relation types with counts",
             mime_type=JSON,
+        ),
+        types.ResourceTemplate(
+            name="memory",
+            title="What a store remembers",
+            uri_template=MEMORY_TEMPLATE,
+            description=_REMEMBERED,
+            mime_type=TEXT_TYPE,
         ),
         types.ResourceTemplate(
             name="entity",
@@ -117,7 +127,7 @@ class Resources:
         graphs = self._graphs.seen_by(visit_of(context).caller)
         names = await self._threads.read(graphs.pool.names)
         later = [name for name in names if name > after]
-        page = [_store(name) for name in later[:PAGE]]
+        page = [each for name in later[:PAGE] for each in (_store(name), _memory(name))]
         cursor = quote(later[PAGE - 1]) if len(later) > PAGE else None
         return types.ListResourcesResult(resources=page if after else [_LIST, *page], next_cursor=cursor)
 
@@ -126,12 +136,10 @@ class Resources:
         return _TEMPLATES
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """One resource as JSON. Raises MCPError."""
-        found = await self._asked(
-            context, params.uri, lambda graphs: msgspec.json.encode(_found(graphs, params.uri)).decode()
-        )
+        """One resource as JSON, or as text. Raises MCPError."""
+        kind, text = await self._asked(context, params.uri, lambda graphs: _told(_found(graphs, params.uri)))
         return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=params.uri, mime_type=JSON, text=found)]
+            contents=[types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)]
         )
 
     async def place(self, context: Context, uri: str) -> Place:
@@ -151,9 +159,15 @@ class Resources:
                 raise MCPError(code, str(error), {"uri": uri}) from None
 
 
-def _found(graphs: Graphs, uri: str) -> msgspec.Struct:
+def _told(found: msgspec.Struct | str) -> tuple[str, str]:
+    return (TEXT_TYPE, found) if isinstance(found, str) else (JSON, msgspec.json.encode(found).decode())
+
+
+def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
     place, part = place_of(uri)
     match place, part:
+        case Place(str() as store, None, True), None:
+            return digest(graphs.graph(store))
         case Place(None), (None | Part("after")):
             return _stores(graphs, part.value if part else "")
         case Place(str() as store, None), None:
@@ -224,7 +238,7 @@ def _edges(graph: Graph, place: Place, offset: int, *, outgoing: bool) -> EdgesP
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"at most {MAX_EDGES_OFFSET:,} edges are passed over; query_cypher finds those behind")
     request = EdgesRequest(node_id=place.node or "", limit=_MOST_EDGES, offset=offset)
-    page = as_struct((reading.outgoing if outgoing else reading.incoming)(graph, request), EdgeList)
+    page = as_struct(reading.edges_of_node(graph, request, outgoing=outgoing), EdgeList)
     edges = first_fitting(page.edges, EDGES) or page.edges[:1]
     end = offset + len(edges)
     way = "outgoing" if outgoing else "incoming"
@@ -246,6 +260,11 @@ def _more(what: str, place: Place, part: str, value: str | int) -> More:
 _LIST = types.Resource(
     name="stores", title="All stores", uri=STORES, description="Names, counts and sizes of all stores", mime_type=JSON
 )
+
+
+def _memory(name: str) -> types.Resource:
+    place = Place(name, remembered=True)
+    return types.Resource(name=f"{name} memory", uri=place.uri, description=_REMEMBERED, mime_type=TEXT_TYPE)
 
 
 def _store(name: str) -> types.Resource:

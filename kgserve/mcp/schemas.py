@@ -6,21 +6,22 @@ in a schema, and some send text for what has two. Such a field is left out when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.json_schema import UNLISTED
-from kgserve.model.answers import MAX_TAGS_LISTED, TagFreq
+from kgserve.model.answers import MAX_TAGS_LISTED
 from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
 from kgserve.model.requests import (
+    MAX_ALSO,
     MAX_CYPHER_ROWS,
     MAX_DEPTH,
     MAX_TRAVERSED_NODES,
@@ -46,7 +47,9 @@ from kgserve.model.versioned import (
     PutSubgraphRequest,
     RetireEdgeRequest,
     RetireRequest,
+    Unread,
 )
+from kgserve.model.versioned_names import FieldNames
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -65,6 +68,7 @@ _RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only the
 _Types = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
 _Tags = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 _Wanted = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
+_Also = Annotated[list[_Label], Meta(max_length=MAX_ALSO, description="Other stores to ask, too")] | UnsetType
 _AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
 _AsOf = Annotated[AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
 _ValidAt = (
@@ -72,11 +76,13 @@ _ValidAt = (
 )
 _Author = Annotated[_Name, Meta(description="Who writes this")] | UnsetType
 _Moment = Annotated[str, Meta(max_length=64, description="RFC 3339")] | UnsetType
+_ToGraph = Annotated[str, Meta(max_length=64, description="Store that `to` is in, if another")] | UnsetType
 _End = Annotated[str, Meta(max_length=64, description="True until then, RFC 3339; left out: now")] | UnsetType
 
 _COMMON: dict[str, Any] = {
     "attributes": _Wanted,
     "types": _Types,
+    "also": _Also,
     "at_least": _AtLeast,
     "as_of": _AsOf,
     "valid_at": _ValidAt,
@@ -129,6 +135,7 @@ class Detailed(Arguments, kw_only=True):
     """Arguments of a tool that reads, whose answer may be told whole."""
 
     detail: Annotated[bool, Meta(description="Times, versions, too")] = False
+    field_names: Annotated[FieldNames | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 _When = Annotated[str, Meta(max_length=64)] | None
@@ -188,6 +195,7 @@ class DeleteRelation(Arguments, kw_only=True):
     source: _Id = field(name="from")
     target: _Id = field(name="to")
     relation_type: _Label
+    to_graph: _ToGraph = UNSET
 
 
 @with_fields_of(TraverseRequest, "min_weight")
@@ -201,11 +209,12 @@ class Traverse(Detailed, kw_only=True):
     max_nodes: Annotated[int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
         MAX_TRAVERSED_NODES
     )
+    follow_symlinks: Annotated[bool, Meta(description="Into other stores, too")] = False
     as_of: _AsOf = UNSET
     valid_at: _ValidAt = UNSET
 
 
-@with_fields_of(SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "fresh_only")
+@with_fields_of(SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
 class Search(Detailed, kw_only=True):
     """What to look for, how, and among what."""
 
@@ -227,6 +236,7 @@ class Search(Detailed, kw_only=True):
     start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
     depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
     tags: _Tags = UNSET
+    fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
 
 
 @with_fields_of(BatchSearchRequest)
@@ -234,7 +244,6 @@ class SearchBatch(Detailed, kw_only=True):
     """Several ways to ask the same."""
 
     queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most hits in all")] = 10
 
 
 @with_fields_of(ContextRequest, "format", "limit")
@@ -243,6 +252,7 @@ class Context(Detailed, kw_only=True):
 
     query: _Query
     budget: Annotated[int, Meta(ge=1, le=MAX_CONTEXT_TOKENS, description="Most tokens of the text")] = 1200
+    follow_symlinks: Annotated[bool, Meta(description="What other stores link, too")] = False
 
 
 class GetEntity(Detailed, kw_only=True):
@@ -281,6 +291,7 @@ class ListRelations(Detailed, kw_only=True):
         Literal["outgoing", "incoming"], Meta(description="Those that start, or that end, at the entity")
     ] = "outgoing"
     relation_types: _RelationTypes = UNSET
+    follow_symlinks: Annotated[bool, Meta(description="Incoming ones of other stores, too")] = False
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Most relations")] = 50
     offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
     as_of: _AsOf = UNSET
@@ -336,7 +347,6 @@ class SubgraphEdge(EdgeSpec, kw_only=True):
     from_lineage: Annotated[_Name | None, UNLISTED_FIELD] = None
     to_ref: Annotated[_Name | None, UNLISTED_FIELD] = None
     to_lineage: Annotated[_Name | None, UNLISTED_FIELD] = None
-    to_graph: Annotated[_Name | None, UNLISTED_FIELD] = None
     kind: Annotated[_Name | None, UNLISTED_FIELD] = None
     metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
@@ -350,15 +360,26 @@ class PutSubgraph(Arguments, kw_only=True):
     edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {MAX_SUBGRAPH_EDGES}")] = field(
         default_factory=list[SubgraphEdge]
     )
+    apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"nodes": SubgraphNode, "edges": SubgraphEdge}
 
 
 def subgraph(given: PutSubgraph) -> PutSubgraphRequest:
     """The request that the arguments make, in the contract's own names."""
-    refs = {node.ref for node in given.nodes if node.ref}
+    nodes: list[SubgraphNode | Unread] = [*given.nodes]
+    edges: list[SubgraphEdge | Unread] = [*given.edges]
+    refs = {node.ref for node in nodes if node.ref}
     return PutSubgraphRequest(
-        nodes=[_spec(NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)}) for node in given.nodes],
-        edges=[_spec(EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge)) for edge in given.edges],
+        nodes=[node if isinstance(node, Unread) else _node_spec(node) for node in nodes],
+        edges=[edge if isinstance(edge, Unread) else _edge_spec(edge, refs) for edge in edges],
     )
+
+
+def _node_spec(node: SubgraphNode) -> NodeSpec:
+    return _spec(NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
+
+
+def _edge_spec(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> EdgeSpec:
+    return _spec(EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
 
 
 def _named(kind: str | None, given: SubgraphNode | SubgraphEdge) -> dict[str, Any]:
@@ -411,6 +432,7 @@ class Retire(Arguments, kw_only=True):
     )
     target: _Label | UnsetType = field(name="to", default=UNSET)
     relation_type: _Label | UnsetType = UNSET
+    to_graph: _ToGraph = UNSET
     valid_to: _End = UNSET
     created_by: _Author = UNSET
 
@@ -418,14 +440,20 @@ class Retire(Arguments, kw_only=True):
 def end_of(given: Retire) -> RetireEntity | RetireRelation:
     """What is to end: an entity or a relation. Raises InvalidInput for neither, and for both."""
     edge = (given.source, given.target, given.relation_type)
-    if given.id and not any(edge):
+    if given.id and not any((*edge, given.to_graph)):
         return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
     source, target, relation_type = edge
     if given.id or not (source and target and relation_type):
         message = "give either the id of an entity, or from, to and relation_type of a relation"
         raise InvalidInput(f"id: {message}", (FieldError("id", message),))
-    named = {"source": source, "target": target, "relation_type": relation_type}
-    return RetireRelation(**named, valid_to=given.valid_to, created_by=given.created_by)
+    return RetireRelation(
+        source=source,
+        target=target,
+        relation_type=relation_type,
+        to_graph=given.to_graph,
+        valid_to=given.valid_to,
+        created_by=given.created_by,
+    )
 
 
 class EntityHistory(Detailed, kw_only=True):
@@ -445,19 +473,6 @@ class RevertEntity(Arguments, kw_only=True):
     version: Annotated[_Version, Meta(description="One of those in entity_history")]
 
 
-class ListStores(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A page of the stores, by name."""
-
-    offset: Annotated[_Offset, Meta(description="Stores to pass over")] = 0
-    limit: Annotated[int, Meta(ge=1, le=100)] = 50
-
-
-class DescribeStore(Arguments, kw_only=True):
-    """The store to describe."""
-
-    tags_prefix: Annotated[_Name, Meta(description="Only tags that begin so, up to 100")] = ""
-
-
 class DescribeSchema(Arguments, kw_only=True):
     """The store whose types and tags are asked for."""
 
@@ -466,7 +481,7 @@ class ListTags(Arguments, kw_only=True):
     """Which tags to list."""
 
     prefix: Annotated[_Name, Meta(description="Only tags that start so")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_TAGS_LISTED, description="Most tags")] = MAX_TAGS_LISTED
+    limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_TAGS_LISTED
 
 
 @with_fields_of(CypherRequest, "mode")
@@ -477,41 +492,3 @@ class QueryCypher(Detailed, kw_only=True):
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
     timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, UNLISTED_FIELD] = UNSET
     max_rows: Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS)] = 100
-
-
-class DropStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The store to drop for good; no default counts here."""
-
-    index: Annotated[str, Meta(description="Name of the store")]
-    confirm: Annotated[str, Meta(description="The name of the store again")] = ""
-
-
-class Example(msgspec.Struct, kw_only=True):
-    """A node to learn from how ids and contents look here."""
-
-    id: str
-    content: str
-
-
-class TypeDescription(msgspec.Struct, kw_only=True):
-    """A type of node."""
-
-    type: str
-    count: int
-    examples: list[Example]
-
-
-class Description(msgspec.Struct, kw_only=True):
-    """What a store holds."""
-
-    name: str
-    nodes: int
-    edges: int
-    sequence: Annotated[int, Meta(description="The number of its last commit")]
-    types: Annotated[list[TypeDescription], Meta(description="The most frequent first, at most 100")]
-    relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
-    tags: Annotated[list[TagFreq], Meta(description="The most frequent first, at most 100")]
-    indexes_behind: Annotated[int, Meta(description="Commits that search has not seen yet")]
-    conflict_policy: str
-    description: str
-    allowed_kinds: Annotated[list[str], Meta(description="Types that may be written; none: all")]

@@ -13,19 +13,14 @@ from kgserve.access.caller import Role
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import present, schemas
-from kgserve.mcp.schemas import Description, Example, TypeDescription, as_request
-from kgserve.mcp.values import shortened
+from kgserve.mcp.schemas import as_request
 from kgserve.model import answers, queries, requests, versioned
-from kgserve.model import stores as store_answers
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.ops import cypher, history, merging, reading, search, selecting, stores, unmerging, versions, writing
+from kgserve.ops import cypher, history, merging, reading, search, selecting, unmerging, versions, writing
 from kgserve.ops.graph import Graph, as_struct
 
 G = TypeVar("G", bound=msgspec.Struct)
 
-_TYPES_WITH_EXAMPLES = 20
-_EXAMPLES = 3
-_TEASER = 60
 _RELATIONS = 100
 _OF_A_VARIANT = 20
 
@@ -35,7 +30,8 @@ class Tool(NamedTuple, Generic[G]):
 
     ``doing`` is what progress reports say while it runs.
     ``effect``: "writes" changes what is sent, "overwrites" empties what is not sent, too.
-    ``administers``: it needs the role of an administrator, whatever its effect. ``runs_statement``: a statement
+    ``administers``: it needs the role of an administrator, whatever its effect, but with the argument ``makes_with``;
+    ``administers_with`` is the argument with which it does. ``runs_statement``: a statement
     of the caller's, which may take long. ``writes_with``: the argument with which a tool that reads writes.
     ``without_store``: it answers without one, too. ``nothing``: its values for a default store that is not there yet;
     None: that is an error; ``maker``: the tool that makes the store.
@@ -49,6 +45,8 @@ class Tool(NamedTuple, Generic[G]):
     run: Callable[[Graph, G], msgspec.Struct | Future[Any]]
     effect: Literal["reads", "writes", "overwrites", "deletes"] = "reads"
     administers: bool = False
+    administers_with: str = ""
+    makes_with: str = ""
     runs_statement: bool = False
     writes_with: str = ""
     without_store: bool = False
@@ -57,7 +55,9 @@ class Tool(NamedTuple, Generic[G]):
 
     def role(self, arguments: Mapping[str, Any] | None) -> Role:
         """What a key needs for a call of it."""
-        if self.administers:
+        given = arguments or {}
+        administers = self.administers and given.get(self.makes_with) is not True
+        if administers or (self.administers_with and given.get(self.administers_with)):
             return "admin"
         return "read" if self.effect == "reads" and not self.writes(arguments) else "write"
 
@@ -70,17 +70,16 @@ def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
     if given.version and (given.as_of or given.valid_at):
         raise InvalidInput("version: goes with neither as_of nor valid_at; leave them out")
     found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
-    sides = {"outgoing": reading.outgoing, "incoming": reading.incoming}
     if given.direction != "both":
-        [other] = sides.keys() - {given.direction}
+        [other] = {"outgoing", "incoming"} - {given.direction}
         found = replace(found, **{other: []})
     if not given.relations_offset or given.version:
         return found
-    wanted = as_request(queries.EdgesRequest, given)
+    wanted = as_request(queries.IncomingRequest, given)
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS
     pages = {
-        name: as_struct(read(graph, wanted), versioned.EdgeList)
-        for name, read in sides.items()
+        name: as_struct(reading.edges_of_node(graph, wanted, outgoing=name == "outgoing"), versioned.EdgeList)
+        for name in ("outgoing", "incoming")
         if given.direction in (name, "both")
     }
     truncated = any(page.next_offset is not None for page in pages.values())
@@ -116,9 +115,9 @@ def _page(graph: Graph, given: schemas.ListEntities, limit: int) -> answers.List
 
 
 def _list_relations(graph: Graph, given: schemas.ListRelations) -> versioned.EdgeList:
-    wanted = as_request(queries.EdgesRequest, given)
+    wanted = as_request(queries.IncomingRequest, given)
     wanted.kinds = given.relation_types or []
-    found = reading.outgoing(graph, wanted) if given.direction == "outgoing" else reading.incoming(graph, wanted)
+    found = reading.edges_of_node(graph, wanted, outgoing=given.direction == "outgoing")
     return as_struct(found, versioned.EdgeList)
 
 
@@ -137,7 +136,7 @@ def _search(graph: Graph, given: schemas.Search) -> answers.SearchAnswer | answe
 
 
 def _variant(given: schemas.Search) -> dict[str, Any]:
-    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix")}
+    values = {name: getattr(given, name) for name in ("mode", "types", "tags", "attributes", "id_prefix", "fresh_only")}
     return {"limit": _OF_A_VARIANT} | {name: value for name, value in values.items() if value}
 
 
@@ -175,67 +174,18 @@ def _history(graph: Graph, given: schemas.EntityHistory) -> Any:
     return history.revert(graph, queries.RevertNode(node_id=given.id, version=given.revert_to))
 
 
-def _list_stores(graph: Graph, given: schemas.ListStores) -> store_answers.StoreList:
-    listed = stores.list_stores(graph.graphs)
-    page = listed.stores[given.offset : given.offset + given.limit]
-    return store_answers.StoreList(stores=page, count=listed.count)
-
-
-def _describe(graph: Graph, given: schemas.DescribeStore) -> Description | store_answers.StoreList:
-    return describe(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
-
-
-def describe(graph: Graph, tags_prefix: str = "") -> Description:
-    """What a store holds, from counts that are kept and pages of the catalog. Raises NotFound."""
-    held, settings = stores.stats(graph), stores.store_settings(graph)
-    types = [
-        TypeDescription(
-            type=type_,
-            count=count,
-            examples=_examples(graph, type_) if place < _TYPES_WITH_EXAMPLES else [],
-        )
-        for place, (type_, count) in enumerate(held.types.items())
-    ]
-    return Description(
-        name=held.name,
-        nodes=held.nodes,
-        edges=held.edges,
-        sequence=held.sequence,
-        types=types,
-        relation_types=held.relation_types,
-        tags=reading.list_tags(graph, queries.TagsQuery(prefix=tags_prefix)).tags,
-        indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
-        conflict_policy=settings.conflict_policy,
-        description=settings.name,
-        allowed_kinds=settings.kind_whitelist,
-    )
-
-
-def _examples(graph: Graph, type_: str) -> list[Example]:
-    page = reading.list_nodes(graph, queries.NodesQuery(type=[type_], limit=_EXAMPLES))
-    return [Example(id=node.id, content=shortened(node.content or "", _TEASER)) for node in page.nodes]
-
-
-def _drop_store(graph: Graph, given: schemas.DropStore) -> store_answers.DropAnswer:
-    if given.confirm != given.index:
-        message = "must repeat the name of the store; nothing was dropped"
-        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
-    return stores.drop_store(graph.graphs.graph(given.index), as_request(queries.DropQuery, given))
-
-
 _FOUND: dict[str, Any] = {"hits": []}
 _LISTED: dict[str, Any] = {"nodes": []}
 _WALKED: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 _CONTEXT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 _ROWS: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
-_DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}
 
 GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_context",
         "Get text about a question",
-        "Call this first, when something may be known already: the entities that fit a question best and their "
-        "relations, as text of at most `budget` tokens with ids to cite.",
+        "When a question is about what the graph holds: the entities that fit it best and their relations, as text of "
+        "at most `budget` tokens with ids to cite.",
         schemas.Context,
         "gathering context",
         lambda graph, given: search.context(graph, as_request(requests.ContextRequest, given)),
@@ -244,7 +194,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "search_knowledge",
         "Search",
-        "Find entities by words, meaning and what they are related to, best first. It sees what you wrote before.",
+        "When the id of an entity is not known: find entities by words, meaning and what they are related to, best "
+        "first; `queries` asks in several wordings. It sees what you wrote before.",
         schemas.Search,
         "searching",
         _search,
@@ -253,7 +204,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "get_entity",
         "Read one entity",
-        "One entity whole, with attributes and relations: as it is, as of a moment, or in one of its versions.",
+        "When an id is known: the entity whole, with attributes and relations, page by page by `relations_offset`; as "
+        "it is, as of a moment, or in one of its versions.",
         schemas.GetEntity,
         "reading the entity",
         _get_entity,
@@ -262,8 +214,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "traverse_knowledge_graph",
         "Walk the graph from an entity",
-        "Follow relations from an entity, up to `depth` hops: the entities reached, nearest first, and the relations "
-        "between them.",
+        "When it matters what depends on an entity, or leads to it: follow relations up to `depth` hops. The entities "
+        "reached, nearest first, and the relations between them.",
         schemas.Traverse,
         "walking the graph",
         lambda graph, given: as_struct(
@@ -274,8 +226,9 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "inject_knowledge_graph",
         "Record nodes and edges",
-        "Create or update entities and relations, all or nothing; makes the store if need be. What is left out keeps "
-        "its value, and sending the same again changes nothing. Edges without both ends are skipped and listed.",
+        "When things and how they are related are to be recorded: create or update entities and relations, all or "
+        "nothing; makes the store if need be. What is left out keeps its value, and sending the same again changes "
+        "nothing. Edges without both ends are skipped and listed. Single facts: retain.",
         schemas.Inject,
         "writing the batch",
         lambda graph, given: writing.inject(graph, as_request(requests.InjectRequest, given)),
@@ -284,29 +237,18 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "list_entities",
         "List entities",
-        "Entities of any of `types`, with all of `tags` and `attributes`, by id, page by page; with `count` how many; "
-        "or those of `ids`.",
+        "When all of a kind are wanted: entities of any of `types`, with all of `tags` and `attributes`, by id, page "
+        "by page; with `count` how many; or those of `ids`.",
         schemas.ListEntities,
         "listing entities",
         _list_entities,
         nothing=_LISTED,
     ),
     Tool(
-        "describe_store",
-        "Describe a store",
-        "What a store holds: types with examples, relation types and tags with counts. Read it before writing and use "
-        "the same words. Without a store: the stores there are.",
-        schemas.DescribeStore,
-        "describing the store",
-        _describe,
-        without_store=True,
-        nothing=_DESCRIBED,
-    ),
-    Tool(
         "query_cypher",
         "Query with Cypher",
-        "One Cypher statement that reads: (:Entity {id, type, content, attributes}), [:RELATES_TO {relation_type, "
-        "weight, attributes}]; attributes are JSON text.",
+        "When counts or patterns are asked for that nothing else tells: a statement that reads (:Entity {id, type, "
+        "content, attributes}), [:RELATES_TO {relation_type, weight, attributes}]; attributes are JSON text.",
         schemas.QueryCypher,
         "running the query",
         lambda graph, given: cypher.run(graph, as_request(requests.CypherRequest, given)),
@@ -316,8 +258,8 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_entity",
         "Delete an entity",
-        "Remove what was never true, with its relations: one by `id`, or all that fit `ids`, `types`, `tags` and "
-        "`attributes`; `dry_run` first. What was true and ended: set its valid_to.",
+        "When something was never true: remove it with its relations, one by `id`, or all that fit `ids`, `types`, "
+        "`tags` and `attributes`; `dry_run` first. What was true and ended: set its valid_to.",
         schemas.DeleteEntity,
         "deleting",
         _delete_entity,
@@ -326,7 +268,7 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
     Tool(
         "delete_graph_relation",
         "Delete a relation",
-        "Remove one relation, named by its ends and type.",
+        "When a relation was never true: remove it, named by its ends and type.",
         schemas.DeleteRelation,
         "deleting the relation",
         lambda graph, given: writing.delete_edge(graph, as_request(requests.EdgeKeyRequest, given)),
@@ -382,27 +324,6 @@ GRAPH_TOOLS: tuple[Tool[Any], ...] = (
         "reading the history",
         _history,
         writes_with="revert_to",
-    ),
-    Tool(
-        "list_stores",
-        "List the stores",
-        "All stores with their counts.",
-        schemas.ListStores,
-        "listing the stores",
-        _list_stores,
-        without_store=True,
-    ),
-    Tool(
-        "drop_store",
-        "Drop a store",
-        "Remove a store with everything in it, for good. `confirm` must repeat its name. Only when the user has asked "
-        "for just this.",
-        schemas.DropStore,
-        "dropping the store",
-        _drop_store,
-        "deletes",
-        administers=True,
-        without_store=True,
     ),
     Tool(
         "list_relations",

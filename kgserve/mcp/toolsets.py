@@ -16,23 +16,27 @@ from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.mcp.store_tools import STORE_TOOLS
 from kgserve.mcp.tools import GRAPH_TOOLS, Tool
 from kgserve.mcp.values import shortened
 
 MEMORY = "memory"
+GRAPH = "graph"
+DEFAULT = "default"
+ALL = "all"
 ENTITY_MEMORY = "entity-memory"
 MEMORY_SERVER = "memory-server"
 
 _ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
-TOOLS: dict[str, Tool[Any]] = _ENTITY_MEMORY | {
-    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *MEMORY_SERVER_TOOLS)
+TOOLS: dict[str, Tool[Any]] = {
+    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 }
-"""By name; of a name that two sets have, the memory server's."""
+"""By name, in the order of lists; of a name that two sets have, the memory server's."""
 SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
 
 TOOLSETS: dict[str, tuple[str, ...]] = {
     MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
-    "graph": (
+    GRAPH: (
         "get_context",
         "search_knowledge",
         "get_entity",
@@ -43,15 +47,18 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         "query_cypher",
         "delete_graph_entity",
         "delete_graph_relation",
+        "list_stores",
     ),
     "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
+    "stores": ("describe_store", "list_stores", "configure_store", "drop_store"),
     ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
     MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
-    "all": tuple(tool.name for tool in GRAPH_TOOLS),
 }
-"""What is listed when it is asked for. Whatever is not listed can be called all the same."""
+TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
+TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS))
+"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
 
-DEFAULT_TOOLSET = "graph"
+_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
 
 
 def chosen(asked: str) -> Sequence[Tool[Any]]:
@@ -68,8 +75,9 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
             known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
             raise _refused(f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}")
         names.update(TOOLSETS.get(name, (name,)))
-    tools = TOOLS | _ENTITY_MEMORY if ENTITY_MEMORY in wanted else TOOLS
-    return [tool for tool in tools.values() if tool.name in (names or TOOLSETS[DEFAULT_TOOLSET])]
+    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
+    listed = names or {*TOOLSETS[DEFAULT]}
+    return [tool for tool in tools.values() if tool.name in listed]
 
 
 def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
@@ -77,11 +85,15 @@ def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[A
     if name not in SHARED_NAMES:
         return TOOLS.get(name)
     wanted = _asked(asked)
-    if ENTITY_MEMORY in wanted:
+    if _has_entity_memory(wanted):
         return _ENTITY_MEMORY[name]
     if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
         return TOOLS[name]
     return _ENTITY_MEMORY[name]
+
+
+def _has_entity_memory(wanted: Sequence[str]) -> bool:
+    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
 
 
 def _asked(text: str) -> list[str]:

@@ -1,7 +1,8 @@
 """URIs of resources: ``kgserve://stores`` is the list, ``kgserve://NAME`` a store, ``kgserve://NAME/ID`` an entity.
 
-Name and id are percent-encoded, so a question mark begins a query, which says from where on to read what is long. A
-store that is called ``stores`` is ``kgserve://%73tores``: what is compared is the URI as sent.
+``kgserve://NAME/memory`` is what a store remembers, in a page. Name and id are percent-encoded, so a question mark
+begins a query, which says from where on to read what is long. A store that is called ``stores`` is
+``kgserve://%73tores``, and an entity ``memory`` is ``kgserve://NAME/%6Demory``: what is compared is the URI as sent.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from kgserve.errors import InvalidInput, NotFound
 SCHEME = "kgserve://"
 STORES = f"{SCHEME}stores"
 STORE_TEMPLATE = f"{SCHEME}{{store}}"
+MEMORY_TEMPLATE = f"{SCHEME}{{store}}/memory"
 ENTITY_TEMPLATE = f"{SCHEME}{{store}}/{{id}}"
 
+_MEMORY = "/memory"
 _PARTS = ("after", "content_offset", "attributes_offset", "outgoing_offset", "incoming_offset")
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class Place(NamedTuple):
-    """What a URI names: without a store all of them, without a node the store."""
+    """What a URI names: without a store all of them, without a node the store, or what it remembers."""
 
     store: str | None = None
     node: str | None = None
+    remembered: bool = False
 
     @property
     def uri(self) -> str:
@@ -33,7 +37,9 @@ class Place(NamedTuple):
         if self.store is None:
             return STORES
         store = "%73tores" if self.store == "stores" else quote(self.store, safe="")
-        return f"{SCHEME}{store}" if self.node is None else f"{SCHEME}{store}/{quote(self.node, safe='')}"
+        if self.node is None:
+            return f"{SCHEME}{store}{_MEMORY if self.remembered else ''}"
+        return f"{SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
 
 
 class Part(NamedTuple):
@@ -58,6 +64,8 @@ def place_of(uri: str) -> tuple[Place, Part | None]:
     part = _part_of(query) if query else None
     if address == STORES:
         return Place(), part
+    if address.endswith(_MEMORY) and address.count("/") == SCHEME.count("/") + 1:
+        return Place(unquote(address.removeprefix(SCHEME).removesuffix(_MEMORY)), remembered=True), part
     name, slash, node = address.removeprefix(SCHEME).partition("/")
     return Place(unquote(name), unquote(node) if slash else None), part
 

@@ -32,6 +32,9 @@ TEASER = 60
 EXCERPT = 200
 """Characters of the content of a hit."""
 
+LEFT_OUT: dict[str, Any] = {"…": "left out for its size"}
+"""In the place of attributes, or of metadata, that are too large."""
+
 LONG = 1_000
 """Characters of a content, or of attributes as JSON, in a list with details."""
 
@@ -66,7 +69,12 @@ _USUAL_WEIGHT = 1.0
 def item(thing: Any, *, detail: bool, content: int = TEASER) -> dict[str, Any]:
     """A node, an edge, a hit or a state as an agent gets it in a list; of contents at most ``content`` characters."""
     brief = _BRIEF[type(thing)](thing, LONG if detail else content)
-    return msgspec.to_builtins(brief) if detail else lean(brief)
+    return msgspec.to_builtins(brief) if detail and not is_missing(thing) else lean(brief)
+
+
+def is_missing(thing: object) -> bool:
+    """Whether something is a node of a walk that a link leads to and that is not there."""
+    return isinstance(thing, ReachedNode) and bool(thing.missing)
 
 
 def items(things: Iterable[Any], room: int, *, detail: bool, content: int = TEASER) -> list[dict[str, Any]]:
@@ -136,7 +144,7 @@ def _beginning(things: Iterable[T], room: int, size: Callable[[T], int]) -> list
 
 def brief_attributes(attributes: dict[str, Any], room: int) -> dict[str, Any]:
     """The attributes, or a word in their place when they take more than ``room`` characters."""
-    return attributes if not attributes or fits(attributes, room) else {"…": "left out for its size"}
+    return attributes if not attributes or fits(attributes, room) else LEFT_OUT
 
 
 def brief_tags(tags: list[str], room: int) -> list[str]:

@@ -27,15 +27,11 @@ class News(NamedTuple):
 
 
 class _Store:
-    """What is watched in a store, by id and None for the store itself, and its commits, unless it is not there."""
+    """What is watched in a store, and its commits, unless it is not there."""
 
     def __init__(self) -> None:
-        self.watched: Counter[str | None] = Counter()
+        self.watched: Counter[Place] = Counter()
         self.commits: Touched | None = None
-
-    def places(self, name: str) -> set[Place]:
-        """All that is watched."""
-        return {Place(name, node) for node in self.watched}
 
     def close(self) -> None:
         """Follow it no longer."""
@@ -70,18 +66,18 @@ class Watching:
     async def add(self, places: Iterable[Place]) -> None:
         """Watch these as well, from now on. A store that is not there is looked for when one is made."""
         for place in (each for each in places if each.store):
-            self._stores.setdefault(place.store or "", _Store()).watched[place.node] += 1
+            self._stores.setdefault(place.store or "", _Store()).watched[place] += 1
         for name in {place.store for place in places if place.store}:
             await self._follow(name)
 
     def remove(self, places: Iterable[Place]) -> None:
         """Watch these no longer, unless somebody else does."""
-        for name, node in places:
-            if name and (store := self._stores.get(name)) is not None:
-                store.watched[node] -= 1
+        for place in places:
+            if place.store and (store := self._stores.get(place.store)) is not None:
+                store.watched[place] -= 1
                 store.watched += Counter()  # keeps those that are positive
                 if not store.watched:
-                    self._stores.pop(name).close()
+                    self._stores.pop(place.store).close()
 
     def announced(self, store: str) -> None:
         """A store was made, dropped, or got other settings."""
@@ -114,18 +110,20 @@ class Watching:
             return await self._written(name)
         store.close()
         await self._follow(name)  # before it is told, so that nothing is missed
-        return store.places(name)
+        return {*store.watched}
 
     async def _written(self, name: str) -> set[Place]:
         store = self._stores.get(name)
         if store is None or (commits := store.commits) is None:
             return set()
-        wanted = frozenset(filter(None, store.watched))
+        wanted = frozenset(place.node for place in store.watched if place.node is not None)
         try:
             nodes = await anyio.to_thread.run_sync(lambda: commits.since(wanted), limiter=self._thread)
         except KgserveError:
             return set()  # it is gone, which is announced
-        return set() if nodes is None else {Place(name), *(Place(name, node) for node in nodes)}
+        if nodes is None:
+            return set()
+        return {Place(name), Place(name, remembered=True), *(Place(name, node) for node in nodes)}
 
     async def _follow(self, name: str) -> None:
         if (store := self._stores.get(name)) is None or store.commits is not None:

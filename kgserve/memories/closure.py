@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
-
+from kgserve.asking import of_some
 from kgserve.model.hierarchy import CHILD_OF, MAX_DEPTH, is_upward
-from kgserve.model.rows import EdgeKey, EdgeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, edge_created_at
 
 SECOND_PARENTS, CYCLES = "second_parent", "cycle"
 _REMADE_FROM = 1_000
@@ -29,10 +28,10 @@ _MOST_PAIRS = 100_000
 # their order they are told, and all of one memory are side by side.
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS upward (
-    child INTEGER, parent INTEGER, sequence INTEGER NOT NULL, PRIMARY KEY (child, parent)
+    child INTEGER, parent INTEGER, created INTEGER NOT NULL, PRIMARY KEY (child, parent)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS parent (
-    child INTEGER PRIMARY KEY, id TEXT NOT NULL, parent INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    child INTEGER PRIMARY KEY, id TEXT NOT NULL, parent INTEGER NOT NULL, created INTEGER NOT NULL,
     others INTEGER NOT NULL, closing INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS closure (
@@ -45,24 +44,24 @@ TABLES = ("upward", "parent", "closure")
 _NUMBER = "(SELECT number FROM memory WHERE id = ?)"
 _UPWARD = """
 INSERT INTO upward SELECT c.number, p.number, ? FROM memory AS c, memory AS p WHERE c.id = ? AND p.id = ?
-ON CONFLICT (child, parent) DO UPDATE SET sequence = excluded.sequence
+ON CONFLICT (child, parent) DO UPDATE SET created = excluded.created
 """
 _NOT_UPWARD = f"DELETE FROM upward WHERE child = {_NUMBER} AND parent = {_NUMBER}"
 _CHILDREN_OF = "SELECT child FROM upward WHERE parent = ?"
 _FORGET = "DELETE FROM upward WHERE child = :number OR parent = :number"
-_NUMBERS = "SELECT number FROM memory WHERE id IN (SELECT value FROM json_each(?))"
+_NUMBERS = "SELECT number FROM memory WHERE id IN"
 _ALL = "SELECT count(*) FROM (SELECT 1 FROM parent LIMIT ?)"
 _WANTED = """
-SELECT c.id, p.number, e.sequence FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
+SELECT c.id, p.number, e.created FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
 CROSS JOIN memory AS c ON c.number = e.child
-WHERE e.child = ? AND p.active AND c.active ORDER BY e.sequence DESC, p.id DESC
+WHERE e.child = ? AND p.active AND c.active ORDER BY e.created DESC, p.id DESC
 """
 _ALL_WANTED = """
-SELECT e.child, c.id, e.parent, e.sequence FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
+SELECT e.child, c.id, e.parent, e.created FROM upward AS e CROSS JOIN memory AS p ON p.number = e.parent
 CROSS JOIN memory AS c ON c.number = e.child
-WHERE p.active AND c.active ORDER BY e.child, e.sequence DESC, p.id DESC
+WHERE p.active AND c.active ORDER BY e.child, e.created DESC, p.id DESC
 """
-_STEP = "SELECT id, parent, sequence, others, closing FROM parent WHERE child = ?"
+_STEP = "SELECT id, parent, created, others, closing FROM parent WHERE child = ?"
 _PUT = "INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM parent WHERE child = ?"
 _CLOSE = "UPDATE parent SET closing = ? WHERE child = ?"
@@ -92,7 +91,7 @@ class _Step(NamedTuple):
 
     id: str
     parent: int
-    sequence: int
+    created: int
     others: int
     closing: bool = False
 
@@ -113,7 +112,7 @@ class Hierarchy:
         """Take relations in, new or changed; those that are none to a parent are passed over."""
         for edge in edges:
             if is_upward(edge):
-                self._run(_UPWARD, (edge.sequence, edge.source, edge.target))
+                self._run(_UPWARD, (edge_created_at(edge), edge.source, edge.target))
                 self._children.add(edge.source)
             elif edge.relation_type == CHILD_OF:
                 self._drop(edge.key)
@@ -173,7 +172,7 @@ class Hierarchy:
             self._children.add(source)
 
     def _numbers(self, ids: set[str]) -> set[int]:
-        return {number for (number,) in self._run(_NUMBERS, (msgspec.json.encode([*ids]).decode(),))} if ids else set()
+        return {number for (number,) in of_some(self._run, _NUMBERS, [*ids])}
 
     def _is_most(self, moved: int) -> bool:
         """Whether so many are so much of all that all anew costs less."""
@@ -243,7 +242,7 @@ class Hierarchy:
             return
         circle = above[: above.index(child)]
         last = max(circle, key=self._rank, default=child)
-        if last == child or (step.sequence, step.id) > self._rank(last):
+        if last == child or (step.created, step.id) > self._rank(last):
             self._put(child, None, step._replace(closing=True))
             return
         closing = self._known(last)
@@ -288,7 +287,7 @@ class Hierarchy:
 
     def _rank(self, child: int) -> tuple[int, str]:
         step = self._known(child)
-        return step.sequence, step.id
+        return step.created, step.id
 
     def _known(self, child: int) -> _Step:
         step = self._step(child)
@@ -302,7 +301,7 @@ class Hierarchy:
 
 
 def _place(step: _Step | None) -> tuple[int, int] | None:
-    return step and (step.parent, step.sequence)
+    return step and (step.parent, step.created)
 
 
 def _without_circles(steps: dict[int, _Step]) -> dict[int, _Step]:
@@ -317,7 +316,7 @@ def _without_circles(steps: dict[int, _Step]) -> dict[int, _Step]:
             circle = [at]
             while (up := steps[circle[-1]].parent) != at:
                 circle.append(up)
-            last = max(circle, key=lambda number: (steps[number].sequence, steps[number].id))
+            last = max(circle, key=lambda number: (steps[number].created, steps[number].id))
             steps[last] = steps[last]._replace(closing=True)
     return steps
 
@@ -382,6 +381,7 @@ WHERE p.parent = {_OF} AND NOT p.closing AND m.layer < :layer LIMIT :most
 """
 IS_BELOW = f"EXISTS (SELECT 1 FROM closure WHERE ancestor = {_UNDER} AND id IN (m.id, m.belongs_to))"
 """Whether a memory ``m``, or the one that it is a version of, stands below the one of the id ``:under``."""
+_AMONG = f"SELECT m.id FROM memory AS m WHERE {IS_BELOW.replace(':under', '?')} AND m.id IN"
 IS_ORPHAN = """(m.layer IS NULL OR m.layer > 1)
 AND NOT EXISTS (SELECT 1 FROM parent WHERE child = m.number AND NOT closing)"""
 """Whether a memory ``m`` is no domain or concept, and stands below none."""
@@ -434,9 +434,8 @@ def size(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
 
 def among(reader: sqlite3.Connection, memory_id: str, ids: Iterable[str]) -> set[str]:
     """Those of some memories that stand below one, or are versions of such."""
-    values = {"under": memory_id, "ids": msgspec.json.encode([*ids]).decode()}
-    query = f"SELECT m.id FROM memory AS m WHERE m.id IN (SELECT value FROM json_each(:ids)) AND {IS_BELOW}"
-    return {node_id for (node_id,) in reader.execute(query, values)}
+    found = of_some(reader.execute, _AMONG, [*ids], before=(memory_id,))
+    return {node_id for (node_id,) in found}
 
 
 def some(reader: sqlite3.Connection, memory_id: str, limit: int) -> list[str]:

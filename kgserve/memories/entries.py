@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kgserve.model.change import Access
 from kgserve.model.decay import DAY, LEAST_KEY, Worth, effective, key, live
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.half_lives import HalfLives
+from kgserve.model.half_lives import HalfLives, stated_at
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
@@ -105,10 +105,9 @@ class LiveMemory(NamedTuple):
 def entry_of(row: NodeRow, access: Access | None, half_lives: HalfLives) -> Entry:
     """What is kept of a node that is a memory."""
     extras = row.extras or NO_EXTRAS
-    stated_at = row.created_at if extras.confidence_at is None else extras.confidence_at
-    stated = extras.confidence or 0.0
+    stated, since = extras.confidence or 0.0, stated_at(row)
     entry = Entry(
-        *(row.id, row.type, row.created_at, row.updated_at, stated, stated_at, stated, stated_at, 0, 0, 0),
+        *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
         text_hash(row.content),
         fingerprint(row.content),
         extras.layer,

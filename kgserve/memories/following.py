@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
+from kgserve.asking import of_some
 from kgserve.memories import statements as sql
 from kgserve.memories.closure import Hierarchy
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
@@ -58,9 +57,8 @@ class Follower:
         self._drop_edges(net.edges_deleted)
         for node_id in net.nodes_deleted:
             self._drop(node_id)
-        adopted = [row.id for row in net.nodes_updated.values() if self._put(row)]
-        for row in net.nodes_created.values():
-            self._put(row)
+        adopted = self._change([*net.nodes_updated.values()])
+        self._add([*net.nodes_created.values()])
         self._touch(net.accessed.keys() - net.nodes_updated.keys() - net.nodes_created.keys())
         self.put_edges([*net.edges_created.values(), *net.edges_updated.values()])
         for node_id in adopted:
@@ -70,18 +68,25 @@ class Follower:
 
     def fill(self, rows: Iterable[NodeRow]) -> None:
         """Take in rows of nodes of which nothing is there."""
-        rows = list(rows)
+        self._add(list(rows))
+        self._close()
+
+    def _add(self, rows: Sequence[NodeRow]) -> None:
+        self._add_memories([row for row in rows if row.is_memory])
+        self._fill_entities([(row, entity) for row in rows if (entity := _entity_of(row)) is not None])
+
+    def _add_memories(self, rows: Sequence[NodeRow]) -> None:
+        if not rows:
+            return
         [number] = self._run(sql.LAST_NUMBER).fetchone()
-        memories = list(enumerate((row for row in rows if row.is_memory), number + 1))
-        used = self._accesses([row.id for _, row in memories])
+        memories = list(enumerate(rows, number + 1))
+        used = self._accesses([row.id for row in rows])
         entries = [(number, entry_of(row, used.get(row.id), self._half_lives)) for number, row in memories]
         self._run_many(sql.ADD, [(number, *entry) for number, entry in entries])
-        tags = {number: set(row.extras.tags) if row.extras else set[str]() for number, row in memories}
+        tags = {number: _tags(row) for number, row in memories}
         self._run_many(sql.TAG, [(tag, number) for number, some in tags.items() for tag in some])
         for number, entry in entries:
             self._books.book(entry, tags[number], 1)
-        self._fill_entities([(row, entity) for row in rows if (entity := _entity_of(row)) is not None])
-        self._close()
 
     def _fill_entities(self, found: Sequence[tuple[NodeRow, _Entity]]) -> None:
         self._run_many(sql.ENTITY, [entity for _, entity in found])
@@ -111,7 +116,8 @@ class Follower:
         self._run_many(sql.ABOUT, [_about(edge) for edge in edges if edge.relation_type == IS_ABOUT])
         self._hierarchy.put(edges)
         related = [edge for edge in edges if edge.relation_type not in NO_RELATIONS]
-        related = [edge for edge in related if self._stand(edge.source) and self._stand(edge.target)]
+        self._know({end for edge in related for end in edge.key[:2]})
+        related = [edge for edge in related if self._stands[edge.source] and self._stands[edge.target]]
         self._run_many(sql.RELATION, map(_relation, related))
 
     def _drop_edges(self, keys: Iterable[EdgeKey]) -> None:
@@ -124,31 +130,46 @@ class Follower:
         self._drop_memory(self._entry(node_id))
         self._drop_entity(self._entity(node_id))
 
-    def _put(self, row: NodeRow) -> bool:
-        """Take in a row; whether it is something now whose edges may have been there before."""
-        memory, entity = self._entry(row.id), self._entity(row.id)
-        became_memory = self._put_memory(row, memory)
-        return self._put_entity(row, entity) or became_memory
+    def _change(self, rows: Sequence[NodeRow]) -> list[str]:
+        """Take in rows of nodes that were there; the ids of what is something now whose edges may have been there."""
+        ids = [row.id for row in rows]
+        entries = {found[1]: (found[0], Entry(*found[1:])) for found in of_some(self._run, sql.ENTRIES_OF, ids)}
+        new = [row for row in rows if row.is_memory and row.id not in entries]
+        self._add_memories(new)
+        self._put_memories([(row, *entries[row.id]) for row in rows if row.id in entries])
+        entities = {
+            found[0]: _Entity._make((*found[:4], bool(found[4]))) for found in of_some(self._run, sql.ENTITY_ROWS, ids)
+        }
+        return [*(row.id for row in new), *(row.id for row in rows if self._put_entity(row, entities.get(row.id)))]
 
-    def _put_memory(self, row: NodeRow, before: Entry | None) -> bool:
-        if not row.is_memory:
-            self._drop_memory(before)
-            return False
-        entry = entry_of(row, self._access(row.id), self._half_lives)
-        if entry != before:
-            self._run(sql.PUT, entry)
-        if before is not None and before.active != entry.active:
-            self._hierarchy.changed(row.id)
-        self._book(before, entry, row.extras.tags if row.extras else ())
-        return before is None
+    def _put_memories(self, found: Sequence[tuple[NodeRow, int, Entry]]) -> None:
+        """Take in rows of what was a memory."""
+        for row, _, before in found:
+            if not row.is_memory:
+                self._drop_memory(before)
+        found = [each for each in found if each[0].is_memory]
+        used = self._accesses([row.id for row, _, _ in found])
+        had: dict[int, set[str]] = {}
+        for number, tag in of_some(self._run, sql.TAGS_OF_SOME, [number for _, number, _ in found]):
+            had.setdefault(number, set()).add(tag)
+        puts: list[Entry] = []
+        for row, number, before in found:
+            entry = entry_of(row, used.get(row.id), self._half_lives)
+            if entry != before:
+                puts.append(entry)
+            if before.active != entry.active:
+                self._hierarchy.changed(row.id)
+            self._book(number, (before, entry), (had.get(number, set()), _tags(row)))
+        self._run_many(sql.PUT, puts)
 
-    def _book(self, before: Entry | None, entry: Entry, tags: Iterable[str]) -> None:
-        number = self._number(entry.id)
-        had, has = self._tags(number) if before else set[str](), set(tags)
-        self._run_many(sql.UNTAG, [(tag, number) for tag in had - has])
-        self._run_many(sql.TAG, [(tag, number) for tag in has - had])
-        self._books.book(before, had, -1)
-        self._books.book(entry, has, 1)
+    def _book(self, number: int, entries: tuple[Entry, Entry], tags: tuple[set[str], set[str]]) -> None:
+        """Count a memory as it is in place of how it was."""
+        had, has = tags
+        if had != has:
+            self._run_many(sql.UNTAG, [(tag, number) for tag in had - has])
+            self._run_many(sql.TAG, [(tag, number) for tag in has - had])
+        self._books.book(entries[0], had, -1)
+        self._books.book(entries[1], has, 1)
 
     def _drop_memory(self, entry: Entry | None) -> None:
         if entry is None:
@@ -232,18 +253,22 @@ class Follower:
         return found and Access(*found)
 
     def _accesses(self, ids: list[str]) -> dict[str, Access]:
-        found = self._run(sql.ACCESSES_OF, (msgspec.json.encode(ids),))
+        found = of_some(self._run, sql.ACCESSES_OF, ids)
         return {row[0]: Access(*row) for row in found}
 
     def _entity(self, node_id: str) -> _Entity | None:
         found = self._run(sql.ENTITY_OF, (node_id,)).fetchone()
         return found and _Entity(node_id, found[0], found[1], found[2], bool(found[3]))
 
-    def _stand(self, node_id: str) -> bool:
-        stands = self._stands.get(node_id)
-        if stands is None:
-            stands = self._stands[node_id] = self._run(sql.STANDS, (node_id,)).fetchone() is not None
-        return stands
+    def _know(self, ids: set[str]) -> None:
+        """Find out which of some nodes are entities that stand."""
+        unknown = ids - self._stands.keys()
+        standing = {node_id for (node_id,) in of_some(self._run, sql.STANDING, [*unknown])}
+        self._stands |= {node_id: node_id in standing for node_id in unknown}
+
+
+def _tags(row: NodeRow) -> set[str]:
+    return set(row.extras.tags) if row.extras is not None else set()
 
 
 def _standing(row: NodeRow) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from kgserve.asking import of_some
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import LiveMemory
 from kgserve.model.change import Access
@@ -47,8 +48,7 @@ class Lookups:
 
     def accesses(self, ids: Iterable[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes."""
-        found = (self._run(sql.ACCESS_OF, (node_id,)).fetchone() for node_id in ids)
-        return {row[0]: Access(*row) for row in found if row is not None}
+        return {row[0]: Access(*row) for row in of_some(self._run, sql.ACCESSES_OF, [*ids])}
 
     def alike(self, hash_: bytes, print_: bytes, now: int, limit: int = MOST_ALIKE) -> list[LiveMemory]:
         """The memories in force that say the same, the oldest first: those of this hash, then those of this print."""
@@ -62,6 +62,16 @@ class Lookups:
         """The ids of those, in one statement: at each the writing thread has to wait for others to let it go on."""
         values = {"hash": hash_, "print": print_, "now": now, "limit": MOST_ALIKE}
         return list(dict.fromkeys(node_id for (node_id,) in self._run(sql.SAYING, values)))
+
+    def said(self, keys: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+        """Those of some hashes and prints that a memory in force has."""
+        hashes, prints = zip(*keys, strict=True)
+        found = (*of_some(self._run, sql.HASHES, hashes), *of_some(self._run, sql.PRINTS, prints))
+        return {digest for (digest,) in found}
+
+    def known_names(self, folds: Iterable[str]) -> set[str]:
+        """Those of some folded names that anything has."""
+        return {fold for (fold,) in of_some(self._run, sql.KNOWN_NAMES, [*folds])}
 
     def named(self, name: str) -> list[Named]:
         """The nodes of a name: by exactly that, by one that counts as the same, then by another name of theirs."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from kgserve.asking import of_some
 from kgserve.memories import closure, naming, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import TOTAL, LiveMemory, epoch_and_term, length_of_epoch, worth_at
@@ -30,6 +31,7 @@ from kgserve.model.listing import Counted
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.vacuum import write_anew
 
 _ROWS_AT_ONCE = 5_000
 _STATEMENTS = 512
@@ -97,6 +99,10 @@ class Memories(Lookups):
         self._connection.commit()
         return self.sequence
 
+    def write_anew(self) -> None:
+        """Leave nothing in the file of what it holds no more; all that was taken in is committed."""
+        write_anew(self._connection)
+
     def rebuild(
         self,
         nodes: Iterable[NodeRow],
@@ -137,18 +143,13 @@ class Memories(Lookups):
 
     def live(self, ids: Iterable[str]) -> dict[str, LiveMemory]:
         """What the memories among some nodes are worth."""
-        rows = self._run(sql.LIVE_OF, (msgspec.json.encode(list(ids)).decode(),)).fetchall()
-        return {row[0]: LiveMemory(*row) for row in rows}
+        return {row[0]: LiveMemory(*row) for row in of_some(self._run, sql.LIVE_OF, [*ids])}
 
     def versions(self, memory_id: str, limit: int) -> list[LiveMemory]:
         """Former versions of a memory, and those that it absorbed, by when they were true."""
         return [LiveMemory(*row) for row in self._run(sql.VERSIONS, (memory_id, limit))]
 
     # Names and what memories are about
-
-    def known_names(self, folds: Sequence[str]) -> list[str]:
-        """Those of some folded names that anything has."""
-        return [fold for (fold,) in self._run(sql.KNOWN_NAMES, (msgspec.json.encode(folds).decode(),))]
 
     def names_like(self, name: str) -> list[str]:
         """Up to three names of entities that may be meant by one that there is not, the nearest first."""
@@ -202,7 +203,11 @@ class Memories(Lookups):
 
     def ids(self, wanted: MemoryFilter, limit: int) -> list[str]:
         """At most so many of the memories that are wanted, in no order."""
-        return selecting.ids(self._connection, wanted, self._halves(), limit)
+        return selecting.ids(self._connection, self._whole(wanted), self._halves(), limit)
+
+    def pinned(self, now: int, limit: int) -> list[str]:
+        """The newest memories in force of importance 1."""
+        return [memory_id for (memory_id,) in self._run(sql.PINNED, {"now": now, "limit": limit})]
 
     def listed(
         self,
@@ -213,12 +218,23 @@ class Memories(Lookups):
         also: Callable[[str], bool] | None = None,
     ) -> MemoryPage:
         """A page of the ids of the memories that are wanted, the greatest value first. It looks at 20,000 at most."""
-        return selecting.page(self._connection, wanted, self._halves(), Order(wanted.now, sort, place), limit, also)
+        order = Order(wanted.now, sort, place)
+        return selecting.page(self._connection, self._whole(wanted), self._halves(), order, limit, also)
 
     def count(self, wanted: MemoryFilter, most: int) -> Counted:
         """How many memories are wanted, ``most`` or more not told apart."""
-        found = selecting.how_many(self._connection, wanted, self._halves(), most)
+        found = selecting.how_many(self._connection, self._whole(wanted), self._halves(), most)
         return Counted(found, exact=found < most)
+
+    def _whole(self, wanted: MemoryFilter) -> MemoryFilter:
+        """The same with the former versions that are true yet, if there are any: what supersedes them comes later."""
+        if (
+            wanted.ended
+            or wanted.valid_at is not msgspec.UNSET
+            or not self._run(sql.ANY_AHEAD, (wanted.now,)).fetchone()
+        ):
+            return wanted
+        return msgspec.structs.replace(wanted, valid_at=wanted.now)
 
     def faded(self, below: float, now: int, after: Fading, limit: int) -> list[LiveMemory]:
         """Memories whose confidence at a moment has faded below a value: by half-life, the most faded first.

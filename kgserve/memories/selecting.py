@@ -9,8 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
+from kgserve.asking import named
 from kgserve.memories import closure
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
@@ -148,8 +147,10 @@ def _conditions(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequen
     if wanted.orphans:
         texts.append(closure.IS_ORPHAN)
     if wanted.among is not None:
-        values["among"] = msgspec.json.encode(sorted(wanted.among)).decode()
-        texts.append("m.id IN (SELECT value FROM json_each(:among))")
+        # No memory has an empty id: without any there would be nothing to go along the index by.
+        own = named("among", sorted(wanted.among) or [""])
+        values |= own
+        texts.append(f"m.id IN ({', '.join(f':{name}' for name in own)})")
     texts += [text for field, text in _SIMPLE.items() if getattr(wanted, field) not in (None, "")]
     values |= {field: getattr(wanted, field) for field in (*_SIMPLE, "entity", "under", "ended")}
     if wanted.min_confidence > 0:
@@ -204,21 +205,25 @@ def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequenc
 
 
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
-    """The index to go along. What has ended is not counted by type and tag."""
+    """The index to go along. What has ended is not counted by type and tag: entries of an index are, up to a number."""
     ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", _count(reader, TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
         ways = [_Way(ways[0].source, _MOST_KEY)]
+        ways += [_Way(_by_tag(at), _entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)]
+        if wanted.types:
+            size = sum(_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
+            ways.append(_Way(_BY_TYPE, size))
     else:
         ways += [_Way(_by_tag(at), _count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
         if wanted.source:
             ways.append(_Way(_BY_SOURCE, _count(reader, SOURCES, wanted.source)))
         if wanted.types:
             count = sum(_count(reader, TYPES, each) for each in set(wanted.types))
-            ways.append(_Way("FROM memory AS m INDEXED BY memory_type WHERE", count))
+            ways.append(_Way(_BY_TYPE, count))
     if wanted.among is not None:
         ways.append(_Way(_AMONG, len(wanted.among)))
     if wanted.entity:
-        ways.append(_Way(_BY_ENTITY, _about(reader, wanted.entity)))
+        ways.append(_Way(_BY_ENTITY, _entries(reader, _ABOUT, [wanted.entity])))
     if wanted.under:
         ways.append(_Way(closure.all_below(reader), closure.size(reader, wanted.under, 20 * FEW), closure.IS_BELOW))
     best = min(ways, key=lambda way: way.size)
@@ -229,7 +234,7 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
 
 
 _BY_SOURCE = "FROM memory AS m INDEXED BY memory_source WHERE m.active AND m.source = :source AND"
-_AMONG = "FROM (SELECT value FROM json_each(:among)) AS j CROSS JOIN memory AS m ON m.id = j.value WHERE"
+_AMONG = "FROM memory AS m INDEXED BY sqlite_autoindex_memory_1 WHERE"
 _BY_ENTITY = "FROM about AS a CROSS JOIN memory AS m ON m.number = a.memory WHERE a.entity = :entity AND"
 
 
@@ -237,9 +242,15 @@ def _by_tag(at: int) -> str:
     return f"FROM tagged AS t CROSS JOIN memory AS m ON m.number = t.memory WHERE t.tag = :tag{at} AND"
 
 
-def _about(reader: sqlite3.Connection, entity: str) -> int:
-    query = "SELECT count(*) FROM (SELECT 1 FROM about WHERE entity = ? LIMIT ?)"
-    return reader.execute(query, (entity, 20 * FEW)).fetchone()[0]
+_BY_TYPE = "FROM memory AS m INDEXED BY memory_type WHERE"
+_ABOUT = "about WHERE entity = ?"
+_TAGGED = "tagged WHERE tag = ?"
+_OF_TYPE = "memory INDEXED BY memory_type WHERE active IN (0, 1) AND type = ?"
+
+
+def _entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -> int:
+    """How many entries an index has; it stops at 100,000."""
+    return reader.execute(f"SELECT count(*) FROM (SELECT 1 FROM {of} LIMIT {20 * FEW})", values).fetchone()[0]
 
 
 def _strong(reader: sqlite3.Connection, half: int, least: int) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from kgserve.memories import closure
 
-FORMAT = 2
+FORMAT = 3
+MOST_PINNED = 1_000
+"""So many pinned memories are looked at, the newest."""
 # A power loss may take the end of what was taken in, but nothing out of the middle.
 SETUP = """
 PRAGMA journal_mode = WAL;
@@ -65,10 +67,12 @@ INDEXES = {
     "memory_accessed": "memory (active, accessed, id)",
     "memory_key": "memory (active, half, key, id)",
     "memory_type": "memory (active, type, created, id)",
+    "memory_pinned": "memory (created) WHERE active AND importance >= 1",
     "memory_source": "memory (source) WHERE active",
     "memory_since": "memory (since)",
     "memory_hash": "memory (hash) WHERE active",
     "memory_print": "memory (print) WHERE active",
+    "memory_until": "memory (stop) WHERE ended = 'superseded'",
     "memory_belongs": "memory (belongs_to) WHERE belongs_to != ''",
     "tagged_memory": "tagged (memory)",
     "about_memory": "about (memory)",
@@ -100,6 +104,7 @@ INSERT INTO memory ({COLUMNS}) VALUES ({", ".join("?" * len(_NAMES))}) ON CONFLI
 """
 ENTRY = f"SELECT {COLUMNS} FROM memory WHERE id = ?"
 ENTRIES = f"SELECT number, {COLUMNS} FROM memory WHERE number > ? ORDER BY number LIMIT ?"
+ENTRIES_OF = f"SELECT number, {COLUMNS} FROM memory WHERE id IN"
 LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM memory"
 ADD = f"INSERT INTO memory (number, {COLUMNS}) VALUES (?, {', '.join('?' * len(_NAMES))})"
 NUMBER = "SELECT number FROM memory WHERE id = ?"
@@ -107,6 +112,7 @@ DROP = "DELETE FROM memory WHERE number = ?"
 REKEY = "UPDATE memory SET half = ?, key = ? WHERE id = ?"
 
 TAGS_OF = "SELECT tag FROM tagged WHERE memory = ?"
+TAGS_OF_SOME = "SELECT memory, tag FROM tagged WHERE memory IN"
 TAG = "INSERT INTO tagged VALUES (?, ?)"
 UNTAG = "DELETE FROM tagged WHERE tag = ? AND memory = ?"
 
@@ -114,9 +120,7 @@ ACCESS = "INSERT INTO access VALUES (?, ?, ?, ?)"
 ACCESS_AGAIN = f"""{ACCESS} ON CONFLICT (id) DO UPDATE SET
 count = excluded.count, last = excluded.last, confidence = excluded.confidence"""
 ACCESS_OF = "SELECT id, count, last, confidence FROM access WHERE id = ?"
-ACCESSES_OF = (
-    "SELECT id, count, last, confidence FROM access WHERE id IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
-)
+ACCESSES_OF = "SELECT id, count, last, confidence FROM access WHERE id IN"
 UNACCESS = "DELETE FROM access WHERE id = ?"
 
 ABOUT = """
@@ -128,7 +132,8 @@ ABOUT_NOTHING = "DELETE FROM about WHERE memory = ?"
 
 ENTITY = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
 ENTITY_OF = "SELECT type, name, fold, standing FROM entity WHERE id = ?"
-STANDS = "SELECT 1 FROM entity WHERE id = ? AND standing"
+ENTITY_ROWS = "SELECT id, type, name, fold, standing FROM entity WHERE id IN"
+STANDING = "SELECT id FROM entity WHERE standing AND id IN"
 NO_ENTITY = "DELETE FROM entity WHERE id = ?"
 NAME = "INSERT OR IGNORE INTO named VALUES (?, ?, ?, ?)"
 UNNAME = "DELETE FROM named WHERE id = ?"
@@ -167,7 +172,7 @@ m.id, m.type, m.created, m.updated, m.confidence, m.since, m.half, coalesce(acce
 m.layer, m.source, m.importance, m.ended, m.belongs_to, m.active, m.start, m.stop
 """
 _LIVE_FROM = f"SELECT {LIVE} FROM memory AS m LEFT JOIN access USING (id) WHERE"
-LIVE_OF = f"{_LIVE_FROM} m.id IN (SELECT value FROM json_each(?))"
+LIVE_OF = f"{_LIVE_FROM} m.id IN"
 _HOLDS = "(m.start IS NULL OR m.start <= :now) AND (m.stop IS NULL OR m.stop > :now)"
 BY_HASH = f"{_LIVE_FROM} m.active AND m.hash = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
 BY_PRINT = f"{_LIVE_FROM} m.active AND m.print = :value AND {_HOLDS} ORDER BY m.created, m.id LIMIT :limit"
@@ -177,7 +182,15 @@ _SAYING = (
 SAYING = (
     f"SELECT id FROM ({_SAYING.format('hash', 'hash')}) UNION ALL SELECT id FROM ({_SAYING.format('print', 'print')})"
 )
+PINNED = f"""
+SELECT m.id FROM (
+    SELECT * FROM memory WHERE active AND importance >= 1 ORDER BY created DESC, id LIMIT {MOST_PINNED}
+) AS m WHERE {_HOLDS} LIMIT :limit
+"""
+HASHES = "SELECT hash FROM memory WHERE active AND hash IN"
+PRINTS = "SELECT print FROM memory WHERE active AND print IN"
 VERSIONS = f"{_LIVE_FROM} m.belongs_to = ? AND m.belongs_to != '' ORDER BY m.start, m.id LIMIT ?"
+ANY_AHEAD = "SELECT 1 FROM memory INDEXED BY memory_until WHERE ended = 'superseded' AND stop > ? LIMIT 1"
 FADED_BELOW = f"""
 {_LIVE_FROM} m.active = 1 AND m.half = :half AND m.key < :bound AND (m.key, m.id) > (:key, :id)
 ORDER BY m.key, m.id LIMIT :limit
@@ -187,7 +200,7 @@ NAMED = """
 SELECT named.id, entity.type, entity.name, named.alias, named.name, entity.standing
 FROM named JOIN entity USING (id) WHERE named.fold = ? ORDER BY named.alias, named.id LIMIT ?
 """
-KNOWN_NAMES = "SELECT DISTINCT fold FROM named WHERE fold IN (SELECT value FROM json_each(?))"
+KNOWN_NAMES = "SELECT DISTINCT fold FROM named WHERE fold IN"
 _EDGE_HOLDS = "(about.start IS NULL OR about.start <= :now) AND (about.stop IS NULL OR about.stop > :now)"
 ENTITIES_OF = f"""
 SELECT about.entity, about.relevance FROM about

@@ -14,7 +14,7 @@ class Node(NodeExtrasShown):
 
     What comes after ``updated_at`` is absent where it was not set. ``stale``: ``freshness_at`` is past. ``conflicts``:
     versions that were written beside this one and that nothing has superseded. ``superseded_by``: the version after a
-    former one.
+    former one. ``is_current``: of a state that is not the node's present one, whether it is one of its heads.
     """
 
     id: str
@@ -28,15 +28,29 @@ class Node(NodeExtrasShown):
 
 
 class ReachedNode(Node, kw_only=True):
-    """A node of a traversal with its distance from the start, in hops."""
+    """A node of a traversal with its distance from the start, in hops.
 
+    ``store`` is there where edges into other stores were followed. What such an edge leads to may be ``missing``: then
+    nothing else is known of it.
+    """
+
+    type: str = ""
+    content: str = ""
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    version: int = 0
+    sequence: int = 0
+    created_at: str = ""
+    updated_at: str = ""
     depth: int
+    store: str | msgspec.UnsetType = msgspec.UNSET
+    missing: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Edge(EdgeExtrasShown):
     """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` names it in a URL.
 
-    What comes after ``sequence`` is absent where it was not set.
+    What comes after ``sequence`` is absent where it was not set; ``to_graph`` is there if ``to`` is in another store,
+    and ``store``, that of ``from``, in walks that follow such edges.
     """
 
     id: str
@@ -47,6 +61,8 @@ class Edge(EdgeExtrasShown):
     attributes: dict[str, Any]
     version: int
     sequence: int
+    to_graph: str | msgspec.UnsetType = msgspec.UNSET
+    store: str | msgspec.UnsetType = msgspec.UNSET
 
 
 RedirectedFrom = (
@@ -242,6 +258,10 @@ class ContextAnswer(msgspec.Struct, kw_only=True):
     text: str
     tokens: Annotated[int, msgspec.Meta(description="Of the text, counted so as to err high; never over the budget")]
     ids: list[str]
+    stores: (
+        Annotated[list[str], msgspec.Meta(description="With `also` or `follow_symlinks`, the store of each id")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
     truncated: Annotated[bool, msgspec.Meta(description="There was more than the budget allowed")]
     degraded: bool
     index_sequence: int
@@ -291,10 +311,19 @@ class FieldChange(msgspec.Struct, kw_only=True):
     after: Any
 
 
+class AlsoBy(msgspec.Struct, kw_only=True):
+    """Somebody who has put what a version says already, by which commit first, and when."""
+
+    created_by: str
+    sequence: int
+    recorded_at: str
+
+
 class NodeState(msgspec.Struct, kw_only=True):
     """A node as it was from one commit to another, which is null while it still is so.
 
     ``deleted``: it ended because the node was deleted. ``diff`` is against the state before, empty for a first one.
+    ``also_by`` are those who have put the same, other than its author; absent where there are none.
     """
 
     node: Node
@@ -304,6 +333,7 @@ class NodeState(msgspec.Struct, kw_only=True):
     recorded_to: str | None
     deleted: bool
     diff: list[FieldChange]
+    also_by: list[AlsoBy] | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeHistory(msgspec.Struct, kw_only=True):
@@ -460,6 +490,43 @@ class Ready(msgspec.Struct, kw_only=True):
     ready: Literal[True] = True
     open_stores: int
     free_bytes: int
+
+
+class Whoami(msgspec.Struct, kw_only=True):
+    """Who asks: the name of its key, what that may do, for which stores, and until when; null: it does not end.
+
+    ``stores`` are names, and beginnings of names that end with `*`. ``open``: no key is asked for.
+    """
+
+    name: str
+    role: Literal["read", "write", "admin"]
+    stores: list[str]
+    expires: str | None
+    open: bool
+
+
+class BrowserKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a page is to be allowed."""
+
+    role: Annotated[Literal["read", "write"], msgspec.Meta(description="What it may do")] = "read"
+
+
+class BrowserKey(msgspec.Struct, kw_only=True):
+    """A key for a page in a browser: its text, shown this once, what it may do, and until when."""
+
+    key: str
+    role: Literal["read", "write"]
+    stores: list[str]
+    expires: str
+
+
+class CypherWords(msgspec.Struct, kw_only=True):
+    """The words that a statement may be made of. ``labels`` have their properties, with the engine's types of these."""
+
+    keywords: list[str]
+    functions: list[str]
+    procedures: list[str]
+    labels: dict[str, dict[str, str]]
 
 
 class Problem(msgspec.Struct, kw_only=True):

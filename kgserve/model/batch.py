@@ -6,20 +6,22 @@ Then what it does to the extras of a row, and what the present state and a store
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
 
 from kgserve.errors import Conflict
 from kgserve.model.change import Access
 from kgserve.model.fields import AUTHOR, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_stamps
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_stamps
 
 
 class NodePut(msgspec.Struct, frozen=True, gc=False):
     """A node to create or update; ``None`` keeps what is stored. ``index`` is its place in the request.
 
     ``based_on`` is the version that its writer had seen. ``resolves``: it is to supersede every head, even if nothing
-    else about the node changes.
+    else about the node changes. ``heads`` are the versions that it stood beside where it comes from; it ``is_head`` if
+    a later one stood beside it.
     """
 
     index: int
@@ -33,6 +35,8 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
     extras: NodeExtrasPut | None = None
     based_on: int | None = None
     resolves: bool = False
+    heads: tuple[int, ...] = ()
+    is_head: bool = False
 
     def over(self, earlier: NodePut) -> NodePut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -48,6 +52,8 @@ class NodePut(msgspec.Struct, frozen=True, gc=False):
             earlier.extras if self.extras is None else self.extras.over(earlier.extras),
             earlier.based_on if self.based_on is None else self.based_on,
             self.resolves or earlier.resolves,
+            self.heads or earlier.heads,
+            self.is_head and earlier.is_head,
         )
 
 
@@ -83,21 +89,46 @@ class EdgePut(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class LinkPut(msgspec.Struct, frozen=True, gc=False):
+    """A link to create or update: an edge whose target is in another ``store``, be it there or not."""
+
+    store: str
+    edge: EdgePut
+
+    @property
+    def index(self) -> int:
+        """Its place in the request."""
+        return self.edge.index
+
+    @property
+    def key(self) -> LinkKey:
+        """What identifies the link."""
+        return LinkKey(self.store, self.edge.key)
+
+    def over(self, earlier: LinkPut) -> LinkPut:
+        """Both as one: what this one leaves out comes from the earlier."""
+        return LinkPut(self.store, self.edge.over(earlier.edge))
+
+
 class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic write. Deletions go first, then nodes, then edges, then accesses: of what is not there they drop.
+    """One atomic write. Deletions go first, then nodes, edges, links, accesses: of what is not there they drop.
 
     ``touch`` moves updated_at of every edge sent; ``partial`` leaves wrong rows out instead of refusing the batch;
-    ``told`` has the report hold the rows as they are afterwards; ``cost`` is about the bytes that it takes in memory.
+    ``told`` has the report hold the rows as they are afterwards; ``forgets``: the versions of what it deletes need not
+    be known any more; ``cost`` is about the bytes that it takes in memory.
     """
 
     nodes: list[NodePut] = []
     edges: list[EdgePut] = []
+    links: list[LinkPut] = []
     delete_nodes: list[str] = []
     delete_edges: list[EdgeKey] = []
+    delete_links: list[LinkKey] = []
     accesses: list[Access] = []
     touch: bool = True
     partial: bool = False
     told: bool = False
+    forgets: bool = False
     cost: int = 0
 
     @property
@@ -109,7 +140,8 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Rows that it names."""
-        return len(self.nodes) + len(self.edges) + len(self.delete_nodes) + len(self.delete_edges)
+        puts = len(self.nodes) + len(self.edges) + len(self.links)
+        return puts + len(self.delete_nodes) + len(self.delete_edges) + len(self.delete_links)
 
 
 def node_extras(put: NodeExtrasPut | None, old: NodeExtras | None) -> NodeExtras | None:
@@ -125,11 +157,21 @@ def edge_again(row: EdgeRow, key: EdgeKey) -> EdgePut:
     return EdgePut(0, key, row.weight, stamps.own, stamps.created_at, stamps.updated_at, row.version, extras)
 
 
+def link_again(row: LinkRow, key: LinkKey) -> LinkPut:
+    """As `edge_again`, of a link."""
+    return LinkPut(key.store, edge_again(row.edge, key.edge))
+
+
 def put_again(row: NodeRow) -> NodePut:
     """A put that makes a node what it was in a state, by whoever writes it now."""
-    old = row.extras or NO_EXTRAS
-    extras = NodeExtrasPut(**{name: getattr(old, name) for name in NodeExtrasPut.__struct_fields__ if name != AUTHOR})
+    values = [*_said(row.extras or NO_EXTRAS)]
+    values[_AUTHOR_AT] = ""
+    extras = NodeExtrasPut(*values)
     return NodePut(0, row.id, row.type, row.content, row.attributes, extras=extras)
+
+
+_said = attrgetter(*NodeExtrasPut.__struct_fields__)
+_AUTHOR_AT = NodeExtrasPut.__struct_fields__.index(AUTHOR)
 
 
 def edge_extras(put: EdgeExtrasPut | None, old: EdgeExtras | None) -> EdgeExtras | None:
@@ -189,10 +231,12 @@ class Rules(msgspec.Struct, frozen=True):
     """What a store's settings say about writes. ``kinds``: only these types; empty: any.
 
     ``keeps_both``: what is based on a version that is no longer a head is kept beside the heads, as a conflict.
+    ``keeps_history``: somebody keeps who has said what.
     """
 
     kinds: frozenset[str] = frozenset()
     keeps_both: bool = False
+    keeps_history: bool = False
 
     def allows(self, node_type: str | None) -> bool:
         """Whether a node may be given a type."""
@@ -208,15 +252,12 @@ def node_fault(put: NodePut, old: NodeRow | None, rules: Rules) -> Fault | None:
         return "type", "is required for a node that does not exist yet"
     if not rules.allows(put.type):
         return "type", f"{put.type!r} is not one of the kinds that this store takes: {_some(rules.kinds)}"
-    if put.extras is not None and _is_backwards(node_extras(put.extras, old and old.extras)):
-        return _BACKWARDS
-    return None
+    return _BACKWARDS if _is_backwards(put.extras, old and old.extras) else None
 
 
 def edge_fault(put: EdgePut, old: EdgeRow | None) -> Fault | None:
     """What is wrong with an edge, if anything is."""
-    backwards = put.extras is not None and _is_backwards(edge_extras(put.extras, old and old.extras))
-    return _BACKWARDS if backwards else None
+    return _BACKWARDS if _is_backwards(put.extras, old and old.extras) else None
 
 
 _BACKWARDS = ("valid_to", "is before valid_from")
@@ -224,6 +265,10 @@ _BACKWARDS = ("valid_to", "is before valid_from")
 
 def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
     """Whether a node that exists needs no new state."""
+    if put.is_head and not _goes_on(put, old):
+        return True
+    if _stood_beside(put, old):
+        return False
     sent = ((put.type, old.type), (put.content, old.content), (put.attributes, old.attributes))
     if any(new is not None and new != was for new, was in sent):
         return False
@@ -232,9 +277,22 @@ def says_nothing_new(put: NodePut, old: NodeRow, rules: Rules) -> bool:
 
 
 def goes_beside(put: NodePut, old: NodeRow, rules: Rules) -> bool:
-    """Whether a state is to be kept beside the heads, for it is based on none of them."""
+    """Whether a state is to be kept beside the heads, for it is based on none of them, or was where it comes from."""
+    if _stood_beside(put, old):
+        return True
     stale = put.based_on is not None and put.based_on != old.version and put.based_on not in conflicts(old)
     return stale and rules.keeps_both
+
+
+def _stood_beside(put: NodePut, old: NodeRow) -> bool:
+    """Whether the present version is one that a put from elsewhere had beside it there."""
+    return old.version in put.heads and (put.version or 0) > old.version
+
+
+def _goes_on(put: NodePut, old: NodeRow) -> bool:
+    """Whether a head from elsewhere comes upon nothing but the heads before it."""
+    heads = (old.version, *conflicts(old))
+    return put.version not in heads and set(heads) <= {*put.heads}
 
 
 def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Rules) -> None:
@@ -247,10 +305,13 @@ def check_heads(puts: Iterable[NodePut], nodes: Mapping[str, NodeRow], rules: Ru
             )
 
 
-def _is_backwards(extras: NodeExtras | EdgeExtras | None) -> bool:
-    if extras is None or extras.valid_from is None or extras.valid_to is None:
+def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | EdgeExtras | None) -> bool:
+    if put is None:
         return False
-    return extras.valid_to < extras.valid_from
+    start, end = put.valid_from, put.valid_to
+    start = (old and old.valid_from) if start is msgspec.UNSET else start
+    end = (old and old.valid_to) if end is msgspec.UNSET else end
+    return start is not None and end is not None and end < start
 
 
 def _some(kinds: frozenset[str]) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Literal, TypeVar
 
 import msgspec
 
 from kgserve.model.fields import Width
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, width_of
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, width_of
 
-_Key = TypeVar("_Key", str, EdgeKey)
-_Row = TypeVar("_Row", NodeRow, EdgeRow)
+_Key = TypeVar("_Key", str, EdgeKey, LinkKey)
+_Row = TypeVar("_Row", NodeRow, EdgeRow, LinkRow)
 
 
 class StoreState(msgspec.Struct, frozen=True):
@@ -22,6 +23,13 @@ class StoreState(msgspec.Struct, frozen=True):
     digest: int = 0
     nodes: int = 0
     edges: int = 0
+
+
+class LinksState(msgspec.Struct, frozen=True):
+    """What the links of a store come to: how many there are, and their digest, which is none of the rows'."""
+
+    count: int = 0
+    digest: bytes = bytes(16)
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,11 +56,21 @@ class Former(msgspec.Struct, frozen=True, array_like=True, gc=False):
     changed: tuple[str, ...] = ()
 
 
+class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """That somebody else has put what a version of a node says already; no part of its row."""
+
+    id: str
+    version: int
+    created_by: str
+
+
 class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The effective rows of one write with their final values, and the state they lead to.
 
-    ``edges_touched`` differ from what was there in updated_at alone: no new version, no event. ``accessed`` holds after
-    everything else, and is in no digest. ``former`` is there for listeners alone.
+    ``edges_touched`` differ from what was there in updated_at alone: no new version, no event. So do ``links_touched``;
+    ``links`` is there where any link differs. ``accessed`` holds after everything else, and is in no digest. ``former``
+    is there for listeners alone. ``last_versions`` are those of ``nodes_deleted``: numbering goes on from there, but
+    from 0, which stands for none. ``said`` is for the history alone.
     """
 
     sequence: int
@@ -60,15 +78,22 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     nodes_created: list[NodeRow] = []
     nodes_updated: list[NodeRow] = []
     nodes_deleted: list[str] = []
+    last_versions: list[int] = []
     edges_created: list[EdgeRow] = []
     edges_updated: list[EdgeRow] = []
     edges_touched: list[EdgeRow] = []
     edges_deleted: list[EdgeKey] = []
+    links_created: list[LinkRow] = []
+    links_updated: list[LinkRow] = []
+    links_touched: list[LinkRow] = []
+    links_deleted: list[LinkKey] = []
     accessed: list[Access] = []
     former: list[Former] = []
+    said: list[Said] = []
     digest: bytes
     nodes: int
     edges: int
+    links: LinksState | None = None
 
     @property
     def state(self) -> StoreState:
@@ -79,7 +104,15 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def size(self) -> int:
         """Rows that it names."""
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
-        return nodes + sum(map(len, (self.edges_created, self.edges_updated, self.edges_touched, self.edges_deleted)))
+        edges = sum(map(len, (self.edges_created, self.edges_updated, self.edges_touched, self.edges_deleted)))
+        links = 0 if self.links is None else len([*self.links_put()]) + len(self.links_deleted)
+        return nodes + edges + links
+
+    def links_put(self) -> Iterator[LinkRow]:
+        """The links that it writes."""
+        yield from self.links_created
+        yield from self.links_updated
+        yield from self.links_touched
 
     def node_ids(self) -> Iterator[str]:
         """The nodes that it writes or takes away."""
@@ -91,7 +124,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         yield from (row.key for row in (*self.edges_created, *self.edges_updated, *self.edges_touched))
         yield from self.edges_deleted
 
-    def meets(self, nodes: set[str], edges: set[EdgeKey], gone: set[str]) -> bool:
+    def meets(self, nodes: AbstractSet[str], edges: AbstractSet[EdgeKey], gone: AbstractSet[str]) -> bool:
         """Whether it writes any of some nodes or edges, or an edge of a node that is to be ``gone``."""
         if not nodes.isdisjoint(self.node_ids()):
             return True
@@ -103,6 +136,7 @@ class NetChange:
 
     ``remade`` are nodes that were deleted and made again: updates that keep nothing. ``accessed`` are the accesses that
     came, but for those of nodes that went afterwards; those from before, of nodes in ``unaccessed``, are over.
+    ``linked``: some may have changed links, which are in no count of rows.
     """
 
     def __init__(self, changes: Iterable[ChangeSet] = ()) -> None:
@@ -113,7 +147,11 @@ class NetChange:
         self.edges_created: dict[EdgeKey, EdgeRow] = {}
         self.edges_updated: dict[EdgeKey, EdgeRow] = {}
         self.edges_deleted: set[EdgeKey] = set()
+        self.links_created: dict[LinkKey, LinkRow] = {}
+        self.links_updated: dict[LinkKey, LinkRow] = {}
+        self.links_deleted: set[LinkKey] = set()
         self.accessed: dict[str, Access] = {}
+        self.linked = False
         self.state: StoreState | None = None
         for change in changes:
             self.add(change)
@@ -162,6 +200,7 @@ class NetChange:
 
     def add(self, change: ChangeSet) -> None:
         """Take in the next change set."""
+        self._add_links(change)
         if self.state is None:
             self._start(change)
             return
@@ -183,6 +222,17 @@ class NetChange:
         for access in change.accessed:
             self.accessed[access.id] = access
         self.state = change.state
+
+    def _add_links(self, change: ChangeSet) -> None:
+        if change.links is None:
+            return
+        self.linked = True
+        for key in change.links_deleted:
+            _delete(key, self.links_created, self.links_updated, self.links_deleted)
+        for link in change.links_created:
+            _create(link.key, link, self.links_created, self.links_updated, self.links_deleted)
+        for link in (*change.links_updated, *change.links_touched):
+            _update(link.key, link, self.links_created, self.links_updated)
 
 
 def _delete(key: _Key, created: dict[_Key, _Row], updated: dict[_Key, _Row], deleted: set[_Key]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,12 +18,43 @@ _ELLIPSIS = " …"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The text, its size in tokens, the ids of the nodes in it, and whether something did not fit."""
+    """The text, its size in tokens, how many of the entries are in it, and whether something did not fit."""
 
     text: str
     tokens: int
-    ids: list[str]
+    count: int
     truncated: bool
+
+
+class Entry(NamedTuple):
+    """A node to be told of, its edges to nodes that come before it, and its store, where several are asked."""
+
+    node: Node
+    edges: Sequence[Edge] = ()
+    store: str = ""
+
+
+def entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[Entry]:
+    """The nodes of one store, best first; each edge is with the later of its two ends."""
+    places = {node.id: place for place, node in enumerate(nodes)}
+    found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
+    for edge in edges:
+        if edge.source in places and edge.target in places:
+            found[max(edge.source, edge.target, key=places.__getitem__)].append(edge)
+    return [Entry(node, found[node.id], store) for node in nodes]
+
+
+def linked(entries: Sequence[Entry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]) -> list[Entry]:
+    """The nodes of several stores, with the links between them, each given behind its ends, with the later of the two.
+
+    An end is a store and an id.
+    """
+    places = {(entry.store, entry.node.id): place for place, entry in enumerate(entries)}
+    more: dict[int, list[Edge]] = defaultdict(list)
+    for source, target, edge in links:
+        if source in places and target in places:
+            more[max(places[source], places[target])].append(edge)
+    return [entry._replace(edges=(*entry.edges, *more[place])) for place, entry in enumerate(entries)]
 
 
 def count_tokens(text: str) -> int:
@@ -42,39 +75,39 @@ def _piece_tokens(piece: str) -> int:
     return max(1, len(piece.encode()) - 1)
 
 
-def markdown(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Context:
+def markdown(entries: Sequence[Entry], budget: int) -> Context:
     """A list of nodes, best first, each followed by its edges to nodes that are in the text already."""
     lines: list[str] = []
-    ids: list[str] = []
-    completed = _by_later_end(nodes, edges)
     spent = 0
-    for node in nodes:
-        line, cut = _fitted(node, budget - spent)
+    for count, entry in enumerate(entries, 1):
+        line, cut = _fitted(entry, budget - spent)
         if line is None:
-            return Context("\n".join(lines), spent, ids, truncated=True)
+            return Context("\n".join(lines), spent, count - 1, truncated=True)
         lines.append(line)
         spent += count_tokens(line) + 1
-        ids.append(node.id)
-        for edge in completed[node.id]:
-            text = f"  - [{edge.source}] {edge.relation_type} [{edge.target}]"
+        for edge in entry.edges:
+            text = _edge_line(edge)
             cost = count_tokens(text) + 1
             if spent + cost <= budget:
                 lines.append(text)
                 spent += cost
         if cut:
-            return Context("\n".join(lines), spent, ids, truncated=True)
-    return Context("\n".join(lines), spent, ids, truncated=False)
+            return Context("\n".join(lines), spent, count, truncated=True)
+    return Context("\n".join(lines), spent, len(entries), truncated=False)
 
 
-def as_json(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Context:
+def _edge_line(edge: Edge) -> str:
+    source, target = (f" in {store}" if edge.to_graph else "" for store in (edge.store, edge.to_graph))
+    return f"  - [{edge.source}]{source} {edge.relation_type} [{edge.target}]{target}"
+
+
+def as_json(entries: Sequence[Entry], budget: int) -> Context:
     """The same as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
-    completed = _by_later_end(nodes, edges)
     written: list[bytes] = []
     related: list[bytes] = []
-    ids: list[str] = []
     spent = count_tokens(_object((), ()))
-    for node in nodes:
-        one, more = _json_node(node), [_json_edge(edge) for edge in completed[node.id]]
+    for entry in entries:
+        one, more = _json_node(entry), [_json_edge(edge, entry.store) for edge in entry.edges]
         # Exact: every part begins and ends with a bracket, so that no token reaches over a seam; the rest is commas.
         commas = (1 if written else 0) + len(more) - (1 if more and not related else 0)
         cost = commas + sum(count_tokens(part.decode()) for part in (one, *more))
@@ -83,25 +116,15 @@ def as_json(nodes: Sequence[Node], edges: Iterable[Edge], budget: int) -> Contex
         spent += cost
         written.append(one)
         related += more
-        ids.append(node.id)
-    if not ids:
-        return Context("", 0, [], truncated=bool(nodes))
-    return Context(_object(written, related), spent, ids, truncated=len(ids) < len(nodes))
+    if not written:
+        return Context("", 0, 0, truncated=bool(entries))
+    return Context(_object(written, related), spent, len(written), truncated=len(written) < len(entries))
 
 
-def _by_later_end(nodes: Sequence[Node], edges: Iterable[Edge]) -> dict[str, list[Edge]]:
-    """The edges between the nodes, each with the later of its two ends."""
-    places = {node.id: place for place, node in enumerate(nodes)}
-    found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
-    for edge in edges:
-        if edge.source in places and edge.target in places:
-            found[max(edge.source, edge.target, key=places.__getitem__)].append(edge)
-    return found
-
-
-def _fitted(node: Node, budget: int) -> tuple[str | None, bool]:
+def _fitted(entry: Entry, budget: int) -> tuple[str | None, bool]:
     """The node's line, its text cut if it must be; None when not even the id fits."""
-    head = f"- [{node.id}] ({node.type})"
+    node, place = entry.node, f", in {entry.store}" if entry.store else ""
+    head = f"- [{node.id}] ({node.type}{place}{_said_of(node)})"
     text = " ".join(node.content.split())
     line = f"{head} {text}".rstrip()
     if count_tokens(line) + 1 <= budget:
@@ -119,9 +142,25 @@ def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
     return (b'{"nodes":[' + b",".join(nodes) + b'],"edges":[' + b",".join(edges) + b"]}").decode()
 
 
-def _json_node(node: Node) -> bytes:
-    return msgspec.json.encode({"id": node.id, "type": node.type, "content": node.content})
+def _json_node(entry: Entry) -> bytes:
+    node = entry.node
+    former = {"superseded_by": node.superseded_by, "is_current": node.is_current}
+    told = {name: value for name, value in former.items() if value is not msgspec.UNSET}
+    return _json({"id": node.id, "type": node.type, "content": node.content, **told}, entry.store)
 
 
-def _json_edge(edge: Edge) -> bytes:
-    return msgspec.json.encode({"from": edge.source, "to": edge.target, "relation_type": edge.relation_type})
+def _said_of(node: Node) -> str:
+    """Of a version that is not the present one, whether it still counts."""
+    if node.superseded_by:
+        return f", superseded by version {node.superseded_by}"
+    return "" if node.is_current is msgspec.UNSET else ", in conflict" if node.is_current else ", no longer"
+
+
+def _json_edge(edge: Edge, store: str) -> bytes:
+    into = {"to_graph": edge.to_graph} if edge.to_graph else {}
+    said = {"from": edge.source, "to": edge.target, "relation_type": edge.relation_type, **into}
+    return _json(said, edge.store or store)
+
+
+def _json(said: dict[str, Any], store: str) -> bytes:
+    return msgspec.json.encode(said | ({"store": store} if store else {}))

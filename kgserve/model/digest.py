@@ -6,14 +6,15 @@ reading all rows in any order gives the same number. It finds damage and defects
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 import xxhash
 
+from kgserve.model.change import LinksState
 from kgserve.model.fields import EdgeExtras, NodeExtras, Width
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, LinkRow, NodeRow
 
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,6 +51,22 @@ def _without_last(encoded: bytes) -> bytes:
 def shift(digest: int, added: Iterable[NodeRow | EdgeRow], removed: Iterable[NodeRow | EdgeRow]) -> int:
     """The digest after rows were added and removed; a changed row is one of each."""
     return (digest + sum(map(row_hash, added)) - sum(map(row_hash, removed))) % _MODULUS
+
+
+def link_hash(row: LinkRow) -> int:
+    """128-bit hash of one link."""
+    return _hash(_encode((row.store, _narrow(msgspec.structs.astuple(row.edge)))))
+
+
+def shift_links(state: LinksState, added: Collection[LinkRow], removed: Collection[LinkRow]) -> LinksState:
+    """What the links of a store come to after some were added and removed; a changed one is one of each."""
+    digest = int.from_bytes(state.digest) + sum(map(link_hash, added)) - sum(map(link_hash, removed))
+    return LinksState(state.count + len(added) - len(removed), (digest % _MODULUS).to_bytes(16))
+
+
+def checksum(content: bytes) -> int:
+    """A checksum of what SQLite keeps, whose integers are signed: 63 bits."""
+    return xxhash.xxh3_64_intdigest(content) >> 1
 
 
 def measure(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) -> tuple[int, int, int]:

@@ -17,10 +17,10 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.batch import RUN
 from kgserve.model.change import ChangeSet
-from kgserve.model.fields import EDGE, NODE, TIME, EdgeExtras, NodeExtras
+from kgserve.model.fields import EDGE, NODE, STORE, TIME, EdgeExtras, NodeExtras
 from kgserve.model.remembered import MemoryEvent, Told, told
 from kgserve.model.requests import check_store_name
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_id
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_id, link_id
 from kgserve.model.times import format_time
 
 EventKind = (
@@ -32,6 +32,9 @@ EventKind = (
         "edge_created",
         "edge_updated",
         "edge_deleted",
+        "link_created",
+        "link_updated",
+        "link_deleted",
         "bulk_changed",
         "store_created",
         "store_changed",
@@ -46,7 +49,7 @@ BULK_ROWS = 1_000
 REST = "*"
 """Among positions, it stands for every store that is not named."""
 
-Subject = NodeRow | EdgeRow | str | EdgeKey | Told | dict[str, Any]
+Subject = NodeRow | EdgeRow | LinkRow | str | EdgeKey | LinkKey | Told | dict[str, Any]
 """What an event is about: a row, the id or key of what is gone, a memory or entity, or further fields by name."""
 
 _PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
@@ -100,6 +103,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 return self.subject.type
             case EdgeRow():
                 return self.subject.relation_type
+            case LinkRow():
+                return self.subject.edge.relation_type
+            case LinkKey():
+                return self.subject.edge[2]
             case tuple():
                 return self.subject[2]
             case _:
@@ -113,6 +120,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 return 100 + len(self.subject.content) + len(self.subject.attributes) + _length(self.subject.extras)
             case EdgeRow():
                 return 100 + len(self.subject.attributes)
+            case LinkRow():
+                return 100 + len(self.subject.edge.attributes)
             case Told():
                 return 100 + self.subject.cost
             case _:
@@ -168,15 +177,12 @@ _COUNTED: dict[EventKind, str] = {
 
 
 def counted(change: ChangeSet) -> dict[str, Any]:
-    """Rows of a change set that make events, by what happened to them."""
-    return {
-        "nodes_created": len(change.nodes_created),
-        "nodes_updated": len(change.nodes_updated),
-        "nodes_deleted": len(change.nodes_deleted),
-        "edges_created": len(change.edges_created),
-        "edges_updated": len(change.edges_updated),
-        "edges_deleted": len(change.edges_deleted),
-    }
+    """Rows of a change set that make events, by what happened to them; links are there where there are any."""
+    links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
+    return {name: len(getattr(change, name)) for name in (*_ROWS, *links)}
+
+
+_ROWS = ("nodes_created", "nodes_updated", "nodes_deleted", "edges_created", "edges_updated", "edges_deleted")
 
 
 def parse_positions(text: str, path: str) -> dict[str, Position]:
@@ -216,17 +222,31 @@ def _parse_one(part: str, path: str) -> tuple[str, Position]:
 
 def _rows(change: ChangeSet) -> Iterator[tuple[EventKind, Subject]]:
     return chain(
+        (("link_deleted", key) for key in change.links_deleted),
         (("edge_deleted", key) for key in change.edges_deleted),
         (("node_deleted", node_id) for node_id in change.nodes_deleted),
         (("node_created", row) for row in change.nodes_created),
         (("node_updated", row) for row in change.nodes_updated),
         (("edge_created", row) for row in change.edges_created),
         (("edge_updated", row) for row in change.edges_updated),
+        (("link_created", row) for row in change.links_created),
+        (("link_updated", row) for row in change.links_updated),
     )
 
 
 _encode = msgspec.json.Encoder().encode
 _MOMENTS = {field.name for field in (*NODE.extras, *EDGE.extras) if field.type is TIME}
+
+
+def _edge_fields(row: EdgeRow, now: int) -> dict[str, Any]:
+    return {
+        "id": edge_id(row.key),
+        **_key(row.key),
+        "weight": row.weight,
+        "attributes": msgspec.Raw(row.attributes.encode()),
+        "version": row.version,
+        **_extras(row.extras, now),
+    }
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -243,18 +263,15 @@ def _fields(event: Event) -> dict[str, Any]:
                 **_extras(row.extras, event.time),
             }
         case EdgeRow() as row:
-            fields = {
-                "id": edge_id(row.key),
-                **_key(row.key),
-                "weight": row.weight,
-                "attributes": msgspec.Raw(row.attributes.encode()),
-                "version": row.version,
-                **_extras(row.extras, event.time),
-            }
+            fields = _edge_fields(row, event.time)
+        case LinkRow() as row:
+            fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), STORE: row.store}
         case Told(fields):
             pass
         case str() as node_id:
             fields = {"id": node_id}
+        case LinkKey() as key:
+            fields = {"id": link_id(key), **_key(key.edge), STORE: key.store}
         case tuple() as key:
             fields = {"id": edge_id(key), **_key(key)}
         case further:

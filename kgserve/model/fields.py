@@ -49,11 +49,15 @@ TIME = Type("TIMESTAMP", "timestamp[us]")
 
 
 class Width(IntEnum):
-    """How many of its fields a row has, or a file has columns for; each has those of the ones before."""
+    """How many of its fields a row has, or a file has columns for; each has those of the ones before.
+
+    Of an engine's file alone: with all columns it may also have the tables of links.
+    """
 
     PLAIN = 0
     EXTRAS = 1
     MEMORY = 2
+    LINKS = 3
 
 
 class Field(NamedTuple):
@@ -184,6 +188,8 @@ EDGE = Fields(
         _field("context", TEXT, max_bytes=MAX_CONTEXT_BYTES),
     ),
 )
+STORE = "to_graph"
+"""The name of the store that a link leads into, wherever a caller sees it; all else of a link is as of an edge."""
 ENDS = 2
 """So many fields of an edge, the first, name the nodes that it joins."""
 AUTHOR = "created_by"
@@ -340,12 +346,14 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
             old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
             old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
             (),
-            *self._memory(_memory_of_node(old)),
+            *self._memory(old),
         )
 
-    def _memory(self, old: tuple[Any, ...]) -> Iterator[Any]:
-        given = _memory_of_node(self)
-        return (was if value is msgspec.UNSET else value for value, was in zip(given, old, strict=True))
+    def _memory(self, old: NodeExtras) -> Sequence[Any]:
+        given, unset = _memory_of_node(self), msgspec.UNSET
+        if given == _NO_MEMORY_PUT:
+            return _memory_of_node(old)
+        return [was if value is unset else value for value, was in zip(given, _memory_of_node(old), strict=True)]
 
     def over(self, earlier: NodeExtrasPut | None) -> NodeExtrasPut:
         """Both as one: what this one leaves out comes from the earlier."""
@@ -355,7 +363,7 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
     """The extras of an edge to write, as `NodeExtrasPut`."""
 
-    ordinal: int | None = None
+    ordinal: Moment = msgspec.UNSET
     created_by: str = ""
     valid_from: Moment = msgspec.UNSET
     valid_to: Moment = msgspec.UNSET
@@ -365,7 +373,7 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
     def onto(self, old: EdgeExtras) -> EdgeExtras:
         """What is stored once this is written."""
         return EdgeExtras(
-            old.ordinal if self.ordinal is None else self.ordinal,
+            old.ordinal if self.ordinal is msgspec.UNSET else self.ordinal,
             self.created_by,
             old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
             old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
@@ -378,6 +386,7 @@ class EdgeExtrasPut(msgspec.Struct, frozen=True):
         return self if earlier is None else EdgeExtrasPut(*_joined(self, earlier, _KEPT_OF_EDGE))
 
 
+_NO_MEMORY_PUT = _memory_of_node(NodeExtrasPut())
 _astuple = msgspec.structs.astuple
 _KEPT, _KEPT_OF_EDGE = _astuple(NodeExtrasPut()), _astuple(EdgeExtrasPut())
 
@@ -502,7 +511,8 @@ class Shown(msgspec.Struct):
 class NodeExtrasShown(Shown, kw_only=True):
     """The extras of a node as callers get them, those that are set, times as text.
 
-    Two are found when it is read. ``stale``: ``freshness_at`` is past. ``superseded_by``: the version after this one.
+    Three are found when it is read. ``stale``: ``freshness_at`` is past. Of a state that is not the present one
+    ``superseded_by`` is the version after it, and ``is_current`` whether it is one of the node's heads.
     """
 
     summary: _Text = msgspec.UNSET
@@ -514,6 +524,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     valid_to: _Text = msgspec.UNSET
     conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
     superseded_by: int | msgspec.UnsetType = msgspec.UNSET
+    is_current: bool | msgspec.UnsetType = msgspec.UNSET
     name: _Text = msgspec.UNSET
     confidence: float | msgspec.UnsetType = msgspec.UNSET
     confidence_at: _Text = msgspec.UNSET
@@ -554,7 +565,7 @@ class NodeExtrasShown(Shown, kw_only=True):
     def extras(self) -> NodeExtras:
         """The inverse of `show`."""
         values = _memory_of_node(self)
-        memory = () if values == _NOTHING_SHOWN else _unset_as(_NO_MEMORY, [*map(_stored, NODE.memory, values)])
+        memory = () if values == _NOTHING_SHOWN else [*map(_stored, _STORED_AS, values)]
         return NodeExtras(
             self.summary or "",
             tuple(self.tags or ()),
@@ -613,8 +624,15 @@ def _value_of(shown: _Value | msgspec.UnsetType) -> _Value | None:
     return None if shown is msgspec.UNSET else shown
 
 
-def _stored(field: Field, shown: Any) -> Any:
-    return _time_of(shown) if field.type is TIME else _value_of(shown)
+_STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
+
+
+def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:
+    """What is stored of a value of a memory: what stands for nothing where none is shown."""
+    is_time, none = stored_as
+    if shown is msgspec.UNSET or shown is None:
+        return none
+    return time_of(shown) if is_time else shown
 
 
 def _time_of(text: _Text) -> int | None:

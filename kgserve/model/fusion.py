@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
+from kgserve.model.vocabulary import forms
+
 KEYWORD_WEIGHT = 0.4
 RRF_K = 60.0
 POOL = 100
@@ -78,15 +80,16 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 def weighted(
-    keyword: Mapping[str, float], semantic: Mapping[str, float], alpha: float = KEYWORD_WEIGHT
+    keyword: Mapping[str, float], semantic: Mapping[str, float], alpha: float = KEYWORD_WEIGHT, top: float = 0.0
 ) -> dict[str, Match]:
     """Alpha times the keyword score plus the rest times the similarity, for every entity in either list.
 
     BM25 scores are brought to 0..1 by minimum and maximum, where the minimum is that of all entities and not that of
     the list: 0, for who holds none of the words. (With the list's own minimum its last entry would count as little as
-    no match, and of two equally good hits one would count nothing.) Similarities are cosines; negative ones count 0.
+    no match, and of two equally good hits one would count nothing.) ``top`` is a maximum from elsewhere, which counts
+    if it is higher. Similarities are cosines; negative ones count 0.
     """
-    top = max(keyword.values(), default=0.0)
+    top = max(top, max(keyword.values(), default=0.0))
     factor = 1.0 / top if top > 0.0 else 0.0
     return {
         key: _match(keyword[key] * factor if key in keyword else None, semantic.get(key), alpha)
@@ -137,7 +140,7 @@ def spread(
     """
     if not 0.0 <= decay <= MAX_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay {decay} is not within 0..{MAX_DECAY}, or {hops} hops are not 0, 1 or 2")
-    links = _links(neighbours) if hops else {}
+    links = both_ways(neighbours) if hops else {}
     first = {key: best for key, around in links.items() if (best := _best_of(scores, around))}
     second = _second_hop(scores, links) if hops > 1 else {}
     found: dict[str, tuple[Nearby, ...]] = {}
@@ -153,7 +156,7 @@ def spread(
 _Giver = tuple[str, float]
 
 
-def _links(neighbours: Neighbours) -> dict[str, dict[str, float]]:
+def both_ways(neighbours: Neighbours) -> dict[str, dict[str, float]]:
     """Relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
     hubs = {key for key, around in neighbours.items() if len({other for other, _ in around}) > HUB}
     links: dict[str, dict[str, float]] = {}
@@ -214,17 +217,22 @@ def _ranked(key: str, match: Match | None, nearby: tuple[Nearby, ...]) -> Ranked
     return Ranked(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
 
 
-def look_around(scores: Mapping[str, float], look_up: Callable[[Sequence[str]], Neighbours]) -> dict[str, list[_Giver]]:
-    """The relations that `spread` needs: of the SEEDS strongest, then of what they reach, at most REACHED.
+def look_around(
+    scores: Mapping[str, float],
+    look_up: Callable[[Sequence[str]], Neighbours],
+    most_seeds: int = SEEDS,
+    most_reached: int = REACHED,
+) -> dict[str, list[_Giver]]:
+    """The relations that `spread` needs: of the strongest, then of what they reach, at most so many.
 
     ``look_up`` answers with the neighbours of some entities, at most HUB + 1 each; it is called twice at the most.
     """
     found: dict[str, list[_Giver]] = {}
-    seeds = strongest(scores, SEEDS)
+    seeds = strongest(scores, most_seeds)
     found.update((key, list(around)) for key, around in look_up(seeds).items())
     # By the rank of the seed that reaches them, in turns, so that no seed with many relations takes all the room.
     reached = [other for around in _in_turns([found.get(seed, []) for seed in seeds]) for other, _ in around]
-    new = [key for key in dict.fromkeys(reached) if key not in found][:REACHED]
+    new = [key for key in dict.fromkeys(reached) if key not in found][:most_reached]
     if new:
         found.update((key, list(around)) for key, around in look_up(new).items())
     return found
@@ -263,6 +271,7 @@ def paths(starts: Mapping[str, float], neighbours: Neighbours, decay: float = DE
 # BM25 counts each of them; in a small store even a great deal. They keep a tenth of their weight: enough to decide
 # between texts that are alike otherwise, and to find something for a query that has no other words.
 FUNCTION_WORD_WEIGHT = 0.1
+FORM_WEIGHT = 0.5
 MAX_WORDS = 256
 
 # As the analyzer of the keyword index cuts: at everything that is neither letter nor digit.
@@ -299,6 +308,16 @@ def word_weights(query: str) -> dict[str, float]:
     if all(weight < 1.0 for weight in weights.values()):
         return dict.fromkeys(weights, 1.0)
     return weights
+
+
+def with_forms(weights: Mapping[str, float]) -> dict[str, float]:
+    """The same words, and behind them at half their weight what else they may be: went for go."""
+    found, known = dict(weights), forms()
+    for word, weight in weights.items():
+        if weight == 1.0:
+            for other in sorted(known.get(word, ())):
+                found.setdefault(other, FORM_WEIGHT)
+    return found
 
 
 def _weighed(query: str) -> Iterator[tuple[str, float]]:

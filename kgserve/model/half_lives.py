@@ -39,5 +39,11 @@ def worth_of(row: NodeRow, access: Access | None) -> Worth:
     extras = row.extras
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is no memory")
-    stored = Worth(extras.confidence, row.created_at if extras.confidence_at is None else extras.confidence_at)
+    stored = Worth(extras.confidence, stated_at(row))
     return live(stored, None if access is None else Worth(access.confidence, access.last))
+
+
+def stated_at(row: NodeRow) -> int:
+    """Since when what a memory was stated with fades: since it was stated, or else since it was made."""
+    at = None if row.extras is None else row.extras.confidence_at
+    return row.created_at if at is None else at

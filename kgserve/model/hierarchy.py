@@ -15,7 +15,7 @@ from kgserve.errors import Conflict
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.memories import MAX_LISTED, Id, Memory, MemoryQuery
 from kgserve.model.requests import AsOfText
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, edge_created_at
 
 CHILD_OF = "child_of"
 """The relation from a memory to the one that it stands below."""
@@ -29,8 +29,11 @@ def is_upward(edge: EdgeRow) -> bool:
 
 
 def newest(edges: Iterable[EdgeRow]) -> EdgeRow | None:
-    """Of the relations of one child that count, the one that does: that of the last commit."""
-    return max(edges, key=lambda edge: (edge.sequence, edge.target), default=None)
+    """Of the relations of one child that count, the one that does: that which was made last.
+
+    By the time of its making, not by its commit: those of an import are of one.
+    """
+    return max(edges, key=lambda edge: (edge_created_at(edge), edge.target), default=None)
 
 
 def check_layers(child: NodeRow, parent: NodeRow) -> None:

@@ -10,6 +10,7 @@ from kgserve.model.fields import MAX_TAGS
 from kgserve.model.memories import (
     MAX_BUDGET,
     MAX_NAMED,
+    MAX_QUESTION,
     MAX_RECALLED,
     MAX_TOLD,
     AssociatedEntity,
@@ -17,7 +18,7 @@ from kgserve.model.memories import (
     Id,
     Label,
     Metadata,
-    RecallQuery,
+    RecallingQuery,
     RecallRequest,
     Share,
     Similar,
@@ -123,6 +124,16 @@ class RetainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[Dedup, msgspec.Meta(description="What it may be merged into; left out: as the store's settings say")]
         | None
     ) = None
+    extract: (
+        Annotated[
+            bool,
+            msgspec.Meta(
+                description="Whether a language model takes facts out of it; kept in its metadata; left out: as the "
+                "store's settings say"
+            ),
+        ]
+        | None
+    ) = None
 
 
 class RetainOperation(msgspec.Struct, kw_only=True):
@@ -136,12 +147,40 @@ class RetainOperation(msgspec.Struct, kw_only=True):
 
 
 class RetainAnswer(msgspec.Struct, kw_only=True):
-    """What became of it. ``near_checked`` is false where meaning could not be compared."""
+    """What became of it. ``near_checked`` is false where meaning could not be compared.
+
+    ``extracting``, where a language model is set or was asked for: whether it is to be given what is new.
+    """
 
     operations: list[RetainOperation]
     similar: Annotated[list[Similar], msgspec.Meta(description="What is near and was not merged, nearest first")]
     sequence: int
     near_checked: bool
+    extracting: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class RetainBatchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to remember in one commit, each as if it came after those before it."""
+
+    items: Annotated[
+        list[RetainRequest],
+        msgspec.Meta(min_length=1, max_length=MAX_MESSAGES, description="At most 1,000 texts and messages in all"),
+    ]
+
+
+class Retained(msgspec.Struct, kw_only=True):
+    """What became of one of several; what only a later one has made of it is told there."""
+
+    operations: list[RetainOperation]
+    similar: Annotated[list[Similar], msgspec.Meta(description="What is near and was not merged, nearest first")]
+
+
+class RetainedBatch(msgspec.Struct, kw_only=True):
+    """What became of each, in the order in which they were sent."""
+
+    results: list[Retained]
+    sequence: int
+    near_checked: Annotated[bool, msgspec.Meta(description="Whether meaning was compared, of what names no memory")]
 
 
 class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -165,6 +204,13 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON, description="Why; kept with what is forgotten")] = ""
     hard: Annotated[bool, msgspec.Meta(description="Delete it, which cannot be undone")] = False
+    erase: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Leave nothing of it in any file of the store, nor of its past; for the role admin. It takes "
+            "seconds, and the answer comes when it is done"
+        ),
+    ] = False
     undo: Annotated[bool, msgspec.Meta(description="Bring back what was forgotten")] = False
     dry_run: Annotated[bool, msgspec.Meta(description="Say what would be done, and do nothing")] = False
 
@@ -178,6 +224,17 @@ class ForgetMatch(msgspec.Struct, kw_only=True):
     score: float
 
 
+class Remainder(msgspec.Struct, kw_only=True):
+    """Where something of what was erased may still be."""
+
+    kind: Annotated[
+        Literal["backup", "file", "unknown"],
+        msgspec.Meta(description="A backup of this server, a file of the store, or what nobody here can know"),
+    ]
+    name: Annotated[str, msgspec.Meta(description="Below the folder of backups, or that of the store")]
+    reason: str
+
+
 class ForgetAnswer(msgspec.Struct, kw_only=True):
     """What was forgotten, or with ``undo`` brought back, or with ``dry_run`` would be; former versions count."""
 
@@ -189,6 +246,9 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     matches: Annotated[list[ForgetMatch], msgspec.Meta(description="What fits a query; send their ids to forget them")]
     dry_run: bool
     sequence: int
+    remains: Annotated[
+        list[Remainder], msgspec.Meta(description="With `erase`: what may still have it, for this cannot reach that")
+    ] = []
 
 
 # The words stand outside: those of an alternative within are not shown of a query's parameter.
@@ -196,6 +256,12 @@ _Limit = Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_RECALLED)] | None, m
 _Budget = Annotated[
     Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)] | None,
     msgspec.Meta(description="Most tokens of all contents, by estimate"),
+]
+
+
+_Question = Annotated[
+    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_QUESTION)] | None,
+    msgspec.Meta(description="What to look for, in plain words: `q`, or `query`"),
 ]
 
 
@@ -207,9 +273,11 @@ class AgentRecallRequest(RecallRequest, kw_only=True):
     budget: _Budget = RECALLED_TOKENS
 
 
-class AgentRecallQuery(RecallQuery, kw_only=True):
-    """The same as a query. Lists are given by repeating the parameter."""
+class AgentRecallQuery(RecallingQuery, kw_only=True):
+    """The same as a query, in which `query` is another name for `q`. Lists are given by repeating the parameter."""
 
+    query: _Question = msgspec.field(name="q", default=None)
+    same_query: _Question = msgspec.field(name="query", default=None)
     limit: _Limit = RECALLED
     expand: Expand = True
     budget: _Budget = RECALLED_TOKENS

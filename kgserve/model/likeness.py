@@ -15,23 +15,35 @@ from kgserve.model.contrast import Difference
 from kgserve.model.wording import LONGEST, normalised, words
 
 HASH_BYTES = 16
+SHORT = 1_000
+"""Characters of a text of which many are remembered."""
 
 
 def text_hash(text: str) -> bytes:
     """16 bytes, equal for texts that differ in case, blanks and final punctuation alone."""
-    return _digest("text", normalised(text))
+    return _short_hash(text) if len(text) <= SHORT else _hash(text)
 
 
 def fingerprint(text: str) -> bytes:
     """16 bytes, equal for texts of the same wording; of a long text, and of one without words, its hash."""
-    return _short_print(text) if len(text) <= LONGEST else text_hash(text)
+    if len(text) > LONGEST:
+        return text_hash(text)
+    return _short_print(text) if len(text) <= SHORT else _long_print(text)
 
 
-@lru_cache(maxsize=512)
-def _short_print(text: str) -> bytes:
-    """Kept for a while: it is asked for five times while a memory is stored, and once more by the memory view."""
+def _hash(text: str) -> bytes:
+    return _digest("text", normalised(text))
+
+
+def _print(text: str) -> bytes:
     found = words(text)
     return _digest("words", "\x1f".join(found)) if found else text_hash(text)
+
+
+# Kept for a while: they are asked for five times while a memory is stored, and once more by the memory view, which may
+# be some thousand memories behind.
+_short_hash, _short_print = lru_cache(maxsize=1 << 13)(_hash), lru_cache(maxsize=1 << 13)(_print)
+_long_print = lru_cache(maxsize=512)(_print)
 
 
 def same(first: str, second: str) -> bool:

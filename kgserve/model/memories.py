@@ -12,7 +12,7 @@ import msgspec
 
 from kgserve.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
-from kgserve.model.requests import VALID_AT, AsOf, AsOfText, SearchMode
+from kgserve.model.requests import VALID_AT, Also, AsOf, AsOfText, SearchMode
 from kgserve.settings import Dedup, Pruning
 
 MAX_BATCH = 1_000
@@ -240,7 +240,10 @@ class MemoriesQuery(WhichMemories, kw_only=True):
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
-_Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+MAX_QUESTION = 10_000
+_Query = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=MAX_QUESTION, description="What to look for, in plain words")
+]
 
 
 Expand = Annotated[
@@ -302,6 +305,7 @@ class Recalling(WhichMemories, kw_only=True):
     budget: (
         Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")] | None
     ) = None
+    also: Also = None
 
 
 class RecallRequest(Recalling, kw_only=True):
@@ -312,14 +316,19 @@ class RecallRequest(Recalling, kw_only=True):
     as_of: AsOf | None = None
 
 
-class RecallQuery(Recalling, kw_only=True):
-    """The same as a query. Lists are given by repeating the parameter."""
+class RecallingQuery(Recalling, kw_only=True):
+    """How to recall, as a query."""
 
-    query: _Query = msgspec.field(name="q")
     metadata: (
         Annotated[str, msgspec.Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
     ) = None
     as_of: AsOfText | None = None
+
+
+class RecallQuery(RecallingQuery, kw_only=True):
+    """What to recall, as a query. Lists are given by repeating the parameter."""
+
+    query: _Query = msgspec.field(name="q")
 
 
 class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -495,7 +504,8 @@ class MemoryPage(msgspec.Struct, kw_only=True):
 class RecalledMemory(Memory, kw_only=True):
     """A memory that was found. Scores are absent where that part did not find it; ``hops`` is of graph mode.
 
-    With ``expand``, ``via`` is the memory beside which it stands, as many ``hops`` away, that gave to its score.
+    ``via`` is the memory beside which it stands, as many ``hops`` away, that gave to its score: a turn near it in a
+    conversation, or anything with ``expand``.
     """
 
     score: Annotated[float, msgspec.Meta(description="What it is sorted by, effective confidence included")]
@@ -507,6 +517,7 @@ class RecalledMemory(Memory, kw_only=True):
         Annotated[int, msgspec.Meta(description="How many of those found say this, if several do")] | msgspec.UnsetType
     ) = msgspec.UNSET
     why: str | msgspec.UnsetType = msgspec.UNSET
+    store: Annotated[str, msgspec.Meta(description="With `also`, where it is")] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RecallAnswer(msgspec.Struct, kw_only=True):

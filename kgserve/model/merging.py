@@ -13,7 +13,7 @@ import msgspec
 
 from kgserve.model.answers import Node
 from kgserve.model.fields import MAX_ID_BYTES, NodeExtras
-from kgserve.model.rows import EdgeKey
+from kgserve.model.rows import EdgeKey, LinkKey
 
 MERGED_INTO = "MERGED_INTO"
 """The relation from a node that was merged to its survivor. Reserved: between other nodes it means nothing."""
@@ -47,6 +47,12 @@ def moved_key(key: EdgeKey, absorbed: str, survivor: str) -> EdgeKey:
         survivor if target == absorbed else target,
         relation_type,
     )
+
+
+def moved_link(key: LinkKey, absorbed: str, survivor: str) -> LinkKey:
+    """As `moved_key`, of a link: its target is another store's."""
+    source, target, relation_type = key.edge
+    return LinkKey(key.store, (survivor if source == absorbed else source, target, relation_type))
 
 
 def refusal(node_id: str, survivor: str) -> str:

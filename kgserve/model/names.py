@@ -22,6 +22,8 @@ _decode = json_decoder(dict[str, Any]).decode
 
 def folded(name: str) -> str:
     """The form in which names are compared: compatible letters, case and blanks make no difference."""
+    if name.isascii():
+        return " ".join(name.casefold().split())
     once = unicodedata.normalize("NFKC", name).casefold()
     return " ".join(unicodedata.normalize("NFKC", once).split())
 

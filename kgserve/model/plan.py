@@ -6,8 +6,9 @@ each batch in turn is planned against it, seeing what the batches before it deci
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Literal
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator
+from operator import attrgetter
+from typing import Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from kgserve.model.batch import (
     ANY,
     RUN,
     EdgePut,
+    Fault,
+    LinkPut,
     NodePut,
     Rules,
     WriteBatch,
@@ -31,13 +34,14 @@ from kgserve.model.batch import (
     says_nothing_new,
     with_heads,
 )
-from kgserve.model.change import Access, ChangeSet, Former, StoreState
-from kgserve.model.digest import shift
-from kgserve.model.fields import NodeExtras, Width
+from kgserve.model.change import Access, ChangeSet, Former, LinksState, Said, StoreState
+from kgserve.model.digest import shift, shift_links
+from kgserve.model.fields import NO_EXTRAS, NodeExtras, Width
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
 from kgserve.model.remembered import former_of, kind_of
-from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_attributes, edge_stamps
+from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
+from kgserve.model.withdrawing import VERSION_OF, is_version_of
 
 MAX_NOTED = 100
 """Rows left out that a report lists one by one; beyond that it only counts them."""
@@ -54,6 +58,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, kw_only=True):
     """What one batch did, by distinct key. ``skipped`` are edges without their nodes, ``rejected`` wrong rows.
+
+    Links count as edges.
 
     ``redirected`` are ends of edges that had been merged, each with the node that took their place. If the batch wants
     to be told, ``rows`` are the nodes and edges that it named, as they are afterwards, and ``before`` those that it
@@ -74,8 +80,8 @@ class Report(msgspec.Struct, kw_only=True):
     rejected_count: int = 0
     redirected: dict[str, str] = {}
     sequence: int = 0
-    rows: list[NodeRow | EdgeRow] = []
-    before: list[NodeRow | EdgeRow] = []
+    rows: list[NodeRow | EdgeRow | LinkRow] = []
+    before: list[NodeRow | EdgeRow | LinkRow] = []
 
 
 class Workspace:
@@ -85,7 +91,9 @@ class Workspace:
     or deletes; ``edges`` maps a key to its row, or to None where there is none any more; ``settled`` are edges that are
     there and that no batch changes; ``incident`` holds, for every node that a batch deletes, the keys of its edges;
     ``merged`` the nodes that were merged, each with the next step on the way to its survivor. ``decided`` are the nodes
-    that a batch has put or deleted.
+    that a batch has put or deleted. ``links`` are those that the batches name and those of deleted nodes, None where
+    there is none any more, ``links_from`` their keys by the source, and ``links_state`` what all of the store come to.
+    ``ended`` are the last versions of nodes that were deleted, as far as batches put them.
     """
 
     def __init__(self) -> None:
@@ -96,6 +104,10 @@ class Workspace:
         self.incident: dict[str, set[EdgeKey]] = {}
         self.merged: dict[str, str] = {}
         self.decided: set[str] = set()
+        self.links: dict[LinkKey, LinkRow | None] = {}
+        self.links_from: dict[str, dict[LinkKey, None]] = {}
+        self.links_state: LinksState | None = None
+        self.ended: dict[str, int] = {}
 
     def join(self, more: Workspace) -> None:
         """Take in what a further batch meets, as it is in the store: what was decided meanwhile counts before that."""
@@ -103,9 +115,24 @@ class Workspace:
         self.present |= new
         self.nodes |= {node_id: row for node_id, row in more.nodes.items() if node_id in new}
         self.edges = more.edges | self.edges
+        for key in more.links.keys() - self.links.keys():
+            self.put_link(key, more.links[key])
+        if self.links_state is None:
+            self.links_state = more.links_state
         self.merged = more.merged | self.merged
+        self.ended = more.ended | self.ended
         for node_id in more.incident:
             self.incident[node_id] = {key for key, row in self.edges.items() if row is not None and node_id in key[:2]}
+
+    def edges_at(self, node_id: str) -> Collection[EdgeKey]:
+        """The keys of the edges of a node that a batch deletes, or that was made by a batch of the group."""
+        found = self.incident.get(node_id)
+        return [key for key, row in self.edges.items() if row and node_id in key[:2]] if found is None else found
+
+    def versions_among(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
+        """The former versions of a memory, by its edges."""
+        found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF))
+        return [each for each in found if is_version_of(self.nodes.get(each), memory)]
 
     def survivor(self, node_id: str) -> str:
         """The node itself, or the one that it has come to by merges."""
@@ -116,6 +143,13 @@ class Workspace:
         if not self.merged or key[2] == MERGED_INTO:
             return key
         return self.survivor(key[0]), self.survivor(key[1]), key[2]
+
+    def followed_link(self, put: LinkPut) -> LinkPut:
+        """A link from the node that its source has come to."""
+        source, *rest = put.edge.key
+        if self.survivor(source) == source:
+            return put
+        return LinkPut(put.store, msgspec.structs.replace(put.edge, key=(self.survivor(source), *rest)))
 
     def put_node(self, row: NodeRow) -> None:
         """A node as it will be."""
@@ -137,6 +171,11 @@ class Workspace:
             for end in {row.source, row.target} & self.incident.keys():
                 self.incident[end].add(key)
 
+    def put_link(self, key: LinkKey, row: LinkRow | None) -> None:
+        """A link as it will be, None for one that will not be there."""
+        self.links[key] = row
+        self.links_from.setdefault(key.edge[0], {})[key] = None
+
     def drop_edge(self, key: EdgeKey) -> None:
         """An edge that will be gone."""
         self.edges[key] = None
@@ -144,6 +183,31 @@ class Workspace:
             del self.merged[key[0]]
         for end in {key[0], key[1]} & self.incident.keys():
             self.incident[end].discard(key)
+
+
+_Row = TypeVar("_Row", EdgeRow, LinkRow)
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class _Changes(Generic[_Row, _Key]):
+    """What becomes of edges, or of links."""
+
+    def __init__(self) -> None:
+        self.created: list[_Row] = []
+        self.updated: list[_Row] = []
+        self.touched: list[_Row] = []
+        self.deleted: list[_Key] = []
+        self.removed: list[_Row] = []
+
+    @property
+    def added(self) -> list[_Row]:
+        return [*self.created, *self.updated, *self.touched]
+
+    def take(self, row: _Row, old: _Row | None, *, is_new: bool) -> None:
+        """A row as it will be; unless it ``is_new``, it differs in its time alone."""
+        (self.created if old is None else self.updated if is_new else self.touched).append(row)
+        if old is not None:
+            self.removed.append(old)
 
 
 class _Draft:
@@ -159,13 +223,14 @@ class _Draft:
         self.nodes_created: list[NodeRow] = []
         self.nodes_updated: list[NodeRow] = []
         self.nodes_deleted: list[str] = []
-        self.edges_created: list[EdgeRow] = []
-        self.edges_updated: list[EdgeRow] = []
-        self.edges_touched: list[EdgeRow] = []
-        self.edges_deleted: list[EdgeKey] = []
+        self.last_versions: list[int] = []
+        self.forgets = False
+        self.edges = _Changes[EdgeRow, EdgeKey]()
+        self.links = _Changes[LinkRow, LinkKey]()
         self.accessed: dict[str, Access] = {}
         self.former: list[Former] = []
-        self.removed: list[NodeRow | EdgeRow] = []
+        self.said: list[Said] = []
+        self.nodes_removed: list[NodeRow] = []
 
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
         self.report.rejected_count += 1
@@ -182,20 +247,38 @@ class _Draft:
         if row is None:
             return
         self.workspace.drop_edge(key)
-        self.edges_deleted.append(key)
-        self.removed.append(row)
+        self.edges.deleted.append(key)
+        self.edges.removed.append(row)
 
-    def delete_node(self, node_id: str) -> None:
+    def delete_link(self, key: LinkKey) -> None:
+        row = self.workspace.links.get(key)
+        if row is None:
+            return
+        self.workspace.put_link(key, None)
+        self.links.deleted.append(key)
+        self.links.removed.append(row)
+
+    def delete_node(self, node_id: str, kept: Collection[str]) -> None:
+        """Take a node away with its edges; with a memory go its former versions, but those that are put as well."""
         row = self.workspace.nodes.get(node_id)
         if row is None:
             return
-        for key in sorted(self.workspace.incident.get(node_id, ())):
+        edges = sorted(self.workspace.edges_at(node_id))
+        versions = self.workspace.versions_among(edges, node_id) if row.is_memory else []
+        for key in edges:
             self.delete_edge(key)
+        for key in sorted(self.workspace.links_from.get(node_id, ())):
+            self.delete_link(key)
         self.workspace.drop_node(node_id)
         self.nodes_deleted.append(node_id)
-        self.removed.append(row)
+        self.last_versions.append(0 if self.forgets else row.version)
+        self.workspace.ended[node_id] = self.last_versions[-1]
+        self.nodes_removed.append(row)
         if kind := kind_of(row):
             self.former.append(Former(node_id, kind))
+        for version in versions:
+            if version not in kept:
+                self.delete_node(version, kept)
 
     def put_node(self, put: NodePut) -> None:
         old = self.workspace.nodes.get(put.id)
@@ -213,7 +296,7 @@ class _Draft:
             put.type or "",
             put.content or "",
             put.attributes or EMPTY_OBJECT,
-            put.version or 1,
+            max(put.version or 1, self.workspace.ended.get(put.id, 0) + 1),
             self.sequence,
             self.now if put.created_at is None else put.created_at,
             self.now if put.updated_at is None else put.updated_at,
@@ -225,6 +308,7 @@ class _Draft:
     def _update_node(self, put: NodePut, old: NodeRow) -> None:
         if says_nothing_new(put, old, self.rules):
             self.report.nodes_unchanged += 1
+            self._note_author(put, old)
             return
         if put.id in self.workspace.merged:
             self.reject(put.index, "node", ("id", refusal(put.id, self.workspace.survivor(put.id))))
@@ -246,10 +330,16 @@ class _Draft:
         )
         self.workspace.put_node(row)
         self.nodes_updated.append(row)
-        self.removed.append(old)
+        self.nodes_removed.append(old)
         if row.type == RUN or _is_more(old) or _is_more(row):
             former = former_of(old, row)
             self.former += [former] if former is not None else []
+
+    def _note_author(self, put: NodePut, old: NodeRow) -> None:
+        """Have it known that somebody else has put a whole version that says what is there."""
+        author = put.extras.created_by if put.resolves and put.extras is not None else ""
+        if author and author != (old.extras or NO_EXTRAS).created_by and self.rules.keeps_history:
+            self.said.append(Said(old.id, old.version, author))
 
     def _with_heads(self, put: NodePut, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """The extras with the other heads that there are from now on."""
@@ -275,24 +365,41 @@ class _Draft:
         if put.key in self.workspace.settled:
             self.report.edges_unchanged += 1
             return
-        present = self.workspace.present
-        source, target, _ = put.key
-        if source not in present or target not in present:
-            missing = [end for end in dict.fromkeys((source, target)) if end not in present]
-            self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
+        if not self._has_ends(put, put.key[:2]):
             return
         old = self.workspace.edges.get(put.key)
+        if (row := self._next_edge(put, old, touch=touch)) is not None:
+            self.workspace.put_edge(put.key, row)
+            self.edges.take(row, old, is_new=row.sequence == self.sequence)
+
+    def put_link(self, put: LinkPut, *, touch: bool) -> None:
+        if not self._has_ends(put.edge, put.edge.key[:1]):
+            return
+        old = self.workspace.links.get(put.key)
+        if (edge := self._next_edge(put.edge, old and old.edge, touch=touch)) is not None:
+            row = LinkRow(put.store, edge)
+            self.workspace.put_link(put.key, row)
+            self.links.take(row, old, is_new=edge.sequence == self.sequence)
+
+    def _has_ends(self, put: EdgePut, ends: tuple[str, ...]) -> bool:
+        """Whether the nodes are there that an edge needs; if not, it is left out."""
+        present = self.workspace.present
+        missing = [end for end in dict.fromkeys(ends) if end not in present]
+        if missing:
+            self.skip(put, "no such node: " + ", ".join(f'"{end}"' for end in missing))
+        return not missing
+
+    def _next_edge(self, put: EdgePut, old: EdgeRow | None, *, touch: bool) -> EdgeRow | None:
+        """The next state of an edge, of this commit if more than its time differs; None if nothing does."""
         fault = edge_fault(put, old)
         if fault is not None:
             self.reject(put.index, "edge", fault)
-        elif old is None:
-            self._create_edge(put, touch=touch)
-        else:
-            self._update_edge(put, old, touch=touch)
+            return None
+        return self._new_edge(put, touch=touch) if old is None else self._changed_edge(put, old, touch=touch)
 
-    def _create_edge(self, put: EdgePut, *, touch: bool) -> None:
+    def _new_edge(self, put: EdgePut, *, touch: bool) -> EdgeRow:
         updated = self.now_text if touch or put.updated_at is None else put.updated_at
-        row = EdgeRow(
+        return EdgeRow(
             *put.key,
             1.0 if put.weight is None else put.weight,
             edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_OBJECT),
@@ -300,13 +407,11 @@ class _Draft:
             self.sequence,
             edge_extras(put.extras, None),
         )
-        self.workspace.put_edge(put.key, row)
-        self.edges_created.append(row)
 
-    def _update_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> None:
+    def _changed_edge(self, put: EdgePut, old: EdgeRow, *, touch: bool) -> EdgeRow | None:
         if not touch and put.says_nothing_new(old.weight):
             self.report.edges_unchanged += 1
-            return
+            return None
         weight = old.weight if put.weight is None else put.weight
         stamps = edge_stamps(old.attributes)
         own = stamps.own if put.own is None else put.own
@@ -318,14 +423,11 @@ class _Draft:
         if not changed:
             self.report.edges_unchanged += 1
             if updated == stamps.updated_at:
-                return
+                return None
         attributes = edge_attributes(created, updated, own)
         version = max(put.version or 0, old.version + 1) if changed else old.version
         sequence = self.sequence if changed else old.sequence
-        row = EdgeRow(*put.key, weight, attributes, version, sequence, extras if changed else old.extras)
-        self.workspace.put_edge(put.key, row)
-        (self.edges_updated if changed else self.edges_touched).append(row)
-        self.removed.append(old)
+        return EdgeRow(*put.key, weight, attributes, version, sequence, extras if changed else old.extras)
 
     def access(self, access: Access) -> None:
         if access.id in self.workspace.present:
@@ -336,34 +438,49 @@ class _Draft:
         report.nodes_created = len(self.nodes_created)
         report.nodes_updated = len(self.nodes_updated)
         report.nodes_deleted = len(self.nodes_deleted)
-        report.edges_created = len(self.edges_created)
-        report.edges_updated = len(self.edges_updated)
-        report.edges_deleted = len(self.edges_deleted)
+        report.edges_created = len(self.edges.created) + len(self.links.created)
+        report.edges_updated = len(self.edges.updated) + len(self.links.updated)
+        report.edges_deleted = len(self.edges.deleted) + len(self.links.deleted)
         report.sequence = sequence
         return report
 
     def change_set(self, state: StoreState) -> ChangeSet | None:
-        added = [*self.nodes_created, *self.nodes_updated]
-        added_edges = [*self.edges_created, *self.edges_updated, *self.edges_touched]
-        if not (added or added_edges or self.removed or self.accessed):
+        nodes, edges, links = [*self.nodes_created, *self.nodes_updated], self.edges.added, self.links.added
+        if not (nodes or edges or links or self.removed or self.accessed or self.said):
             return None
-        digest = shift(shift(state.digest, added, self.removed), added_edges, ())
+        digest = shift(shift(state.digest, nodes, self.nodes_removed), edges, self.edges.removed)
+        links_state = None
+        if links or self.links.removed:
+            links_state = shift_links(self.workspace.links_state or LinksState(), links, self.links.removed)
+            self.workspace.links_state = links_state
         return ChangeSet(
             sequence=self.sequence,
             time=self.now,
             nodes_created=self.nodes_created,
             nodes_updated=self.nodes_updated,
             nodes_deleted=self.nodes_deleted,
-            edges_created=self.edges_created,
-            edges_updated=self.edges_updated,
-            edges_touched=self.edges_touched,
-            edges_deleted=self.edges_deleted,
+            last_versions=self.last_versions,
+            edges_created=self.edges.created,
+            edges_updated=self.edges.updated,
+            edges_touched=self.edges.touched,
+            edges_deleted=self.edges.deleted,
+            links_created=self.links.created,
+            links_updated=self.links.updated,
+            links_touched=self.links.touched,
+            links_deleted=self.links.deleted,
             accessed=[*self.accessed.values()],
             former=self.former,
+            said=self.said,
             digest=digest.to_bytes(16),
             nodes=state.nodes + len(self.nodes_created) - len(self.nodes_deleted),
-            edges=state.edges + len(self.edges_created) - len(self.edges_deleted),
+            edges=state.edges + len(self.edges.created) - len(self.edges.deleted),
+            links=links_state,
         )
+
+    @property
+    def removed(self) -> list[NodeRow | EdgeRow | LinkRow]:
+        """The rows that will be no more, or others, as they were."""
+        return [*self.nodes_removed, *self.edges.removed, *self.links.removed]
 
 
 def _is_more(row: NodeRow) -> bool:
@@ -380,17 +497,23 @@ def plan(
     could be refused must be tried with `check` first.
     """
     draft = _Draft(workspace, state.sequence + 1, max(now, state.time + 1), rules)
+    draft.forgets = batch.forgets
+    kept = {put.id for put in batch.nodes} if batch.delete_nodes else set[str]()
     for key in batch.delete_edges:
         draft.delete_edge(key)
+    for key in batch.delete_links:
+        draft.delete_link(key)
     for node_id in batch.delete_nodes:
-        draft.delete_node(node_id)
-    for put in _last_wins(batch.nodes):
+        draft.delete_node(node_id, kept)
+    for put in _last_wins(batch.nodes, _id):
         draft.put_node(put)
     edges = (
         [edge for put in batch.edges if (edge := draft.follow(put)) is not None] if workspace.merged else batch.edges
     )
-    for edge in _last_edge_wins(edges):
+    for edge in _last_wins(edges, _key):
         draft.put_edge(edge, touch=batch.touch)
+    for link in _last_wins(map(workspace.followed_link, batch.links), _key):
+        draft.put_link(link, touch=batch.touch)
     for access in batch.accesses:
         draft.access(access)
     change = draft.change_set(state)
@@ -412,20 +535,34 @@ def check(batch: WriteBatch, workspace: Workspace, rules: Rules = ANY) -> None:
     _check_merged(batch, workspace, rules, gone, cut)
     wrong: list[FieldError] = []
     only_kinds = True
-    for put in _last_wins(batch.nodes):
+    for put in _last_wins(batch.nodes, _id):
         fault = node_fault(put, None if put.id in gone else workspace.nodes.get(put.id), rules)
         if fault is not None:
             wrong.append(FieldError(_path(batch, "nodes", put.index, fault[0]), fault[1]))
             only_kinds = only_kinds and not rules.allows(put.type)
-    for put in _last_edge_wins(batch.edges) if any(put.extras is not None for put in batch.edges) else ():
-        made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
-        fault = edge_fault(put, None if made_again else workspace.edges.get(workspace.followed(put.key)))
-        if fault is not None:
-            wrong.append(FieldError(_path(batch, "edges", put.index, fault[0]), fault[1]))
-            only_kinds = False
+    for index, fault in _edge_faults(batch, workspace, gone, cut):
+        wrong.append(FieldError(_path(batch, "edges", index, fault[0]), fault[1]))
+        only_kinds = False
     if wrong:
         kind = KindNotAllowed if only_kinds else InvalidInput
         raise kind(f"{wrong[0].path}: {wrong[0].message}", tuple(wrong[:MAX_NOTED]))
+
+
+def _edge_faults(
+    batch: WriteBatch, workspace: Workspace, gone: set[str], cut: set[EdgeKey]
+) -> Iterator[tuple[int, Fault]]:
+    """What is wrong with edges and links, by their places."""
+    for put in _last_wins(batch.edges, _key) if any(put.extras is not None for put in batch.edges) else ():
+        made_again = put.key in cut or not gone.isdisjoint(put.key[:2])
+        old = None if made_again else workspace.edges.get(workspace.followed(put.key))
+        if (fault := edge_fault(put, old)) is not None:
+            yield put.index, fault
+    gone_links = set(batch.delete_links)
+    for put in _last_wins(map(workspace.followed_link, batch.links), _key):
+        made_again = put.key in gone_links or put.edge.key[0] in gone
+        row = None if made_again else workspace.links.get(put.key)
+        if (fault := edge_fault(put.edge, row and row.edge)) is not None:
+            yield put.index, fault
 
 
 def _check_merged(batch: WriteBatch, workspace: Workspace, rules: Rules, gone: set[str], cut: set[EdgeKey]) -> None:
@@ -445,23 +582,26 @@ def _path(batch: WriteBatch, rows: str, index: int, field: str) -> str:
     return f"{rows}[{index}].{field}"
 
 
-def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow]:
+def _named(batch: WriteBatch, workspace: Workspace) -> list[NodeRow | EdgeRow | LinkRow]:
     nodes = [workspace.nodes[put.id] for put in batch.nodes if put.id in workspace.nodes]
     edges = [row for put in batch.edges if (row := workspace.edges.get(put.key)) is not None]
-    return [*nodes, *edges]
+    links = [row for put in batch.links if (row := workspace.links.get(put.key)) is not None]
+    return [*nodes, *edges, *links]
 
 
-def _last_wins(puts: list[NodePut]) -> list[NodePut]:
-    latest: dict[str, NodePut] = {}
+class _Put(Protocol):
+    def over(self, earlier: Self) -> Self: ...
+
+
+_AnyPut = TypeVar("_AnyPut", bound=_Put)
+_id = attrgetter("id")
+_key = attrgetter("key")
+
+
+def _last_wins(puts: Iterable[_AnyPut], key: Callable[[_AnyPut], Hashable]) -> list[_AnyPut]:
+    latest: dict[Hashable, _AnyPut] = {}
     for put in puts:
-        earlier = latest.get(put.id)
-        latest[put.id] = put if earlier is None else put.over(earlier)
-    return list(latest.values())
-
-
-def _last_edge_wins(puts: list[EdgePut]) -> list[EdgePut]:
-    latest: dict[EdgeKey, EdgePut] = {}
-    for put in puts:
-        earlier = latest.get(put.key)
-        latest[put.key] = put if earlier is None else put.over(earlier)
+        name = key(put)
+        earlier = latest.get(name)
+        latest[name] = put if earlier is None else put.over(earlier)
     return list(latest.values())

@@ -98,11 +98,25 @@ class EdgesRequest(EdgesQuery, kw_only=True):
     node_id: str = msgspec.field(name="id")
 
 
+class IncomingQuery(EdgesQuery, kw_only=True):
+    """The query of the edges that end at a node."""
+
+    follow_symlinks: Annotated[
+        bool, msgspec.Meta(description="Those of other stores, too, each with its `store`; goes without as_of")
+    ] = False
+
+
+class IncomingRequest(IncomingQuery, kw_only=True):
+    """Edges that end at one node."""
+
+    node_id: str = msgspec.field(name="id")
+
+
 class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a list of tags."""
 
     prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only tags that start so")] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_TAGS_LISTED, description="Most tags")] = MAX_TAGS_LISTED
+    limit: Annotated[int, msgspec.Meta(description="Most tags; below 1 or above 100 is 100")] = MAX_TAGS_LISTED
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -43,6 +43,8 @@ class Recalled(msgspec.Struct, frozen=True):
     via: str | None = None
 
 
+WORDS_AT_LEAST = 4.0
+"""A best score of words below this is taken for this: among a dozen memories any word is rare."""
 SUPERSEDED = 0.7
 """What counts of a memory that was superseded, where such are shown."""
 
@@ -165,13 +167,13 @@ def possible_names(query: str) -> list[str]:
     No function words alone, and nothing of fewer than three letters.
     """
     words = [word.strip(_MARKS) for word in query.split()[:MOST_WORDS]]
-    words = [word.removesuffix("'s").removesuffix("\u2019s") for word in words]
+    words = [folded(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
     rows = (
-        " ".join(words[first : first + length])
+        " ".join(filter(None, words[first : first + length]))
         for length in range(_LONGEST_NAME, 0, -1)
         for first in range(len(words) - length + 1)
     )
-    return [row for row in dict.fromkeys(map(folded, rows)) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
+    return [row for row in dict.fromkeys(rows) if len(row) >= _SHORTEST_NAME and row not in FUNCTION_WORDS]
 
 
 def named_in(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:

@@ -47,7 +47,9 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[
         int, msgspec.Meta(ge=1, le=MAX_LOOKED_AT, description="Most memories without a parent to look at, newest first")
     ] = 1_000
-    threshold: Annotated[Share, msgspec.Meta(description="Score from which on a memory is put below a concept")] = 0.6
+    threshold: Annotated[
+        Share, msgspec.Meta(description="Score, a chance of being right, from which on a memory is put below a concept")
+    ] = 0.6
     cluster_threshold: Annotated[
         Share, msgspec.Meta(description="How near each two are that make a new concept together")
     ] = 0.7
@@ -65,10 +67,11 @@ class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         | None
     ) = None
     undo: Annotated[bool, msgspec.Meta(description="Take the run back, with what was accepted of it")] = False
+    answer: Annotated[bool, msgspec.Meta(description="Only answer `query`; needs a language model")] = False
 
 
 class Candidate(msgspec.Struct, kw_only=True):
-    """A concept that a memory may belong below; the score is 0 to 1."""
+    """A concept that a memory may belong below; the score is the estimated chance of that, 0 to 1."""
 
     id: str
     score: float
@@ -89,6 +92,9 @@ class Proposal(msgspec.Struct, kw_only=True):
     name: str = ""
     differs: str = ""
     state: State = "open"
+    reason: Annotated[
+        str | msgspec.UnsetType, msgspec.Meta(description="What a language model says of it, where one is set")
+    ] = msgspec.UNSET
 
     @property
     def key(self) -> str:
@@ -122,6 +128,12 @@ class Reflection(msgspec.Struct, kw_only=True):
     near_checked: Annotated[bool, msgspec.Meta(description="False: there were no vectors to compare by")]
     sequence: int
     took_ms: float
+    answer: Annotated[
+        str | msgspec.UnsetType, msgspec.Meta(description="The answer to `query`; empty where nothing is remembered")
+    ] = msgspec.UNSET
+    used: Annotated[
+        list[str] | msgspec.UnsetType, msgspec.Meta(description="Ids of the memories that it is taken from")
+    ] = msgspec.UNSET
 
 
 class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):

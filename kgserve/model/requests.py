@@ -46,6 +46,10 @@ _Attributes = Annotated[
     msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Weight = Annotated[float | None, msgspec.Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
+ToGraph = Annotated[
+    str,
+    msgspec.Meta(max_length=64, description="The store that `to` is in, be it there or not; left out: the edge's own"),
+]
 
 
 class NodeInput(NodeExtrasInput, forbid_unknown_fields=True):
@@ -63,6 +67,7 @@ class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
     source: _Id = msgspec.field(name="from")
     target: _Id = msgspec.field(name="to")
     relation_type: _Label
+    to_graph: ToGraph | None = None
     weight: _Weight = None
     attributes: _Attributes = None
 
@@ -81,6 +86,7 @@ class EdgeKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source: _Id = msgspec.field(name="from")
     target: _Id = msgspec.field(name="to")
     relation_type: _Label
+    to_graph: ToGraph | None = None
 
 
 class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -88,7 +94,7 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     start_id: _Id
     depth: Annotated[int, msgspec.Meta(description="Hops; negative is 0, above 10 is 10")] = 1
-    direction: Direction = "outgoing"
+    direction: Annotated[Direction | Literal[""], msgspec.Meta(description="Empty: outgoing")] = "outgoing"
     relation_types: (
         Annotated[list[_Label], msgspec.Meta(description="Follow only these; left out: all", max_length=100)] | None
     ) = None
@@ -96,6 +102,9 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_nodes: Annotated[
         int, msgspec.Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes returned, nearest first")
     ] = MAX_TRAVERSED_NODES
+    follow_symlinks: Annotated[
+        bool, msgspec.Meta(description="Follow edges into other stores, too: at most 16 stores, as_of a time alone")
+    ] = False
     as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
@@ -104,6 +113,7 @@ SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
 Fusion = Literal["weighted", "rrf"]
 
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
+_Kinds = Annotated[list[_Label], msgspec.Meta(max_length=100, description="The same as `types`")]
 
 
 class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -114,6 +124,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(description="Most hits; below 1 is 1, above 100 is 100")] = 20
     offset: Annotated[int, msgspec.Meta(ge=0, le=10_000, description="Hits to pass over")] = 0
     types: Annotated[list[_Label], msgspec.Meta(max_length=100, description="Only nodes of these types")] | None = None
+    kinds: _Kinds | None = None
     id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Only ids that start so")] = ""
     min_similarity: Annotated[
         float | None, msgspec.Meta(description="Semantic hits below this cosine are left out")
@@ -144,6 +155,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     mode: SearchMode = "hybrid"
     limit: Annotated[int, msgspec.Meta(description="Below 1 is 20, above 50 is 50")] = 20
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
+    kinds: _Kinds | None = None
     id_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)] = ""
     min_similarity: float | None = None
     tags: Annotated[list[_Label], msgspec.Meta(max_length=100, description="With all of these")] | None = None
@@ -161,6 +173,18 @@ class BatchSearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
 
 
+MAX_ALSO = 15
+Also = (
+    Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=64)]],
+        msgspec.Meta(
+            max_length=MAX_ALSO, description="Other stores to ask as well; every hit then says which it is of"
+        ),
+    ]
+    | None
+)
+
+
 class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A question, and how much text may answer it."""
 
@@ -170,6 +194,10 @@ class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(description="Most nodes; below 1 is 1, above 100 is 100")] = 50
     types: Annotated[list[_Label], msgspec.Meta(max_length=100)] | None = None
     attributes: Wanted | None = None
+    also: Also = None
+    follow_symlinks: Annotated[
+        bool, msgspec.Meta(description="With what edges into and out of other stores relate the best nodes to")
+    ] = False
     at_least: Annotated[int, msgspec.Meta(ge=0)] | None = None
     as_of: AsOf | None = None
     valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
@@ -256,6 +284,13 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
     access_count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
     last_accessed_at: str | None = None
     access_confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    conflicts: Annotated[list[Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]], msgspec.Meta(max_length=99)] | None = (
+        None
+    )
+
+
+class HeadLine(NodeLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+    """A version of a node that a later one stands beside, before that one's line: the heads in order, the node last."""
 
 
 class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
@@ -264,8 +299,12 @@ class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=Tr
     version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = None
 
 
-STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(?![\s\S])"
-"""Pattern of a store's name; it ends so that a trailing newline does not pass, in Python and in JSON Schema alike."""
+MAX_STORE_NAME = 64
+STORE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*(?![\s\S])"
+"""Pattern of a store's name, of at most 64 characters.
+
+It ends so that a trailing newline does not pass, in Python and in JSON Schema alike.
+"""
 
 _STORE_NAME = re.compile(STORE_NAME)
 # Files of these names cannot exist on Windows, where a data folder may be copied to.
@@ -274,8 +313,11 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 
 def check_store_name(name: str) -> str:
     """The name, if it can be one. Raises InvalidInput."""
-    if not _STORE_NAME.match(name):
-        raise InvalidInput("a store's name is 1 to 64 letters, digits, - or _ (ASCII), starting with a letter or digit")
-    if name.lower() in _RESERVED:
+    if len(name) > MAX_STORE_NAME or not _STORE_NAME.match(name):
+        raise InvalidInput(
+            "a store's name is 1 to 64 letters, digits, - or _ (ASCII), starting with a letter or digit, "
+            "with single dots inside"
+        )
+    if name.partition(".")[0].lower() in _RESERVED:
         raise InvalidInput(f"{name!r} is a reserved name on some systems; choose another")
     return name

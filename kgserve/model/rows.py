@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
+from kgserve.model.times import parse_time
 
 EMPTY_OBJECT = "{}"
 
@@ -73,6 +75,25 @@ class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (self.source, self.target, self.relation_type)
 
 
+class LinkKey(NamedTuple):
+    """What identifies a link: the store that it leads into, and the key of the edge; at most one has it."""
+
+    store: str
+    edge: EdgeKey
+
+
+class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One state of an edge into another ``store``: the edge's target is the id of a node there, or of none."""
+
+    store: str
+    edge: EdgeRow
+
+    @property
+    def key(self) -> LinkKey:
+        """What identifies the link."""
+        return LinkKey(self.store, self.edge.key)
+
+
 def width_of(extras: NodeExtras | EdgeExtras | None) -> Width:
     """How many of its fields a row with these extras has."""
     return Width.PLAIN if extras is None else extras.width
@@ -94,6 +115,7 @@ class Stamps(msgspec.Struct, frozen=True, gc=False):
     own: str
 
 
+_time_of = lru_cache(maxsize=4096)(parse_time)
 _CREATED = '{"created_at":"'
 _UPDATED = '","updated_at":"'
 
@@ -109,6 +131,11 @@ def edge_created(attributes: str) -> str:
     return attributes[len(_CREATED) : attributes.index('"', len(_CREATED))]
 
 
+def edge_created_at(row: EdgeRow) -> int:
+    """When an edge was made, in microseconds."""
+    return _time_of(edge_created(row.attributes))
+
+
 def edge_stamps(attributes: str) -> Stamps:
     """The inverse of `edge_attributes`."""
     created_end = attributes.index('"', len(_CREATED))
@@ -120,6 +147,7 @@ def edge_stamps(attributes: str) -> Stamps:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_PARTS = 3
 
 
 def edge_id(key: EdgeKey) -> str:
@@ -145,6 +173,24 @@ def edge_key(text: str) -> EdgeKey:
         message = "is not the id of an edge: source~relation_type~target, each percent-encoded"
         raise InvalidInput(f"id: {message}", (FieldError("id", message),))
     return source, target, relation_type
+
+
+def link_id(key: LinkKey) -> str:
+    """As `edge_id`, with the store behind it: ``source~relation_type~target~store``."""
+    return f"{edge_id(key.edge)}~{_quoted(key.store)}"
+
+
+def any_edge_id(key: EdgeKey | LinkKey) -> str:
+    """The id of an edge or of a link."""
+    return link_id(key) if isinstance(key, LinkKey) else edge_id(key)
+
+
+def any_edge_key(text: str) -> EdgeKey | LinkKey:
+    """What the id of an edge or of a link stands for. Raises InvalidInput for a text that none of them has."""
+    edge, _, store = text.rpartition("~")
+    if edge.count("~") != _PARTS - 1:
+        return edge_key(text)
+    return LinkKey(unquote(store), edge_key(edge))
 
 
 def _quoted(text: str) -> str:

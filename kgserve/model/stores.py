@@ -11,7 +11,7 @@ import msgspec
 
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.half_lives import HalfLives
-from kgserve.model.requests import STORE_NAME
+from kgserve.model.requests import MAX_STORE_NAME, STORE_NAME
 from kgserve.settings import (
     Alpha,
     ConsolidationHours,
@@ -21,6 +21,7 @@ from kgserve.settings import (
     DedupPolicy,
     DedupThreshold,
     DefaultLimit,
+    Extract,
     HalfLife,
     MinConfidence,
     MinSimilarity,
@@ -91,6 +92,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     alpha: Alpha = _USUAL.memory_alpha
     min_similarity: MinSimilarity = _USUAL.memory_min_similarity
     default_limit: DefaultLimit = _USUAL.memory_default_limit
+    extract: Extract = _USUAL.memory_extract
 
     @property
     def half_lives(self) -> HalfLives:
@@ -117,6 +119,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     alpha: Alpha | None = None
     min_similarity: MinSimilarity | None = None
     default_limit: DefaultLimit | None = None
+    extract: Extract | None = None
 
     def onto(self, settings: MemorySettings) -> MemorySettings:
         """What they are then."""
@@ -152,6 +155,10 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     metadata: _Metadata = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, msgspec.Meta(description="How it remembers; merged by field")] = None
+
+
+class StoreLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+    """The settings of a store as the first line of an export, as far as they are not those of a new one."""
 
 
 class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
@@ -193,8 +200,27 @@ class PruneAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
+class LinkCounts(msgspec.Struct, frozen=True):
+    """Edges that lead into other stores, and edges of others that lead into this one."""
+
+    outbound: int
+    inbound: int
+
+
+class StoreChoices(msgspec.Struct, kw_only=True):
+    """What was chosen for a store, as the list shows it. Metadata of more than 4 KiB is left out there."""
+
+    name: str
+    conflict_policy: ConflictPolicy
+    kind_whitelist: list[str]
+    metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones."""
+    """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones.
+
+    ``links`` is there where edges lead into other stores, or from others into this one.
+    """
 
     name: str
     state: Literal["open", "closed", "damaged"]
@@ -204,9 +230,32 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     journal_bytes: int
     engine_bytes: int
     created_at: str
+    settings: StoreChoices | msgspec.UnsetType = msgspec.UNSET
     lag: int | None = None
     last_check: str | None = None
     last_check_ok: bool | None = None
+    links: LinkCounts | None = None
+
+
+class LinkedStore(msgspec.Struct, frozen=True):
+    """A store, and how many edges lead there, or come from there."""
+
+    graph_id: str
+    edge_count: int
+
+
+class LinkManifest(msgspec.Struct, kw_only=True):
+    """The stores that edges of one lead into, and those whose edges lead into it: the first 1,000 of each by name.
+
+    ``inbound_seen`` has the commit of each of these up to which its edges were looked at.
+    """
+
+    store: str
+    outbound: list[LinkedStore]
+    inbound: list[LinkedStore]
+    inbound_seen: dict[str, int]
+    truncated: bool
+    sequence: int
 
 
 class StoreList(msgspec.Struct, kw_only=True):
@@ -246,6 +295,42 @@ class IndexStatus(msgspec.Struct, kw_only=True):
     error: str | None
 
 
+class SetAside(msgspec.Struct, kw_only=True):
+    """A memory of which the language model made nothing that can be used, so often that it is not asked again."""
+
+    id: str
+    tries: int
+    error: str
+
+
+class ExtractionStatus(msgspec.Struct, kw_only=True):
+    """How taking facts out of memories with a language model stands. Counts are since the store was opened."""
+
+    model: str
+    sequence: Annotated[int, msgspec.Meta(description="The commit up to which new memories were noted")]
+    waiting: Annotated[int, msgspec.Meta(description="Memories that the model is yet to be given")]
+    set_aside: Annotated[list[SetAside], msgspec.Meta(description="The first 20")]
+    set_aside_count: int
+    extracted: Annotated[int, msgspec.Meta(description="Memories of which the model's answer was taken in")]
+    items: Annotated[int, msgspec.Meta(description="Facts, entities and relations that were taken in")]
+    dropped: Annotated[int, msgspec.Meta(description="What the model proposed that could not be")]
+    failures: Annotated[int, msgspec.Meta(description="Questions without an answer that can be used")]
+    tokens_today: Annotated[int, msgspec.Meta(description="Tokens of this day (UTC), by the larger of count, estimate")]
+    daily_tokens: Annotated[int, msgspec.Meta(description="The most tokens of a day; 0: no limit")]
+    error: Annotated[str | None, msgspec.Meta(description="Why the last question failed, until one succeeds")]
+
+
+class SyncerStatus(msgspec.Struct, kw_only=True):
+    """How telling an index of others what the store contains stands. Counts are since the store was opened."""
+
+    name: str
+    sequence: Annotated[int, msgspec.Meta(description="The commit up to which it was told")]
+    lag: Annotated[int, msgspec.Meta(description="Commits that it was not told of yet")]
+    sent: Annotated[int, msgspec.Meta(description="Contents and deletions that it took")]
+    failures: Annotated[int, msgspec.Meta(description="Times that it did not")]
+    error: Annotated[str | None, msgspec.Meta(description="Why, until it takes them")]
+
+
 class StoreStats(msgspec.Struct, kw_only=True):
     """What one store holds and how it is doing. Sizes are in bytes."""
 
@@ -270,6 +355,12 @@ class StoreStats(msgspec.Struct, kw_only=True):
     digest: Annotated[str, msgspec.Meta(description="Order-independent digest of all rows, 32 hex digits")]
     created_at: str
     history_lag: Annotated[int | None, msgspec.Meta(description="Commits that it has not seen yet")] = None
+    extraction: Annotated[
+        ExtractionStatus | msgspec.UnsetType, msgspec.Meta(description="Only where a language model is set")
+    ] = msgspec.UNSET
+    syncers: Annotated[
+        list[SyncerStatus] | msgspec.UnsetType, msgspec.Meta(description="Only where others are told of contents")
+    ] = msgspec.UNSET
 
 
 _Folder = Annotated[
@@ -277,7 +368,7 @@ _Folder = Annotated[
 ]
 _Full = Annotated[bool, msgspec.Meta(description="Copy everything, not only what is new")]
 _Keep = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
-_StoreName = Annotated[str, msgspec.Meta(pattern=f"^{STORE_NAME}", max_length=64)]
+_StoreName = Annotated[str, msgspec.Meta(pattern=f"^{STORE_NAME}", max_length=MAX_STORE_NAME)]
 _Until = (
     Annotated[
         str,

@@ -23,7 +23,8 @@ def memory_line(memory: Memory, now: float, most: int = _MOST) -> str:
     content = content if len(content) <= most else f"{content[: most - 1]}…"
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
     age = age_of(now - time_of(memory.created_at) / 1_000_000)
-    facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}"
+    place = f", in {recalled.store}" if recalled and recalled.store else ""
+    facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}{place}"
     return f"[{memory.id}] ({facts}) {content}{names}{beside}"
 
 
@@ -41,4 +42,5 @@ def proposal_line(proposal: Proposal) -> str:
         "contradiction": f"{ids} contradict each other in {proposal.differs}",
     }[proposal.kind]
     state = "" if proposal.state == "open" else f" ({proposal.state})"
-    return f"{proposal.number}. {said}{state}"
+    reason = f" - {proposal.reason}" if proposal.reason else ""
+    return f"{proposal.number}. {said}{state}{reason}"

@@ -15,7 +15,14 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]
 
 def format_time(microseconds: int) -> str:
     """RFC 3339 in UTC, always with six decimals, so that the text sorts as the time does."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    second, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(second)}.{rest:06}Z"
+
+
+@lru_cache(maxsize=4096)
+def _second(second: int) -> str:
+    """A second as text: much is written within the same one."""
+    return (_EPOCH + timedelta(seconds=second)).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from kgserve.errors import KgserveError
 from kgserve.model.answers import Edge, Node, RedirectedFrom
 from kgserve.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
+from kgserve.model.requests import ToGraph
 
 MAX_SUBGRAPH_NODES = 50
 MAX_SUBGRAPH_EDGES = 100
@@ -62,23 +64,40 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     from_lineage: _Name | None = None
     to_ref: _Name | None = None
     to_lineage: _Name | None = None
-    to_graph: (
-        Annotated[str, msgspec.Meta(description="This store or left out; others cannot be linked to yet")] | None
-    ) = None
+    to_graph: ToGraph | None = None
     kind: _Name | None = None
     metadata: dict[str, Any] | None = None
-    ordinal: _Ordinal | None = None
+    ordinal: Annotated[_Ordinal | None, msgspec.Meta(description="Left out: kept; null: none")] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
     weight: float | None = None
     created_by: _Name | None = None
     valid_from: _Moment | None = None
     valid_to: _Moment | None = None
 
 
-class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Nodes, then edges, each written by itself: what is wrong with one is said of that one."""
+class Unread(msgspec.Struct, frozen=True):
+    """An item of a subgraph that could not be read, why, and what edges of the call know it by."""
 
-    nodes: Annotated[list[NodeSpec], msgspec.Meta(description=f"At most {MAX_SUBGRAPH_NODES}")] | None = None
-    edges: Annotated[list[EdgeSpec], msgspec.Meta(description=f"At most {MAX_SUBGRAPH_EDGES}")] | None = None
+    error: KgserveError
+    ref: str | None = None
+
+
+def _items(kind: type[msgspec.Struct], most: int) -> msgspec.Meta:
+    """Says of a list what its items are to be, though each is read by itself."""
+    reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return msgspec.Meta(description=f"At most {most}", extra_json_schema={"items": reference})
+
+
+class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Nodes, then edges, each written by itself: what is wrong with one is said of that one.
+
+    So items are read one by one: they come as they were sent, as Structs, or as what could not be read.
+    """
+
+    graph_id: Annotated[str, msgspec.Meta(description="The store's name once more; it may be left out")] | None = None
+    nodes: Annotated[list[NodeSpec | Any], _items(NodeSpec, MAX_SUBGRAPH_NODES)] | None = None
+    edges: Annotated[list[EdgeSpec | Any], _items(EdgeSpec, MAX_SUBGRAPH_EDGES)] | None = None
 
 
 _Replaced = Annotated[
@@ -141,6 +160,7 @@ class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
     relation_type: str
+    to_graph: ToGraph | None = None
     valid_to: _Moment | None = None
     created_by: _Name | None = None
 

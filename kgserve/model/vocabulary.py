@@ -52,6 +52,12 @@ def synonyms() -> dict[str, frozenset[str]]:
     return _joined(chain(_pairs_of(SYNONYMS), by_hand))
 
 
+@lru_cache(maxsize=1)
+def forms() -> dict[str, frozenset[str]]:
+    """The other forms of each word that has some which no ending makes, such as went of go."""
+    return _joined(chain.from_iterable(combinations(line, 2) for line in (*lines("past"), *lines("irregular"))))
+
+
 def _pairs_of(path: Path) -> Iterator[tuple[str, str]]:
     """The pairs of a file, one a line."""
     for line in _read(path):

@@ -44,6 +44,11 @@ def stands(row: NodeRow | None) -> TypeGuard[NodeRow]:
     return not (extras.ended or extras.belongs_to or is_withdrawn(extras))
 
 
+def is_version_of(row: NodeRow | None, memory: str) -> bool:
+    """Whether a node from which `VERSION_OF` leads to a memory is a version of it: others may call a relation so."""
+    return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
+
+
 def withdrawal(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
     """What makes a memory true at no moment, and notes why, and from when to when it was true before."""
     old = row.extras or NO_EXTRAS

@@ -12,11 +12,13 @@ import msgspec
 from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
+    BrowserKey,
     ChangeEntry,
     ChangesPage,
     ContextAnswer,
     CountAnswer,
     CypherAnswer,
+    CypherWords,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DeleteNodesAnswer,
@@ -44,18 +46,23 @@ from kgserve.model.answers import (
     TagList,
     TagPrefixFreq,
     TraverseAnswer,
+    Whoami,
 )
+from kgserve.model.drawing import Drawing, DrawnEdges, DrawnNodes, Timeline
 from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.model.stores import (
     BackupAnswer,
     DropAnswer,
     IndexStatus,
+    LinkedStore,
+    LinkManifest,
     MemorySettings,
     PruneAnswer,
     RestoreBackupAnswer,
     RestoredStore,
     StoreAnswer,
     StoreBackupAnswer,
+    StoreChoices,
     StoreList,
     StoreSettingsAnswer,
     StoreStats,
@@ -201,6 +208,14 @@ SCHEMA = SchemaDescription(
     tag_prefixes=[TagPrefixFreq(prefix="status", count=1, values=["open"])],
     tags=_TAGS,
 )
+LINKS = LinkManifest(
+    store="project",
+    outbound=[LinkedStore("standards", 3)],
+    inbound=[LinkedStore("team", 1)],
+    inbound_seen={"team": 17},
+    truncated=False,
+    sequence=42,
+)
 STORES = StoreList(
     stores=[
         StoreSummary(
@@ -212,6 +227,7 @@ STORES = StoreList(
             journal_bytes=612,
             engine_bytes=3_149_824,
             created_at=_TIME,
+            settings=StoreChoices(name="", conflict_policy="lww", kind_whitelist=[], metadata={}),
             lag=0,
         )
     ],
@@ -302,6 +318,36 @@ IMPORTED = ImportAnswer(
     sequence=1,
 )
 HEALTHY = Health(version="0.1.0")
+DRAW: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
+DRAWN = Drawing(
+    sequence=7,
+    truncated=False,
+    types=["requirement", "code_symbol"],
+    relation_types=["IMPLEMENTED_BY"],
+    nodes=DrawnNodes(
+        id=["req-001", "sym-001"],
+        type=[0, 1],
+        label=["User login with JWT", "JWT handler"],
+        degree=[213, 1],
+        lives=[[[3, None], [1, 3]], [[1, None]]],
+    ),
+    edges=DrawnEdges(source=[0], target=[1], type=[0], weight=[1.0], lives=[[[1, None]]]),
+    left_out=[[0, 212]],
+    missing=[],
+)
+TIMELINE = Timeline(
+    sequence=7, oldest=0, buckets=[[1, 7, "2025-07-15T12:00:00.000000Z", "2025-07-15T12:05:00.000000Z", 7]]
+)
+CYPHER_WORDS = CypherWords(
+    keywords=["MATCH", "RETURN", "WHERE"],
+    functions=["count", "toupper"],
+    procedures=["show_tables"],
+    labels={"Entity": {"id": "STRING", "type": "STRING"}, "RELATES_TO": {"weight": "DOUBLE"}},
+)
+BROWSER_KEY = BrowserKey(
+    key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
+)
+WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False)
 READY = Ready(open_stores=1, free_bytes=52_613_349_376)
 
 CYPHER: dict[str, Any] = {

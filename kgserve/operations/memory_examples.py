@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kgserve.model.extraction import ExtractAnswer
 from kgserve.model.hierarchy import PlacedMemory, WholeMemory
-from kgserve.model.layers import ForgetAnswer, RetainAnswer, RetainOperation
+from kgserve.model.layers import ForgetAnswer, RetainAnswer, Retained, RetainedBatch, RetainOperation
 from kgserve.model.memories import (
     Cluster,
     ConsolidationReport,
@@ -139,6 +140,10 @@ RETAINED = RetainAnswer(
     sequence=3,
     near_checked=True,
 )
+RETAIN_BATCH: dict[str, Any] = {"items": [RETAIN]}
+RETAINED_BATCH = RetainedBatch(
+    results=[Retained(operations=RETAINED.operations, similar=[])], sequence=3, near_checked=False
+)
 FORGET: dict[str, Any] = {"ids": [_ID], "reason": "Alice asked for it"}
 FORGOTTEN = ForgetAnswer(
     memories_removed=1,
@@ -210,6 +215,9 @@ REFLECTED = Reflection(
     sequence=3,
     took_ms=21.4,
 )
+
+EXTRACT: dict[str, Any] = {"ids": [_ID, "not-there"]}
+EXTRACTING = ExtractAnswer(queued=1, missing=["not-there"], waiting=1, sequence=3)
 
 _ALICE: dict[str, Any] = {
     "id": "Alice",

@@ -21,6 +21,7 @@ from kgserve.operations.operation import READ, WRITE, UseCase
 from kgserve.ops import (
     analytics,
     consolidating,
+    extracting,
     forgetting,
     hierarchy,
     memories,
@@ -129,10 +130,15 @@ MEMORY_CASES = (
         sent=examples.RETAIN, example=examples.RETAINED, errors=_KNOWN, threads="writes", repeatable=False,
     ),
     UseCase(
+        *("retain_batch", "POST", f"{_LAYERED}/retain/batch", retaining.retain_batch),
+        id="retainBatch", tag="memories", role="write", summary="Remember texts and conversations, all in one commit",
+        sent=examples.RETAIN_BATCH, example=examples.RETAINED_BATCH, errors=_KNOWN, threads="writes", repeatable=False,
+    ),
+    UseCase(
         *("forget", "POST", f"{_LAYERED}/forget", forgetting.forget),
         id="forget", tag="memories", role="write", summary="Withdraw memories, or bring them back",
         sent=examples.FORGET, example=examples.FORGOTTEN, errors=(*_KNOWN, "gone"), threads="writes",
-        nothing=forgetting.NOTHING_FORGOTTEN, repeatable=False,
+        nothing=forgetting.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda asked: asked.erase,
     ),
     UseCase(
         *("consolidate", "POST", f"{_MEMORIES}/consolidate", consolidating.consolidate),
@@ -159,6 +165,11 @@ MEMORY_CASES = (
         *("reflect", "POST", "/api/v1/reflect", reflecting.reflect),
         id="reflect", tag="memories", role="write", summary="Put memories where they belong, or propose it",
         sent=examples.REFLECT, optional=True, example=examples.REFLECTED, errors=_KNOWN, threads="transfers", long=True,
+    ),
+    UseCase(
+        *("extract_memories", "POST", f"{_LAYERED}/extract", extracting.extract_memories),
+        id="extractMemories", tag="memories", role="write", summary="Have a language model take facts out of memories",
+        sent=examples.EXTRACT, optional=True, example=examples.EXTRACTING, errors=_KNOWN, repeatable=True,
     ),
     UseCase(
         *("create_entity", "POST", _ENTITIES, naming.create_entity),

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 
 from kgserve.access.caller import Role
+from kgserve.model.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
 from kgserve.ops.graph import Encoded, Graph
 
 JSON = "application/json"
@@ -90,9 +91,11 @@ class UseCase:
     is not always 200. ``repeatable``: done twice it comes to the same as once. ``long``: a client waits for the answer
     without end. ``positional``: parameters of the client's that need not be named, beside those without a default.
     ``location``: from an answer with status 201 to the path of what was made. ``nothing``: what is answered where the
-    default store is still to be made. ``also``: other methods that do the same.
+    default store is still to be made. ``also``: other methods that do the same. ``administers``: from a request to
+    whether it needs the role of an administrator, and is put on record as an act of administration.
 
-    It knows of itself the Structs of its ``request`` and its ``answer``, and whether it is ``of_store``: about one.
+    It knows of itself the Structs of its ``request`` and its ``answer``, whether it is ``of_store``: about one, and
+    whether it ``takes_names``: it reads nodes or edges, whose fields may be asked for under other names.
     """
 
     def __init__(  # noqa: PLR0913 - the columns of the table
@@ -121,12 +124,13 @@ class UseCase:
         location: Callable[[Any], str] | None = None,
         nothing: msgspec.Struct | None = None,
         also: tuple[Method, ...] = (),
+        administers: Callable[[Any], bool] | None = None,
     ) -> None:
         self.name, self.path, self.run = name, path, run
         self.method: Method = method
         self.threads: Threads = threads
         self.short, self.status = short, status
-        self.location, self.nothing, self.also = location, nothing, also
+        self.location, self.nothing, self.also, self.administers = location, nothing, also, administers
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
         hints = get_type_hints(run)
         found, parameters = hints.pop("return"), list(hints.values())
@@ -138,8 +142,12 @@ class UseCase:
         query = None if self.in_body else self.sent
         said = Body(answer or type(example), example)
         headers = (("Location", "Where what was made can be read"),) if location else ()
+        renamed = versioned_answer(answer or type(example))
+        self.takes_names = role == "read" and renamed is not said.struct
+        versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON)
         self.operation = Operation(
             *(id, tag, summary, said, errors, body, query, statuses, headers),
+            others=(versioned,) if self.takes_names else (),
             role=role,
             of_default=self.of_store and not path.startswith(STORE),
         )

@@ -13,8 +13,11 @@ from kgserve.operations.memory_table import MEMORY_CASES
 from kgserve.operations.operation import ALWAYS, READ, STORE, WRITE, UseCase
 from kgserve.ops import (
     backup,
+    cypher_read,
+    drawing,
     exporting,
     history,
+    linking,
     merging,
     reading,
     search,
@@ -52,6 +55,16 @@ USE_CASES = (
         example=examples.READY, errors=(*ALWAYS, "storage_full"),
     ),
     UseCase(
+        *("whoami", "GET", "/api/whoami", stores.whoami),
+        id="whoami", tag="service", role="read", summary="Who asks, and what the key may do",
+        example=examples.WHOAMI, errors=ALWAYS, short=0,
+    ),
+    UseCase(
+        *("cypher_words", "GET", "/api/cypher/words", cypher_read.cypher_words),
+        id="cypherWords", tag="cypher", role="read", summary="The words that a statement may be made of",
+        example=examples.CYPHER_WORDS, errors=ALWAYS,
+    ),
+    UseCase(
         *("inject", "POST", f"{STORE}/inject", writing.inject),
         id="inject", tag="graph", role="write", summary="Upsert nodes and edges in one atomic batch",
         sent=examples.INJECT, example=examples.INJECTED, errors=WRITE, threads="writes", short=_rows,
@@ -72,6 +85,16 @@ USE_CASES = (
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         sent=examples.TRAVERSE, example=examples.TRAVERSED, short=0,
         errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
+    ),
+    UseCase(
+        *("graph", "POST", f"{STORE}/graph", drawing.draw),
+        id="graph", tag="graph", role="read", summary="A part of a graph in columns, to be drawn",
+        sent=examples.DRAW, example=examples.DRAWN, errors=(*READ, "conflict", "gone", "too_large", "unsupported"),
+    ),
+    UseCase(
+        *("timeline", "GET", f"{STORE}/timeline", drawing.timeline),
+        id="timeline", tag="history", role="read", summary="Commits over time",
+        example=examples.TIMELINE, errors=(*READ, "conflict"),
     ),
     UseCase(
         *("stores", "GET", "/api/memory", stores.list_stores),
@@ -103,6 +126,11 @@ USE_CASES = (
         *("stats", "GET", f"{STORE}/stats", stores.stats),
         id="storeStats", tag="stores", role="read", summary="What one store holds and how it is doing",
         example=examples.STATS,
+    ),
+    UseCase(
+        *("links", "GET", f"{STORE}/links", linking.store_links),
+        id="storeLinks", tag="stores", role="read", summary="The stores that edges of one lead into, and come from",
+        example=examples.LINKS,
     ),
     UseCase(
         *("nodes", "GET", f"{STORE}/nodes", reading.list_nodes),

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.model.decay import Worth, effective
+from kgserve.model.fusion import HUB, Neighbours
 from kgserve.model.hierarchy import CHILD_OF
+from kgserve.model.layers import NEXT
 from kgserve.model.memories import MemoryEntity
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.names import IS_ABOUT
@@ -31,6 +33,8 @@ from kgserve.store.store import Store
 
 MOST_RELATIONS = 1_000
 """So many relations of one entity are followed, the strongest ones."""
+# One more than a hub has shows that it is one.
+_ENOUGH = HUB + 1
 _APART = (IS_ABOUT, MERGED_INTO)
 _BESIDE = (*_APART, CHILD_OF)
 
@@ -147,9 +151,12 @@ class About(ABC):
             self._is_entity |= {end: end in there and not there[end].is_memory for end in new}
         return [(end, self._worth(edge)) for end, edge in zip(ends, edges, strict=True) if self._is_entity[end]]
 
-    def beside(self, memory: str, most: int) -> list[tuple[str, float]]:
-        """What a memory is related to, memory or not, and what is left of each relation; of one with more nothing."""
-        edges = list(islice(self._relations(memory, _BESIDE), most + 1))
+    def beside(self, memory: str, most: int, apart: tuple[str, ...] = ()) -> list[tuple[str, float]]:
+        """What a memory is related to, memory or not, and what is left of each relation; of one with more nothing.
+
+        But for relations of some types.
+        """
+        edges = list(islice(self._relations(memory, (*_BESIDE, *apart)), most + 1))
         if len(edges) > most:
             return []
         return [(edge.target if edge.source == memory else edge.source, self._worth(edge)) for edge in edges]
@@ -172,6 +179,10 @@ class About(ABC):
     @abstractmethod
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """Whom and what some memories are about, each most relevant first."""
+
+    @abstractmethod
+    def turns(self, memories: Sequence[str]) -> Neighbours:
+        """What is said right before and behind some turns of conversations, of each at most about 33; else nothing."""
 
     @abstractmethod
     def _find(self, name: str) -> str | None:
@@ -201,6 +212,18 @@ class AboutNow(About):
     def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
         """See `About.entities`."""
         return entities_of(self._rows, memories)
+
+    def turns(self, memories: Sequence[str]) -> Neighbours:
+        """See `About.turns`."""
+        rows = self._rows
+        numbers = np.array([number for node_id in memories if (number := rows.number(node_id)) >= 0], np.int64)
+        found: dict[str, list[tuple[str, float]]] = {}
+        for outgoing in (True, False):
+            edges = self._true(of_kinds(rows, rows.around(numbers, outgoing=outgoing), (NEXT,)))
+            for edge in rows.rows_of(edges.first(_ENOUGH * len(numbers))):
+                one, other = edge.key[:2] if outgoing else edge.key[1::-1]
+                found.setdefault(one, []).append((other, edge.weight))
+        return found
 
     def _find(self, name: str) -> str | None:
         return _called(self._store, self._rows, name, self._now)
@@ -237,6 +260,18 @@ class AboutThen(About):
         }
         named = self._around.states({edge.target for edges in about.values() for edge in edges})
         return {node_id: entities_at(edges, named) for node_id, edges in about.items()}
+
+    def turns(self, memories: Sequence[str]) -> Neighbours:
+        """See `About.turns`."""
+        found = {
+            node_id: [edge for edge in self._around.edges(node_id) if edge.relation_type == NEXT][:_ENOUGH]
+            for node_id in memories
+        }
+        return {
+            node_id: [(edge.target if edge.source == node_id else edge.source, edge.weight) for edge in edges]
+            for node_id, edges in found.items()
+            if edges
+        }
 
     def _find(self, name: str) -> str | None:
         with self._store.reading() as rows:

@@ -2,8 +2,8 @@
 
 A name says little: of 240 sentences on 20 topics none had a cosine of 0.6 with the name of its topic, and their mean
 was 0.27. So each memory is first drawn towards those nearest to it, which say together what one alone does not; what
-everything has in common with a concept counts for nothing; and what stands below a concept speaks for it beside its
-name, as does what was placed there for certain.
+counts is how far it stands out from all other memories of the same concept, and how far that is ahead of any other
+concept; and what stands below a concept speaks for it beside its name, as does what was placed there for certain.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ Numbers = NDArray[np.floating]
 NEIGHBOURS = 5
 FEWEST = 3
 """So many memories make a concept."""
-_COMMON = 0.1
-"""At most so much of a cosine is taken for what a concept has in common with everything."""
-_STEEP = 4.0
-_CERTAIN = 0.63
+AHEAD = 0.05
+"""A memory is put below a concept if that is so much better than any other."""
+_CERTAIN = 0.7
 _NAME = 0.6
 """Weight of a concept's own text, beside what stands below it."""
 _SHARED = 0.1
+_USUAL, _SPREAD, _WORTH = 0.05, 0.1, 10
+"""The cosines that a concept is taken to have with memories of other topics, as if that had been seen of ten."""
+_PART = 0.08
+"""What seems to belong to a concept is at most such a part of the memories that say what is usual."""
+_STANDS_OUT, _IS_AHEAD, _LEAST = 0.9, 0.75, 2.5
+"""The score is the chance that a place is right, fitted to sentences of many topics (`memories/DESIGN.md`)."""
 _AT_ONCE = 1_000
+_CONCEPTS_AT_ONCE = 100
 _MOST_PAIRS = 500_000
 
 
@@ -43,6 +49,10 @@ class Place(NamedTuple):
     second: int
     second_score: float
 
+    def is_certain(self, least: float) -> bool:
+        """Whether the score is at least this, and so much better than any other."""
+        return self.score >= least and self.score - self.second_score >= AHEAD
+
 
 def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], shared: Numbers) -> list[Place]:
     """The best concept of each memory, of at least one.
@@ -50,18 +60,20 @@ def places(memories: Vectors, concepts: Vectors, below: Sequence[Vectors], share
     ``below`` are some that stand below each concept already; ``shared`` is which part of the entities that a memory is
     about are met below each concept, shape (memories, concepts).
     """
-    drawn = _drawn(memories, 1.0, 2)
-    own = drawn @ concepts.T
-    own = own - np.clip(np.median(own, axis=0), 0, _COMMON) + _SHARED * shared
-    found = _ranked(_NAME * own + (1 - _NAME) * drawn @ _centres(concepts, below).T if any(map(len, below)) else own)
-    certain = np.array([place.best if place.score >= _CERTAIN else -1 for place in found])
-    with_certain = [np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)]
-    return _ranked(_NAME * own + (1 - _NAME) * drawn @ _centres(concepts, with_certain).T)
+    drawn = np.mean([memories, *_drawn(memories, 1.0, 3)], axis=0)
+    own = _outstanding(drawn @ concepts.T + _SHARED * shared)
+
+    def beside(some: Sequence[Vectors]) -> list[Place]:
+        return _ranked(_NAME * own + (1 - _NAME) * _outstanding(drawn @ _centres(concepts, some).T))
+
+    found = beside(below) if any(map(len, below)) else _ranked(own)
+    certain = np.array([place.best if place.is_certain(_CERTAIN) else -1 for place in found])
+    return beside([np.concatenate([some, memories[certain == at]]) for at, some in enumerate(below)])
 
 
 def groups(memories: Vectors, threshold: float) -> list[list[int]]:
     """Memories that are near each other, by their numbers: at least three, each two nearer than the threshold."""
-    drawn = _drawn(memories, 2.0, 3)
+    *_, drawn = _drawn(memories, 2.0, 3)
     pairs: dict[tuple[str, str], float] = {}
     for first, near in _blocks(drawn):
         near[near < threshold] = -1
@@ -77,11 +89,11 @@ def _key(number: int) -> str:
     return f"{number:09}"
 
 
-def _drawn(memories: Vectors, pull: float, times: int) -> Vectors:
-    """Memories drawn towards those nearest to them, several times over."""
+def _drawn(memories: Vectors, pull: float, times: int) -> Iterator[Vectors]:
+    """Memories drawn towards those nearest to them, several times over: what becomes of them each time."""
     drawn = memories
     count = min(NEIGHBOURS, len(memories) - 1)
-    for _ in range(times if count > 0 else 0):
+    for _ in range(times):
         towards = np.empty_like(memories)
         for first, near in _blocks(drawn):
             rows = np.arange(len(near))[:, None]
@@ -91,7 +103,7 @@ def _drawn(memories: Vectors, pull: float, times: int) -> Vectors:
             weights /= weights.sum(axis=1, keepdims=True) + 1e-9
             towards[first : first + len(near)] = np.einsum("ij,ijk->ik", weights, drawn[nearest])
         drawn = _of_length_one((memories + pull * towards).astype(np.float32))
-    return drawn
+        yield drawn
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[int, Numbers]]:
@@ -110,23 +122,46 @@ def _centres(concepts: Vectors, below: Sequence[Vectors]) -> Vectors:
     )
 
 
+def _outstanding(evidence: Numbers) -> Numbers:
+    """By how much the evidence for each concept stands out from that for the same concept of all memories, in place."""
+    for first in range(0, evidence.shape[1], _CONCEPTS_AT_ONCE):
+        some = evidence[:, first : first + _CONCEPTS_AT_ONCE]
+        weights = _weights(some)
+        total = weights.sum(axis=0) + _WORTH
+        usual = ((weights * some).sum(axis=0) + _WORTH * _USUAL) / total
+        squares = ((weights * (some - usual) ** 2).sum(axis=0) + _WORTH * _SPREAD**2) / total
+        some -= usual
+        some /= np.sqrt((squares + _SPREAD**2) / 2)
+    return evidence
+
+
+def _weights(evidence: Numbers) -> Numbers:
+    """What each memory counts for in what is usual: where topics are few, what belongs to one is not usual for it."""
+    few = min(len(evidence), max(FEWEST, len(evidence) // 50))
+    most = np.partition(evidence, -few, axis=0)[-few:].mean(axis=0)
+    seems = evidence >= (np.median(evidence, axis=0) + most) / 2
+    part = seems.mean(axis=0)
+    return np.where(seems, np.minimum(1, _PART / (1 - _PART) * (1 - part) / part), 1)
+
+
 def _ranked(evidence: Numbers) -> list[Place]:
     """A place is good when there is much for it, and more than for any other."""
     rows = np.arange(len(evidence))
     best = evidence.argmax(axis=1)
     most = evidence[rows, best]
     if evidence.shape[1] == 1:
-        return [Place(0, score, -1, 0.0) for score in _scores(most)]
+        return [Place(0, score, -1, 0.0) for score in _scores(most, most)]
     others = evidence.copy()
     others[rows, best] = -np.inf
     second = others.argmax(axis=1)
-    ahead = np.minimum(most - others[rows, second], most)
-    scores = zip(_scores((most + ahead) / 2), _scores(others[rows, second] / 2), strict=True)
+    next_most = others[rows, second]
+    scores = zip(_scores(most, np.minimum(most - next_most, most)), _scores(next_most, next_most - most), strict=True)
     return [Place(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)]
 
 
-def _scores(evidence: Numbers) -> list[float]:
-    return [round(float(score), 4) for score in 1 - np.exp(-_STEEP * np.clip(evidence, 0, None))]
+def _scores(evidence: Numbers, ahead: Numbers) -> list[float]:
+    chances = 1 / (1 + np.exp(_LEAST - _STANDS_OUT * evidence - _IS_AHEAD * ahead))
+    return [round(float(chance), 4) for chance in chances]
 
 
 def _of_length_one(vectors: Vectors) -> Vectors:

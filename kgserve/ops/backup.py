@@ -38,7 +38,7 @@ from kgserve.store.pool import StorePool
 log = structlog.get_logger()
 
 MAX_PART_BYTES = 255
-_STAGING = re.compile(r"\.dropped-[A-Za-z0-9_-]{1,64}-[0-9]+")
+_STAGING = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
 class Source(msgspec.Struct, frozen=True):

@@ -14,16 +14,17 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from kgserve.cypher import offers
 from kgserve.cypher.guard import Statement, examine
 from kgserve.decoding import decode_json
 from kgserve.engine.engine import Cursor, Session
 from kgserve.engine.process import Lost
 from kgserve.errors import InvalidInput, TimedOut, TooLarge
 from kgserve.journal.files import storage_error
-from kgserve.model.answers import CypherAnswer
+from kgserve.model.answers import CypherAnswer, CypherWords
 from kgserve.model.fields import EDGE, NODE, Width, names
 from kgserve.model.requests import CypherRequest
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, Graphs
 
 DEFAULT_ROWS = 1000
 MAX_ANSWER_BYTES = 64 << 20
@@ -84,6 +85,8 @@ def reading(
 
 def width_named(statement: Statement) -> Width:
     """The columns that a statement names. What is called as one of a memory must be a property, for many things are."""
+    if statement.names_links:
+        return Width.LINKS
     if statement.properties & _MEMORY:
         return Width.MEMORY
     return Width.EXTRAS if statement.words & _EXTRAS else Width.PLAIN
@@ -301,3 +304,16 @@ _FORMS: dict[Format, _Form] = {
     "ndjson": _Form(_ndjson_head, _ndjson_pieces, _ndjson_tail),
     "csv": _Form(_csv_head, _csv_pieces, _csv_tail),
 }
+
+
+def cypher_words(_graphs: Graphs) -> CypherWords:
+    """Keywords, functions, procedures, and labels with their properties: what the shell completes, for other editors.
+
+    They are the same for every store; its types and relation types are in its `stats`.
+    """
+    return CypherWords(
+        keywords=[*offers.KEYWORDS],
+        functions=[*offers.FUNCTIONS],
+        procedures=[*offers.PROCEDURES],
+        labels=offers.LABELS,
+    )

@@ -78,6 +78,8 @@ def _examine(pool: StorePool, layout: Layout, *, rebuild: bool, salvage: bool) -
     if rebuild:
         layout.forget_views()
     yield _attempt("rows", lambda: _rows(pool, layout.name))
+    yield _attempt("links", lambda: _links(pool, layout.name))
+    yield _attempt("numbering", lambda: _numbering(pool, layout.name))
     yield _attempt("engine file", lambda: _left(pool, layout.name, left, sizes))
     yield _attempt("engine", lambda: _engine(pool, layout.name))
 
@@ -128,6 +130,21 @@ def _rows(pool: StorePool, name: str) -> str:
             raise JournalDamaged("they did not come to the digest; they were made anew from the journal")
         state = leased.state
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
+
+
+def _links(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.links.check():
+            raise JournalDamaged("they did not come to their digest; they were made anew from the journal")
+        with leased.reading_links() as (_, links):
+            return f"{0 if links is None else links.state.count} edges into other stores"
+
+
+def _numbering(pool: StorePool, name: str) -> str:
+    with pool.lease(name) as leased:
+        if not leased.ended.check():
+            raise JournalDamaged("the numbers of deleted nodes were damaged; they were made anew from the journal")
+    return "goes on where nodes were deleted"
 
 
 def _left(pool: StorePool, name: str, left: EngineMark | None, sizes: tuple[int, int]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kgserve.errors import Conflict
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, node_extras
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again, node_extras
 from kgserve.model.change import Access
 from kgserve.model.fields import MAX_ID_BYTES, NodeExtrasPut
 from kgserve.model.merging import is_withdrawn
-from kgserve.model.names import UNKNOWN, folded, names_of
+from kgserve.model.names import IS_ABOUT, UNKNOWN, folded, names_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow
 from kgserve.ops.made_calls import new_id
 from kgserve.ops.writing import cost
@@ -30,6 +30,10 @@ class Draft:
         self._rows: dict[str, NodeRow] = {}
         self._edges: dict[EdgeKey, EdgePut] = {}
         self._gone: dict[EdgeKey, None] = {}
+        self._edges_at: dict[str, dict[EdgeKey, None]] = {}
+        # As they are ahead of the draft, which does not change while it is made.
+        self._there_from: dict[str, dict[EdgeKey, EdgePut]] = {}
+        self._there_to: dict[tuple[str, str], dict[EdgeKey, None]] = {}
         self._by_name: dict[str, list[str]] = {}
 
     def batch(self) -> WriteBatch:
@@ -52,6 +56,32 @@ class Draft:
         """An edge as it will be, or as it is to be put."""
         return self._edges.get(key) or (None if key in self._gone else self.ahead.edges((key,)).get(key))
 
+    def edges_from(self, node_id: str) -> list[EdgePut]:
+        """The edges that will lead from a node, each as a put that makes it again."""
+        if (known := self._there_from.get(node_id)) is None:
+            known = {edge.key: edge_again(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
+            self._there_from[node_id] = known
+        there = known.copy()
+        for key in self._edges_at.get(node_id, ()):
+            if key[0] == node_id:
+                earlier, put = there.pop(key, None), self._edges.get(key)
+                if put is not None:
+                    there[key] = put if earlier is None or key in self._gone else put.over(earlier)
+        return [*there.values()]
+
+    def sources(self, node_id: str, kind: str) -> list[str]:
+        """The nodes from which edges of a kind will lead to a node."""
+        if (there := self._there_to.get((node_id, kind))) is None:
+            there = dict.fromkeys(edge.key for edge in self.ahead.edges_to(node_id, kind))
+            self._there_to[node_id, kind] = there
+        mine = dict.fromkeys(key for key in self._edges_at.get(node_id, ()) if key[1:] == (node_id, kind))
+        return [key[0] for key in there | mine if key in self._edges or (key in there and key not in self._gone)]
+
+    def about(self, memory: str) -> dict[str, float]:
+        """The entities that a memory will be about, with how much."""
+        found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT)
+        return {put.key[1]: 1.0 if put.weight is None else put.weight for put in found}
+
     def put_node(self, put: NodePut) -> NodeRow:
         """Write a node, or more of it; its row then, but for what the store keeps itself."""
         old, earlier = self.node(put.id), self._nodes.get(put.id)
@@ -63,7 +93,7 @@ class Draft:
             (old.content if old else "") if put.content is None else put.content,
             (old.attributes if old else EMPTY_OBJECT) if put.attributes is None else put.attributes,
             old.version if old else 1,
-            old.sequence if old else 0,
+            self.ahead.sequence,
             created if put.created_at is None else put.created_at,
             self.ahead.now,
             node_extras(put.extras, old.extras if old else None),
@@ -76,11 +106,17 @@ class Draft:
         """Write an edge, or more of it."""
         earlier = self._edges.get(put.key)
         self._edges[put.key] = put if earlier is None else put.over(earlier)
+        self._note(put.key)
 
     def drop_edge(self, key: EdgeKey) -> None:
         """Take an edge away."""
         self._edges.pop(key, None)
         self._gone[key] = None
+        self._note(key)
+
+    def _note(self, key: EdgeKey) -> None:
+        for end in key[:2]:
+            self._edges_at.setdefault(end, {})[key] = None
 
     # Named entities
 

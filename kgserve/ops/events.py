@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -152,7 +153,10 @@ class EventReader:
         if self._wanted.stores is None:
             made = [name for name, at in positions.items() if at == _START and name not in self._wanted.positions]
             for name in made:
-                self._announce("store_created", name, self._pool.layout(name).created_at())
+                layout = self._pool.layout(name)
+                known = layout.description()
+                settings = {} if known is None else msgspec.to_builtins(known.settings)
+                self._announce("store_created", name, layout.created_at(), settings)
 
     def _follow(self, name: str, position: Position | None) -> None:
         if not self._pool.layout(name).exists:
@@ -189,8 +193,8 @@ class EventReader:
             place = f"{before}{event.sequence}-{event.index}{after}" if event.index >= 0 else None
             self._waiting.append(Delivery(place, event.kind, entry.data))
 
-    def _announce(self, kind: EventKind, name: str, at: int) -> None:
-        if self._wanted.selection.takes(event := Event(kind, name, 0, 0, at, {})):
+    def _announce(self, kind: EventKind, name: str, at: int, said: dict[str, Any] | None = None) -> None:
+        if self._wanted.selection.takes(event := Event(kind, name, 0, 0, at, said or {})):
             place = f"{name}:0-0,{self._place_but(name)}" if kind == "store_created" else self.place
             self._waiting.append(Delivery(place or None, kind, event.json()))
 

@@ -42,11 +42,14 @@ class Beside:
         self._near = near
         self._below = lru_cache(None)(self._nearest_below)
 
-    def gifts(self, givers: Sequence[str]) -> Iterator[Gift]:
-        """What each gives to whom; who it is given to need not pass the filters, nor be a memory."""
+    def gifts(self, givers: Sequence[str], apart: tuple[str, ...] = ()) -> Iterator[Gift]:
+        """What each gives to whom, but by relations of some types.
+
+        Who it is given to need not pass the filters, nor be a memory.
+        """
         above = parents_of(self._searched, givers)
         for giver in givers:
-            for other, worth in self._about.beside(giver, MOST_RELATIONS):
+            for other, worth in self._about.beside(giver, MOST_RELATIONS, apart):
                 yield Gift(giver, other, RELATION * worth, "relation", 1)
             for child in self._below(giver)[:NEAREST]:
                 yield Gift(giver, child, CHILD, "child", 1)

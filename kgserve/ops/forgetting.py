@@ -28,6 +28,7 @@ from kgserve.model.withdrawing import (
     remembered,
 )
 from kgserve.ops.drafting import Draft
+from kgserve.ops.erasing import erase
 from kgserve.ops.graph import Graph
 from kgserve.ops.memories import TEASER
 from kgserve.ops.recall import recall
@@ -54,11 +55,17 @@ def forget(graph: Graph, request: ForgetRequest) -> Future[ForgetAnswer]:
     not an error: then nothing is removed. A `query` never forgets anything: it lists `matches`, whose ids say what is
     meant. What was known before stays in past states of the store (`as_of`), if a history is kept.
 
-    Raises InvalidInput, and Conflict for a node that is no memory.
+    `erase` leaves nothing of them in any file of the store: with their former versions and what they have absorbed they
+    are gone from the past as well. It is for the role admin, goes on after a crash, and is answered when it is done,
+    with what `remains` elsewhere.
+
+    Raises InvalidInput, Forbidden, and Conflict for a node that is no memory.
     """
     ids = _meant(request)
     if request.query is not None:
         return _done(_matches(graph, request.query, dry_run=request.dry_run))
+    if request.erase:
+        return erase(graph, request, ids)
     if request.dry_run:
         return _done(_tried(graph, request, ids))
     forgetting: list[_Forgetting] = []
@@ -83,6 +90,9 @@ def _meant(request: ForgetRequest) -> list[str]:
     if wrong:
         message = "goes with entity_id or ids, and not with hard, which cannot be undone"
         raise InvalidInput(f"{wrong}: {message}", (FieldError(wrong, message),))
+    if request.erase and (request.query is not None or request.undo or request.reason):
+        message = "goes with entity_id or ids alone: it cannot be undone, and nothing is kept, not even a reason"
+        raise InvalidInput(f"erase: {message}", (FieldError("erase", message),))
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
 
 

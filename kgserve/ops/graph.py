@@ -6,13 +6,14 @@ find the graph, read the request, and say the answer in their own way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kgserve.access.caller import LOCAL, Caller
 from kgserve.decoding import json_decoder
+from kgserve.errors import NoStore
 from kgserve.model.batch import WriteBatch
 from kgserve.model.plan import Report
 from kgserve.ops.moments import Past
@@ -22,10 +23,13 @@ from kgserve.store.store import Store
 
 if TYPE_CHECKING:
     from kgserve.settings import Settings
+    from kgserve.views.extractor import Extractor
     from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
+    from kgserve.views.syncer import Syncers
 
 A = TypeVar("A")
+R = TypeVar("R")
 
 SHORT_EDGES = 2_000
 """Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
@@ -45,6 +49,7 @@ def encoded(text: bytes) -> Encoded[Any]:
 class Graphs:
     """The stores that a caller sees. Without ``indexer`` there is no search, without ``historian`` no past.
 
+    Without ``extractor`` no language model is asked, without ``syncers`` nobody is told of contents.
     ``confined``: folders that a request names lie below those of the server, for it is not the caller's machine.
     """
 
@@ -56,12 +61,16 @@ class Graphs:
         caller: Caller = LOCAL,
         *,
         confined: bool = True,
+        extractor: Extractor | None = None,
+        syncers: Syncers | None = None,
     ) -> None:
         self.pool = seen_by(pool, caller)
         self.indexer = indexer
         self.historian = historian
         self.caller = caller
         self.confined = confined
+        self.extractor = extractor
+        self.syncers = syncers
         self._whole = pool
 
     @property
@@ -73,27 +82,39 @@ class Graphs:
         """The same, with the caller's stores alone."""
         if caller is self.caller:
             return self
-        return Graphs(self._whole, self.indexer, self.historian, caller, confined=self.confined)
+        return Graphs(
+            self._whole,
+            self.indexer,
+            self.historian,
+            caller,
+            confined=self.confined,
+            extractor=self.extractor,
+            syncers=self.syncers,
+        )
 
-    def graph(self, name: str) -> Graph:
-        """The store of a name, there or not; the first use that needs it raises NotFound."""
-        return Graph(self, name)
+    def graph(self, name: str, *, is_default: bool = False) -> Graph:
+        """The store of a name, there or not; the first use that needs it raises NotFound.
+
+        ``is_default``: the request has named none, so that it may be yet to be made.
+        """
+        return Graph(self, name, is_default=is_default)
 
 
 class Graph:
     """One store as one caller asks for it. Its methods raise NotFound for one that is not there, or not to be seen."""
 
-    __slots__ = ("graphs", "most_edges", "name", "pool")
+    __slots__ = ("graphs", "is_default", "most_edges", "name", "pool")
 
-    def __init__(self, graphs: Graphs, name: str) -> None:
+    def __init__(self, graphs: Graphs, name: str, *, is_default: bool = False) -> None:
         self.graphs = graphs
         self.name = name
+        self.is_default = is_default
         self.pool = graphs.pool
         self.most_edges: int | None = None
 
     def at_once(self) -> Graph:
         """The same where nothing may wait: what would have to raises NotOpen, and TooLong what meets many edges."""
-        short = Graph(self.graphs, self.name)
+        short = Graph(self.graphs, self.name, is_default=self.is_default)
         short.pool = OpenStores(self.pool)
         short.most_edges = SHORT_EDGES
         return short
@@ -101,6 +122,21 @@ class Graph:
     def lease(self, *, create: bool = False) -> AbstractContextManager[Store]:
         """The open store until the end of a block; with ``create`` it is made if need be. May block."""
         return self.pool.lease(self.name, create=create)
+
+    def beside(self, also: Sequence[str]) -> list[Graph]:
+        """The store, and others by name, each once. Raises NoStore for one that is not there, or not to be seen.
+
+        All are looked for before one is opened. A default store that is yet to be made is passed over.
+        """
+        there: list[Graph] = []
+        for name in dict.fromkeys((self.name, *also)):
+            if self.pool.layout(name).exists:
+                there.append(self if name == self.name else self.graphs.graph(name))
+            elif name != self.name or not self.is_default:
+                raise NoStore(name)
+        if not there:
+            raise NoStore(self.name)
+        return there
 
     def past(self, as_of: int | str | None) -> Past | None:
         """The moment that is named, if one is."""
@@ -115,13 +151,13 @@ class Graph:
         return self.write(lambda store: store.submit(batch), answer, create=create)
 
     def write(
-        self, begin: Callable[[Store], Future[Report]], answer: Callable[[Report], A], *, create: bool = False
+        self, begin: Callable[[Store], Future[R]], answer: Callable[[R], A], *, create: bool = False
     ) -> Future[A]:
         """Begin a write; the store stays leased until its report is there."""
         store = self.pool.acquire(self.name, create=create)
         result: Future[A] = Future()
 
-        def settle(report: Future[Report]) -> None:
+        def settle(report: Future[R]) -> None:
             self.pool.release(store)
             if not result.set_running_or_notify_cancel():
                 return

@@ -33,9 +33,9 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.memories import get_memory, memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
-from kgserve.ops.shown_memories import as_memory, shown
+from kgserve.ops.shown_memories import as_memory, shown, shown_fields
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.worth import now_in_microseconds, settings_of
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.memories_view import MemoriesDamaged
@@ -133,8 +133,8 @@ def _shown(store: Store, rows: Rows, places: Sequence[Placed], now: int) -> list
     found = rows.nodes([place.id for place in places])
     if len(found) != len(places) or not all(map(stands, found.values())):
         raise MemoriesDamaged("it names a memory that is not there")
-    memories = shown(store, rows, [*found.values()], now)
-    return [PlacedMemory(**asdict(memory), depth=place.depth) for memory, place in zip(memories, places, strict=True)]
+    memories = shown_fields(store, rows, [*found.values()], now)
+    return [PlacedMemory(**fields, depth=place.depth) for fields, place in zip(memories, places, strict=True)]
 
 
 def _former(row: NodeRow) -> FormerMemory:
@@ -206,7 +206,7 @@ class Then:
         if row is None:
             raise NotFound(f"memory {place.id!r} is no longer known as it was")
         about = self._entities(place.id)
-        memory = as_memory(store, row, None, about, moment, self.parent(place.id))
+        memory = as_memory(settings_of(store).half_lives, row, None, about, moment, self.parent(place.id))
         return PlacedMemory(**asdict(memory), depth=place.depth)
 
     def _entities(self, memory_id: str) -> list[MemoryEntity]:

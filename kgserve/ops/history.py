@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import accumulate, islice
@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
-from kgserve.history.history import FOREVER, History, State
+from kgserve.history.history import FOREVER, History, SaidBy, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
+    AlsoBy,
     ChangeEntry,
     ChangesPage,
     EdgeKeyAnswer,
@@ -27,7 +28,7 @@ from kgserve.model.answers import (
     NodeHistory,
     NodeState,
 )
-from kgserve.model.batch import WriteBatch, conflicts, put_again
+from kgserve.model.batch import WriteBatch, put_again
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import AUTHOR, NO_EXTRAS, NODE, names
 from kgserve.model.queries import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNode
@@ -39,6 +40,7 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
+from kgserve.ops.standing import Standing, standing_of, standings
 from kgserve.ops.superseding import in_order, sequence_in
 from kgserve.ops.validate import Faults, check_label
 from kgserve.ops.writing import cost, inject_answer
@@ -58,6 +60,8 @@ _DAYS = re.compile(r"([0-9]{1,5})d")
 def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     """Newest first, each with the commits and times between which it held, and with what it changed.
 
+    `also_by` are others who have put what a version says already.
+
     A node that was deleted has a history, too. Raises NotFound for one that never was.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
@@ -72,16 +76,30 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
         raise NotFound(f"store {graph.name!r} knows of no node {node_id!r}, past or present")
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
-    states = [_state(*each) for each in islice(zip(found, older, newer, strict=False), limit)]
+    shown = [*islice(zip(found, older, newer, strict=False), limit)]
+    stands = follower.look(lambda history: standings(history, found[:limit]))
+    states = [_state(*each, standing) for each, standing in zip(shown, stands, strict=True)]
+    versions = [state.node.version for state in states]
+    if versions:
+        span = range(min(versions), max(versions) + 1)
+        said = follower.look(lambda history: history.said_of(node_id, span, MAX_LISTED))
+        _tell_authors(states, said)
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
+
+
+def _tell_authors(states: Sequence[NodeState], said: Iterable[SaidBy]) -> None:
+    by_version: dict[int, list[AlsoBy]] = {}
+    for each in said:
+        told = AlsoBy(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        by_version.setdefault(each.version, []).append(told)
+    for state in states:
+        state.also_by = by_version.get(state.node.version, msgspec.UNSET)
 
 
 def node_version(graph: Graph, node_id: str, version: int) -> NodeAnswer:
     """One state of a node, without edges. Raises NotFound."""
-    state, successor = _version(graph, node_id, version)
-    node = render.node(state.row)
-    if successor is not None:
-        node.superseded_by = successor
+    state, standing = _version(graph, node_id, version)
+    node = standing.shown_on(render.node(state.row))
     return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
@@ -119,8 +137,9 @@ def changes(graph: Graph, request: ChangesQuery) -> ChangesPage:
 def prune_history(graph: Graph, request: PruneRequest) -> PruneAnswer:
     """Forgets the states that had ended by `before`; without it, those that the store's settings let go of.
 
-    What holds at present always stays, and so does what held at `before`: earlier moments are 410 from then on. The
-    journal is not concerned: `changes` reach as far back as it does.
+    What holds at present always stays, and so do what held at `before`, and versions that a node names in its
+    `conflicts`: earlier moments are 410 from then on. The journal is not concerned: `changes` reach as far back as it
+    does.
 
     Raises Conflict when no history is kept.
     """
@@ -150,38 +169,27 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], int | None]:
-    """A state, and the version that superseded it, if one did."""
+def _version(graph: Graph, node_id: str, version: int) -> tuple[State[NodeRow], Standing]:
+    """A state, and whether it counts yet."""
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
             raise NotFound(f"store {graph.name!r} knows of no version {version} of node {node_id!r}")
-        return state, follower.look(lambda history: _successor(history, state))
+        return state, follower.look(lambda history: standing_of(history, state))
 
 
-def _successor(history: History, state: State[NodeRow]) -> int | None:
-    """The first later version that does not name this one among the heads beside it."""
-    version = state.row.version
-    while state.last is not None:
-        later = history.node_at(state.row.id, state.last)
-        if later is None or later.first != state.last:
-            return None
-        if version not in conflicts(later.row):
-            return later.row.version
-        state = later
-    return None
-
-
-def _state(state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None) -> NodeState:
+def _state(
+    state: State[NodeRow], older: State[NodeRow] | None, newer_first: int | None, standing: Standing
+) -> NodeState:
     follows = older is not None and older.last == state.first
     return NodeState(
-        node=render.node(state.row),
+        node=standing.shown_on(render.node(state.row)),
         from_sequence=state.first,
         to_sequence=state.last,
         recorded_from=format_time(state.started),
         recorded_to=None if state.ended is None else format_time(state.ended),
-        deleted=state.last is not None and state.last != newer_first,
+        deleted=state.last not in {None, newer_first} and standing == Standing(None, is_current=False),
         diff=_differences(older.row, state.row) if follows and older is not None else [],
     )
 

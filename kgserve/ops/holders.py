@@ -9,7 +9,7 @@ number of nodes, or at worst with the number of those that have the attributes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import TypeVar
@@ -25,8 +25,10 @@ from kgserve.model.attributes import Condition
 from kgserve.model.listing import NodeFilter
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
+from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower
 from kgserve.views.indexes import HISTORY_SECONDS, Indexes, IndexesAsOf
+from kgserve.views.keyword import Reading
 from kgserve.views.text import Filter
 
 MOST_TRIED = 3_200
@@ -111,13 +113,17 @@ class IndexesAmong:
         self._holders = holders
         self._passing = passing
 
-    def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> Hits:
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
         """See `Indexes.words`."""
 
         def search(pool: int, narrow: Filter) -> Hits:
-            return self._indexes.words(query, pool, narrow, syntax=syntax)
+            return self._indexes.words(query, pool, narrow, reading)
 
         return self._best(search, limit, only, _NAMES_A_WORD_HIT)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `Indexes.worths`."""
+        return self._indexes.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
         """See `Indexes.meaning`."""
@@ -145,3 +151,36 @@ class IndexesAmong:
         while pool <= self._tried and names_a_hit * pool < self._holders.count:
             yield pool
             pool *= _MORE
+
+
+class WithHeads:
+    """The indexes of a store as it is in the same shape, with the versions in conflict among the nodes."""
+
+    def __init__(self, indexes: Indexes | IndexesAsOf | IndexesAmong, present: Indexes, heads: Heads) -> None:
+        """``heads`` have keys of their own; whether they have the attributes that are asked for their rows say."""
+        self._indexes = indexes
+        self._present = present
+        self._heads = heads
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> Hits:
+        """See `Indexes.words`."""
+        rare = self._present.keyword.frequencies(query, reading)
+        found = self._heads.words(query, limit, only, reading, rare)
+        return _best(self._indexes.words(query, limit, only, reading) | found, limit)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `Indexes.worths`."""
+        return self._indexes.worths(query, texts)
+
+    def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> Hits:
+        """See `Indexes.meaning`."""
+        found = self._heads.meaning(vector, only)
+        return _best(self._indexes.meaning(vector, limit, only) | found, limit)
+
+    def vectors_of(self, ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        """See `Indexes.vectors_of`."""
+        return self._indexes.vectors_of(ids) | self._heads.vectors_of(ids)
+
+
+def _best(hits: Hits, limit: int) -> Hits:
+    return dict(sorted(hits.items(), key=lambda hit: -hit[1])[:limit])

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from kgserve.decoding import json_decoder
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import FieldError, InvalidInput, KgserveError
 from kgserve.formats.memory_server import is_memory_line, memory_line
 from kgserve.model.answers import MAX_REDIRECTED, ImportAnswer, LineError
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.change import Access
+from kgserve.model.fields import STORE
 from kgserve.model.plan import MAX_NOTED, LeftOut, Report
-from kgserve.model.requests import EdgeLine, NodeLine
+from kgserve.model.requests import EdgeLine, HeadLine, NodeLine, check_store_name
+from kgserve.model.stores import StoreLine, StoreSettings
 from kgserve.ops.entities import completed
 from kgserve.ops.graph import Graph
+from kgserve.ops.stores import checked_settings
 from kgserve.ops.validate import Faults, edge_put, node_access, node_put
 
 # A block is what one batch takes in: as large as the engine likes its scans, and no larger than a line may be.
@@ -28,7 +32,30 @@ BATCHES_IN_FLIGHT = 2
 # An import gives way to other writers for as long as this before it gives up.
 QUEUE_SECONDS = 60.0
 
-_Line = NodeLine | EdgeLine
+_Line = NodeLine | EdgeLine | HeadLine | StoreLine
+
+
+class _Block(NamedTuple):
+    """The rows of a block of lines, and the line number of each.
+
+    ``heads`` are versions that nodes stand beside, by their ids: the oldest of each node first, and so on.
+    """
+
+    heads: list[dict[str, NodePut]]
+    nodes: list[NodePut]
+    edges: list[EdgePut]
+    links: list[LinkPut]
+    accesses: list[Access]
+    numbers: list[int]
+
+    def add_head(self, put: NodePut) -> None:
+        """Take in a version; each of a node goes by a batch of its own, for of one batch the last would count."""
+        batch = next((some for some in self.heads if put.id not in some), None)
+        if batch is None:
+            self.heads.append(batch := {})
+        batch[put.id] = put
+
+
 _decoder = json_decoder(_Line)
 
 
@@ -39,8 +66,13 @@ class Importer:
     `abort` stays.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        """Lease the store, making it if needed; give it back with `finish` or `abort`."""
+    def __init__(self, graph: Graph, *, as_they_are: bool = False) -> None:
+        """Lease the store, making it if needed; give it back with `finish` or `abort`.
+
+        ``as_they_are``: edges may lead into any store, be it seen or not.
+        """
+        self._graph = graph
+        self._as_they_are = as_they_are
         self._pool = graph.pool
         self._store = graph.pool.acquire(graph.name, create=True)
         self._parts: list[bytes] = []
@@ -51,6 +83,8 @@ class Importer:
         self._answer = _empty_answer(state.sequence)
         self._released = False
         self._names_entities = False
+        self._is_new = state.sequence == 0 and self._store.description.settings == graph.pool.usual
+        self._chosen: Callable[[StoreSettings], StoreSettings] | None = None
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; true when `flush` is due."""
@@ -73,6 +107,9 @@ class Importer:
             self._take(block)
             while self._flying:
                 self._land()
+            # Last, for what the store takes may not be all that it had taken before.
+            if self._chosen is not None and self._is_new:
+                self._store.change_settings(self._chosen)
         finally:
             self.abort()
         self._answer.ok = self._answer.error_count == 0
@@ -96,17 +133,31 @@ class Importer:
     def _take(self, block: bytes) -> None:
         if not block:
             return
-        nodes, edges, accesses, numbers = self._decode(block)
+        heads, nodes, edges, links, accesses, numbers = self._decode(block)
         if not numbers:
             return
-        while len(self._flying) >= BATCHES_IN_FLIGHT:
-            self._land()
+        for some in heads:
+            self._fly(WriteBatch(nodes=[*some.values()], touch=False, partial=True, cost=3 * len(block)), numbers)
         # The lines were measured when they came in: no need to add up the rows.
         newer = self._newer(accesses)
-        batch = WriteBatch(nodes=nodes, edges=edges, accesses=newer, touch=False, partial=True, cost=3 * len(block))
+        batch = WriteBatch(
+            nodes=nodes,
+            edges=edges,
+            links=links,
+            accesses=newer,
+            touch=False,
+            partial=True,
+            cost=3 * len(block),
+        )
+        self._fly(batch, numbers)
+
+    def _fly(self, batch: WriteBatch, numbers: list[int]) -> None:
+        """Queue a batch; blocks while two are under way."""
+        while len(self._flying) >= BATCHES_IN_FLIGHT:
+            self._land()
         report = self._of_entities(batch) if self._names_entities else self._store.submit(batch, wait=QUEUE_SECONDS)
-        self._answer.nodes_sent += len(nodes)
-        self._answer.edges_sent += len(edges)
+        self._answer.nodes_sent += len(batch.nodes)
+        self._answer.edges_sent += len(batch.edges) + len(batch.links)
         self._flying.append((report, numbers))
 
     def _newer(self, accesses: list[Access]) -> list[Access]:
@@ -128,32 +179,58 @@ class Importer:
 
         return self._store.submit_prepared(prepared, wait=QUEUE_SECONDS)
 
-    def _decode(self, block: bytes) -> tuple[list[NodePut], list[EdgePut], list[Access], list[int]]:
+    def _decode(self, block: bytes) -> _Block:
         """The rows of a block, and the line number of each; a row's ``index`` is its place in that list."""
-        nodes: list[NodePut] = []
-        edges: list[EdgePut] = []
-        accesses: list[Access] = []
-        numbers: list[int] = []
+        found = _Block([], [], [], [], [], [])
         faults = Faults()
         for number, line in self._numbered(block):
-            index, access = len(numbers), None
+            if isinstance(line, StoreLine):
+                self._choose(number, line)
+                continue
+            if isinstance(line, HeadLine) and self._store.description.history == "none":
+                continue
+            index, access = len(found.numbers), None
             if isinstance(line, NodeLine):
-                put: NodePut | EdgePut = node_put(index, line, faults)
+                put: NodePut | EdgePut | LinkPut = node_put(index, line, faults)
                 access = node_access(line, faults)
             else:
-                put = edge_put(index, line, faults)
+                put = self._edge(edge_put(index, line, faults), line.to_graph, faults)
             if faults.errors:
                 self._note(number, "; ".join(f"{e.path} {e.message}" for e in faults.errors))
                 faults.errors.clear()
                 continue
-            numbers.append(number)
-            if isinstance(put, NodePut):
-                nodes.append(put)
+            found.numbers.append(number)
+            if isinstance(put, NodePut) and put.is_head:
+                found.add_head(put)
+            elif isinstance(put, NodePut):
+                found.nodes.append(put)
+            elif isinstance(put, LinkPut):
+                found.links.append(put)
             else:
-                edges.append(put)
+                found.edges.append(put)
             if access is not None:
-                accesses.append(access)
-        return nodes, edges, accesses, numbers
+                found.accesses.append(access)
+        return found
+
+    def _choose(self, number: int, line: StoreLine) -> None:
+        try:
+            self._chosen = checked_settings(line)
+            self._chosen(self._store.description.settings)
+        except InvalidInput as error:
+            self._chosen = None
+            self._note(number, str(error))
+
+    def _edge(self, put: EdgePut, to_graph: str | None, faults: Faults) -> EdgePut | LinkPut:
+        """An edge, or the link that it is; one into a store of this name was one into another store where it was."""
+        if to_graph is None:
+            return put
+        try:
+            check_store_name(to_graph)
+            if not self._as_they_are:
+                self._graph.graphs.caller.require_store(to_graph)
+        except KgserveError as error:
+            faults(STORE, str(error))
+        return LinkPut(to_graph, put)
 
     def _numbered(self, block: bytes) -> Iterator[tuple[int, _Line]]:
         texts = block.removesuffix(b"\n").split(b"\n")

@@ -51,7 +51,7 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.storing import MemoryPut, Stored, Storing
-from kgserve.ops.superseding import is_version_id
+from kgserve.ops.superseding import check_bounds, is_version_id
 from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
 from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.edge_page import with_versions
@@ -59,6 +59,7 @@ from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
+from kgserve.views.indexer import Indexer
 from kgserve.views.recent import Recent
 
 T = TypeVar("T")
@@ -112,7 +113,7 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
     """
     faults = Faults()
     checked = [
-        checked_memory(each, lambda path, message, at=at: faults(f"memories[{at}].{path}", message), at)
+        checked_memory(each, faults.below(place := f"memories[{at}]."), at, place)
         for at, each in enumerate(request.memories)
     ]
     faults.raise_any()
@@ -133,10 +134,15 @@ def store_memories(graph: Graph, request: StoreMemoriesRequest) -> Future[Stored
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A memory that was sent, without what only its store knows."""
+    """A memory that was sent, without what only its store knows; ``place`` is where it was among several.
+
+    Of one that ``is_chosen`` its caller says which memory it is: what else is near it does not matter.
+    """
 
     request: StoreMemoryRequest
     put: MemoryPut
+    place: str = ""
+    is_chosen: bool = False
 
 
 class Done(msgspec.Struct):
@@ -149,10 +155,10 @@ class Done(msgspec.Struct):
     sequence: int
 
 
-def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Checked:
-    """A memory to store as far as it can be known without its store; ``place`` is among those of the request."""
+def checked_memory(request: StoreMemoryRequest, fault: Fault, number: int, place: str = "") -> Checked:
+    """A memory to store as far as it can be known without its store; ``number`` is its own among those sent."""
     node = NodeInput(
-        id=request.memory_id or ordered_id(place),
+        id=request.memory_id or ordered_id(number),
         type=request.memory_type or (USUAL_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
         content=request.content,
         attributes=request.metadata,
@@ -185,6 +191,7 @@ def checked_memory(request: StoreMemoryRequest, fault: Fault, place: int) -> Che
     return Checked(
         request,
         MemoryPut(node=whole, about=about, dedup="off", threshold=1.0, parent=request.parent_id or ""),
+        place,
     )
 
 
@@ -215,29 +222,45 @@ def store_checked(
     """
     decided: list[Storing] = []
     stored: list[Stored] = []
-    compared: list[_Compared] = []
+    beside: list[Compared] = []
 
     def begin(store: Store) -> Future[Report]:
-        compared.append(_compared(graph, store, checked))
-        puts = compared[0].puts
+        beside.append(compared(graph.graphs.indexer, store, checked))
+        puts = beside[0].puts
         if look is not None:
             look(store, puts)
 
         def decide(ahead: Ahead) -> WriteBatch:
-            storing = make(ahead, compared[0].recent)
-            stored.extend(storing.store(put) for put in puts)
+            storing = make(ahead, beside[0].recent)
+            if len(puts) > 1:
+                ahead.expect(put.content for put in puts if put.asks_who_says_it)
+            for each, put in zip(checked, puts, strict=True):
+                try:
+                    stored.append(storing.store(put))
+                except KgserveError as error:
+                    _say_where(error, each.place)
+                    raise
             decided.append(storing)
             return storing.batch()
 
         return store.submit_decided(decide, sum(len(put.content) + 1_000 for put in puts))
 
     def done(report: Report) -> T:
-        found = compared[0]
+        found = beside[0]
         _count(found.store, decided[0].used)
         similar = [_similar(found, put, own) for put, own in zip(found.puts, stored, strict=True)]
         return answer(Done(found.store, stored, similar, found.near_checked, report.sequence))
 
     return graph.write(begin, done, create=True)
+
+
+def _say_where(error: KgserveError, place: str) -> None:
+    """Have an error name the place of what it is about."""
+    if isinstance(error, InvalidInput):
+        error.errors = tuple(FieldError(place + each.path, each.message) for each in error.errors)
+        error.reword(place + error.message)
+    elif place:
+        error.reword(f"{place[:-1]}: {error.message}")
 
 
 def _count(store: Store, used: Mapping[str, float]) -> None:
@@ -251,7 +274,7 @@ def _count(store: Store, used: Mapping[str, float]) -> None:
 # What is near
 
 
-class _Compared(msgspec.Struct):
+class Compared(msgspec.Struct):
     """Memories to store, beside those that are near them."""
 
     store: Store
@@ -260,25 +283,24 @@ class _Compared(msgspec.Struct):
     near_checked: bool
 
 
-def _compared(graph: Graph, store: Store, checked: Sequence[Checked]) -> _Compared:
+def compared(indexer: Indexer | None, store: Store, checked: Sequence[Checked]) -> Compared:
+    """Look at what is near memories that are to be stored, where that can be had at once."""
     settings = settings_of(store)
     puts = [_with_policy(each, settings) for each in checked]
-    indexer = graph.graphs.indexer
     indexes = None if indexer is None or indexer.embedder.degraded else indexer.of(store)
-    by_meaning = len(puts) <= COMPARED_AT_ONCE or any(put.dedup == "similarity" for put in puts)
-    if indexes is None or not by_meaning:
-        return _Compared(store, puts, Recent(), near_checked=False)
+    places = [at for at, each in enumerate(checked) if not each.is_chosen]
+    by_meaning = len(places) <= COMPARED_AT_ONCE or any(puts[at].dedup == "similarity" for at in places)
+    if indexes is None or not places or not by_meaning:
+        return Compared(store, puts, Recent(), near_checked=False)
     try:
-        vectors = indexes.vectors([put.content for put in puts])
+        vectors = indexes.vectors([puts[at].content for at in places])
         near = [indexes.memories_near(vector, NEIGHBOURS) for vector in vectors]
     except KgserveError:
         # An index that is behind or of another model, a service that is down: storing waits for none of them.
-        return _Compared(store, puts, indexes.recent, near_checked=False)
-    puts = [
-        msgspec.structs.replace(put, near=each, vector=vector)
-        for put, each, vector in zip(puts, near, vectors, strict=True)
-    ]
-    return _Compared(store, puts, indexes.recent, near_checked=True)
+        return Compared(store, puts, indexes.recent, near_checked=False)
+    for at, each, vector in zip(places, near, vectors, strict=True):
+        puts[at] = msgspec.structs.replace(puts[at], near=each, vector=vector)
+    return Compared(store, puts, indexes.recent, near_checked=True)
 
 
 def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
@@ -287,14 +309,16 @@ def _with_policy(checked: Checked, settings: MemorySettings) -> MemoryPut:
     return msgspec.structs.replace(checked.put, dedup=request.dedup or settings.dedup, threshold=threshold)
 
 
-def _similar(compared: _Compared, put: MemoryPut, stored: Stored) -> list[Similar]:
+def _similar(found_near: Compared, put: MemoryPut, stored: Stored) -> list[Similar]:
     """What is near a memory and was kept apart from it, nearest first; the index may not know the newest yet."""
-    newest = {} if put.vector is None else compared.recent.near(put.vector, SIMILAR_FROM)
+    if put.vector is None:
+        return []
+    newest = found_near.recent.near(put.vector, SIMILAR_FROM)
     near = newest | {node_id: similarity for node_id, similarity in put.near.items() if similarity >= SIMILAR_FROM}
     ids = sorted(near.keys() - {stored.id, put.node.id}, key=lambda node_id: -near[node_id])
     if not ids:
         return []
-    with compared.store.reading() as rows:
+    with found_near.store.reading() as rows:
         found = rows.nodes(ids)
     there = (row for node_id in ids if (row := found.get(node_id)) is not None and is_active(row))
     return [
@@ -401,6 +425,8 @@ def _changed(ahead: Ahead, request: UpdateMemoryRequest, put: NodePut, store: st
         extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
     storing = Storing(ahead, Recent())
     row = storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
+    if request.valid_from is not None or request.valid_to is not None:
+        check_bounds(storing, row)
     if request.parent_id is not None:
         storing.places.put(row, storing.places.find(request.parent_id) if request.parent_id else None)
     if request.layer is not None:

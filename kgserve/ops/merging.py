@@ -14,11 +14,21 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import Conflict, NotFound, TooLarge
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again
+from kgserve.links.links import LinkReader
+from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.merging import MAX_CHAIN, MAX_MOVED, MAX_TOLD, MERGED_INTO, MergeAnswer, MergeNode, moved_key
+from kgserve.model.merging import (
+    MAX_CHAIN,
+    MAX_MOVED,
+    MAX_TOLD,
+    MERGED_INTO,
+    MergeAnswer,
+    MergeNode,
+    moved_key,
+    moved_link,
+)
 from kgserve.model.plan import Report
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, LinkRow, NodeRow
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.taking import Taken, taken_over
@@ -42,8 +52,8 @@ def merge(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
     found: list[_Merge] = []
 
     def batch(leased: Store) -> WriteBatch:
-        with leased.reading() as rows:
-            found.append(_planned(rows, request, graph.name))
+        with leased.reading_links() as (rows, links):
+            found.append(_planned(rows, links, request, graph.name))
         return found[0].batch
 
     def answer(report: Report) -> MergeAnswer:
@@ -88,7 +98,7 @@ def _answer(node_id: str, merge_: _Merge, report: Report) -> MergeAnswer:
     )
 
 
-def _planned(rows: Rows, wanted: MergeNode, store: str) -> _Merge:
+def _planned(rows: Rows, links: LinkReader | None, wanted: MergeNode, store: str) -> _Merge:
     absorbed, into, again = _both(rows, wanted, store)
     author = wanted.created_by or ""
     taken = Taken(NodePut(0, into.id), [], []) if again else taken_over(into, absorbed, wanted)
@@ -97,16 +107,31 @@ def _planned(rows: Rows, wanted: MergeNode, store: str) -> _Merge:
     keys = [moved_key(row.key, absorbed.id, into.id) for row in moving]
     there = rows.edges(keys)
     puts = [edge_again(row, key) for row, key in zip(moving, keys, strict=True) if key not in there]
+    elsewhere, link_puts = _links(links, absorbed.id, into.id)
     mark = [] if again else [EdgePut(0, (absorbed.id, into.id, MERGED_INTO), extras=EdgeExtrasPut(created_by=author))]
     batch = WriteBatch(
         nodes=[taken.put] if again else [taken.put, _withdrawn(absorbed.id, author)],
         edges=[*puts, *mark],
+        links=link_puts,
         delete_edges=[row.key for row in edges],
+        delete_links=[row.key for row in elsewhere],
         touch=False,
         told=True,
-        cost=cost([taken.put], puts) + sum(sum(map(len, row.key)) for row in edges),
+        cost=cost([taken.put], [*puts, *(put.edge for put in link_puts)])
+        + sum(sum(map(len, row.key)) for row in edges),
     )
-    return _Merge(batch, into.id, taken, len(puts), len(there), len(edges) - len(moving))
+    moved, dropped = len(puts) + len(link_puts), len(there) + len(elsewhere) - len(link_puts)
+    return _Merge(batch, into.id, taken, moved, dropped, len(edges) - len(moving))
+
+
+def _links(links: LinkReader | None, node_id: str, into: str) -> tuple[list[LinkRow], list[LinkPut]]:
+    """The links of a node, and those of them that another one gets. Raises TooLarge for more than may be moved."""
+    found = [] if links is None else links.outgoing(node_id, MAX_MOVED + 1)
+    if len(found) > MAX_MOVED:
+        raise TooLarge(f"node {node_id!r} has more than {MAX_MOVED} links; so many are moved by one merge at most")
+    keys = [moved_link(row.key, node_id, into) for row in found]
+    there = set() if links is None else {row.key for row in links.of(keys)}
+    return found, [link_again(row, key) for row, key in zip(found, keys, strict=True) if key not in there]
 
 
 def _both(rows: Rows, wanted: MergeNode, store: str) -> tuple[NodeRow, NodeRow, bool]:

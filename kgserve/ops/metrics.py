@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,10 @@ from kgserve.version import __version__
 from kgserve.views.follower import View
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
+
+if TYPE_CHECKING:
+    from kgserve.views.extractor import Extractor
+    from kgserve.views.syncer import Syncers
 
 _MICROSECONDS = 1e6
 
@@ -158,6 +162,10 @@ def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tupl
     found = standings(graphs, caller)
     build = gauge("kgserve_build_info", "The version that runs", ("version",), {(__version__,): 1})
     families = [build, *of_stores(found)]
+    if graphs.extractor is not None:
+        families += _of_extractions(graphs.extractor, found)
+    if graphs.syncers is not None:
+        families += _of_syncers(graphs.syncers, found)
     if caller.sees_all:
         families += _of_server(graphs, found, moment)
     return exposed(families, accept, process=caller.sees_all)
@@ -172,6 +180,8 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     yield from _of_streams(observation, moment)
     if indexer is not None:
         yield from _of_embedding(indexer, found)
+    if graphs.extractor is not None:
+        yield from _of_extraction(graphs.extractor)
     yield single("kgserve_open_stores", "Stores that are open", "gauge", len(found))
     yield single("kgserve_open_stores_limit", "Stores kept open at most", "gauge", pool.settings.max_open_stores)
     places = pool.engine_places
@@ -260,3 +270,36 @@ def _of_embedding(indexer: Indexer, found: list[Standing]) -> Iterator[Family]:
             "gauge",
             float(indexer.embedder.degraded),
         )
+
+
+def _of_extraction(extractor: Extractor) -> Iterator[Family]:
+    counted = extractor.counted
+    texts = {(outcome,): 0.0 for outcome in ("ok", "failed", "set_aside")} | counted.texts.counts()
+    yield counter("kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts)
+    items = {(outcome,): 0.0 for outcome in ("written", "dropped")} | counted.items.counts()
+    yield counter("kgserve_extracted_items", "What the language model has proposed, by outcome", ("outcome",), items)
+    yield single("kgserve_llm_tokens", "Tokens of the language model", "counter", counted.tokens.total())
+
+
+def _of_extractions(extractor: Extractor, found: list[Standing]) -> Iterator[Family]:
+    """The numbers of each store, where a language model is set."""
+    waiting: dict[Labels, float] = {}
+    aside: dict[Labels, float] = {}
+    for each in found:
+        with contextlib.suppress(KgserveError):
+            label = (each.store.name,)
+            waiting[label], aside[label] = extractor.of(each.store).waiting
+    yield gauge("kgserve_store_extraction_waiting", "Memories that wait for the language model", ("store",), waiting)
+    yield gauge("kgserve_store_extraction_set_aside", "Memories that it could make nothing of", ("store",), aside)
+
+
+def _of_syncers(syncers: Syncers, found: list[Standing]) -> Iterator[Family]:
+    """How far those are who are told of each store's contents."""
+    syncs = {(each.store.name, sync.name): sync for each in found for sync in syncers.of(each.store)}
+    labels = ("store", "syncer")
+    lags = {key: float(sync.lag) for key, sync in syncs.items()}
+    yield gauge("kgserve_store_syncer_lag_commits", "Commits that a syncer was not told of yet", labels, lags)
+    failing = {key: float(sync.error is not None) for key, sync in syncs.items()}
+    yield gauge("kgserve_store_syncer_failing", "1 while a syncer does not take what it is told", labels, failing)
+    sent = {key: float(sync.sent) for key, sync in syncs.items()}
+    yield counter("kgserve_store_syncer_changes", "Contents and deletions that a syncer took", labels, sent)

@@ -10,7 +10,7 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, Unavailable
 from kgserve.history.history import History, gone
 from kgserve.model.listing import Listed, NodeFilter, Place, page_of
-from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, NodeRow, RowTuple, holds
+from kgserve.model.rows import EDGE_FIELDS, NODE_FIELDS, EdgeRow, LinkRow, NodeRow, RowTuple, holds
 from kgserve.model.times import parse_time
 from kgserve.model.walk import Reached, Standing, Walk, by_levels
 from kgserve.store.store import Store
@@ -43,12 +43,13 @@ class Past(msgspec.Struct, frozen=True):
     def moment(self, store: Store) -> int:
         """The time that is meant, in microseconds: that of the commit, if it is named. Raises as `of`."""
         follower, at = self.of(store)
-        if self._is_sequence:
+        if self.is_sequence:
             return follower.look(lambda history: history.time_of(at))
         return min(parse_time(self._text), time.time_ns() // 1000)
 
     @property
-    def _is_sequence(self) -> bool:
+    def is_sequence(self) -> bool:
+        """Whether it is a commit of one store, not a time."""
         return self._text.isascii() and self._text.isdecimal() and len(self._text) <= MAX_DIGITS
 
     @property
@@ -56,7 +57,7 @@ class Past(msgspec.Struct, frozen=True):
         return str(self.as_of)
 
     def _sequence(self, follower: HistoryFollower, present: int) -> int:
-        if self._is_sequence:
+        if self.is_sequence:
             _catch_up(follower, min(int(self.as_of), present))
             return int(self.as_of)
         try:
@@ -136,12 +137,13 @@ def _now() -> int:
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node with up to 1,000 edges in each direction; ``truncated`` when there are more."""
+    """A node with up to 1,000 edges in each direction, and links; ``truncated`` when there are more."""
 
     node: NodeRow
     outgoing: list[EdgeRow]
     incoming: list[EdgeRow]
     truncated: bool
+    links: list[LinkRow] = []
 
 
 def held_view(
@@ -180,6 +182,10 @@ class Held:
                 yield row
             else:
                 self._gone.add(row[0])
+
+    def link(self, row: LinkRow) -> bool:
+        """Whether a link held."""
+        return row.edge.source not in self._gone and row.edge.holds_at(self._moment)
 
     def edges(self, rows: Iterable[RowTuple]) -> Iterator[RowTuple]:
         """The edges among some rows that held."""
@@ -236,9 +242,11 @@ def _view(history: History, node_id: str, at: int, valid_at: int | None, most: i
         return None
     out = [each.row for each in history.outgoing(node_id, at, most + 1)]
     into = [each.row for each in history.incoming(node_id, at, most + 1)]
-    if valid_at is not None:
-        return held_view(node, out, into, lambda ids: rows_at(history, ids, at), valid_at)
-    return NodeView(node, out[:most], into[:most], max(len(out), len(into)) > most)
+    links = [each.row for each in history.links_from(node_id, at, most + 1)]
+    if valid_at is None:
+        return NodeView(node, out[:most], into[:most], max(len(out) + len(links), len(into)) > most, links)
+    held = held_view(node, out, into, lambda ids: rows_at(history, ids, at), valid_at)
+    return held and msgspec.structs.replace(held, links=[row for row in links if row.edge.holds_at(valid_at)])
 
 
 def rows_at(history: History, ids: Iterable[str], at: int) -> Iterator[NodeRow]:

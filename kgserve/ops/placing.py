@@ -7,7 +7,7 @@ from kgserve.model.batch import EdgePut
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut
 from kgserve.model.hierarchy import CHILD_OF, MAX_DEPTH, check_layers, newest
 from kgserve.model.rows import NodeRow
-from kgserve.model.withdrawing import stands
+from kgserve.model.withdrawing import edge_brought_back, stands
 from kgserve.ops.drafting import Draft
 
 
@@ -50,6 +50,9 @@ class Places:
             row = self._draft.node(target)
             if (parent is None or target != parent.id) and row is not None and row.is_memory:
                 self._draft.drop_edge((child.id, target, CHILD_OF))
+        for target in self._withdrawn(child.id):
+            if parent is None or target != parent.id:
+                self._draft.drop_edge((child.id, target, CHILD_OF))
         if (own := self._placed.get(child.id)) and (parent is None or own != parent.id):
             self._draft.drop_edge((child.id, own, CHILD_OF))
         if parent is not None and parent.id not in there:
@@ -57,6 +60,11 @@ class Places:
                 EdgePut(0, (child.id, parent.id, CHILD_OF), extras=_for_good(self._draft, child, parent))
             )
         self._placed[child.id] = "" if parent is None else parent.id
+
+    def _withdrawn(self, child: str) -> list[str]:
+        """Forgotten memories that it stood below: it is not to be below them again when they come back."""
+        edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF)
+        return [edge.target for edge in edges if edge_brought_back(edge) is not None]
 
     def add(self, child: NodeRow, parent: NodeRow) -> None:
         """The same for a memory that stands below none yet, if it can stand there."""

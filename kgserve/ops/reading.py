@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.decoding import decode_json
+from kgserve.decoding import decode_json, json_decoder
 from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.links.links import LinkReader
 from kgserve.model.answers import (
     MAX_EXAMPLE,
+    MAX_TAGS_LISTED,
+    Edge,
     ListedNode,
     ListedPage,
     Node,
@@ -26,16 +32,27 @@ from kgserve.model.answers import (
 from kgserve.model.attributes import Scalar, Wanted
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
-from kgserve.model.queries import MAX_OFFSET, EdgeId, EdgesRequest, NodeRequest, NodesQuery, TagsQuery
+from kgserve.model.queries import (
+    MAX_OFFSET,
+    EdgeId,
+    EdgesRequest,
+    IncomingRequest,
+    NodeRequest,
+    NodesQuery,
+    TagsQuery,
+)
 from kgserve.model.requests import TraverseRequest
-from kgserve.model.rows import EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
+from kgserve.model.rows import LinkKey, LinkRow, NodeRow, any_edge_id, any_edge_key
 from kgserve.model.times import parse_time
 from kgserve.model.versioned import EdgeAnswer, EdgeList
 from kgserve.model.walk import Walk, clamp
 from kgserve.ops import render
+from kgserve.ops.following import follow
 from kgserve.ops.graph import Encoded, Graph, encoded
 from kgserve.ops.history import node_version
+from kgserve.ops.linking import edge_of, links_of
 from kgserve.ops.moments import (
+    ANY,
     MAX_SHOWN,
     Past,
     page_as_of,
@@ -46,8 +63,12 @@ from kgserve.ops.moments import (
     world_moment,
 )
 from kgserve.ops.redirects import found_as, found_then, note, noted
+from kgserve.ops.standing import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, check_label
+from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
+from kgserve.rows.encoding import encode_link
+from kgserve.rows.redirect import absorbed
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
 from kgserve.store.catalog_view import CatalogDamaged
@@ -79,7 +100,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
 
 
 def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowed: int | None) -> bytes | None:
-    with leased.reading() as rows:
+    with _reading(leased, allowed) as (rows, links):
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         number = rows.number(node_id)
         numbers = np.array([number])
@@ -92,8 +113,11 @@ def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowe
             if allowed is not None and len(edges) > allowed:
                 raise TooLong
             edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
-            truncated = truncated or len(edges) > MAX_SHOWN
-            lists.append(b",".join(rows.edge_texts(edges.first(MAX_SHOWN))))
+            texts = [*rows.edge_texts(edges.first(MAX_SHOWN))]
+            if outgoing and links is not None:
+                texts += map(encode_link, links_of(links, node_id, moment, MAX_SHOWN + 1))
+            truncated = truncated or max(len(edges), len(texts)) > MAX_SHOWN
+            lists.append(b",".join(texts[:MAX_SHOWN]))
         node = rows.node_text(number, time.time_ns() // 1000)
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
@@ -103,16 +127,30 @@ def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowe
     )
 
 
+@contextmanager
+def _reading(leased: Store, allowed: int | None) -> Generator[tuple[Rows, LinkReader | None]]:
+    """The rows with the links as of them. Raises TooLong where only a few edges may be met and there may be links."""
+    if allowed is None:
+        with leased.reading_links() as found:
+            yield found
+        return
+    with leased.reading() as rows:
+        if rows.linked:
+            raise TooLong
+        yield rows, None
+
+
 def _past_node(leased: Store, past: Past, wanted: NodeRequest, moment: int | None) -> bytes | None:
     node_id = found_then(leased, past, wanted.node_id, wanted.valid_at)
     found = view_as_of(leased, past, node_id, moment, whole=False)
     if found is None:
         return None
+    [node] = shown_then(leased, past, [found.node])
     answer = NodeAnswer(
-        node=render.node(found.node),
-        outgoing=[render.edge(row) for row in found.outgoing[:MAX_SHOWN]],
+        node=node,
+        outgoing=[*map(render.edge, found.outgoing), *map(render.link, found.links)][:MAX_SHOWN],
         incoming=[render.edge(row) for row in found.incoming[:MAX_SHOWN]],
-        edges_truncated=found.truncated or max(len(found.outgoing), len(found.incoming)) > MAX_SHOWN,
+        edges_truncated=found.truncated or max(len(found.outgoing) + len(found.links), len(found.incoming)) > MAX_SHOWN,
         redirected_from=noted(wanted.node_id, node_id),
     )
     return msgspec.json.encode(answer)
@@ -125,14 +163,13 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
 
     Raises InvalidInput for a cursor that no page gave, and Gone for a moment that is no longer known.
     """
-    rows, next_cursor = _page_of_nodes(graph, request)
-    nodes = [render.node(row) for row in rows]
+    nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
         return ListedPage(nodes=list(map(_listed_node, nodes)), next_cursor=next_cursor)
     return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
-def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str | None]:
+def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | None]:
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     attributes = asked_attributes(_json_object(wanted.attributes))
@@ -140,9 +177,11 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[NodeRow], str
         wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
         if past is None:
             found = listed(leased, wanted_nodes, place, wanted.limit)
+            nodes = [*map(render.node, found.items)]
         else:
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
-    return found.items, None if found.next is None else _cursor_of(found.next)
+            nodes = shown_then(leased, past, found.items)
+    return nodes, None if found.next is None else _cursor_of(found.next)
 
 
 def _json_object(text: str | None) -> dict[str, Scalar] | None:
@@ -188,7 +227,7 @@ def _listed_node(node: Node) -> ListedNode:
     return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
 
 
-_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by", "is_current"}
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
@@ -216,40 +255,61 @@ def outgoing(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
 
     Raises NotFound, and Gone for a moment that is no longer known.
     """
-    return _edges_of_node(graph, request, outgoing=True)
+    return edges_of_node(graph, request, outgoing=True)
 
 
-def incoming(graph: Graph, request: EdgesRequest) -> Encoded[EdgeList]:
+def incoming(graph: Graph, request: IncomingRequest) -> Encoded[EdgeList]:
     """By `ordinal`, those without one last, then by `created_at`; of some relation types, or of all.
 
-    Raises NotFound, and Gone for a moment that is no longer known.
+    With `follow_symlinks` those of all stores that the caller sees. Raises NotFound, and Gone for a moment that is no
+    longer known, and InvalidInput for one together with `follow_symlinks`.
     """
-    return _edges_of_node(graph, request, outgoing=False)
+    return edges_of_node(graph, request, outgoing=False)
+
+
+def _inbound(graph: Graph, wanted: EdgesRequest | IncomingRequest) -> Sequence[tuple[str, LinkRow]]:
+    """The links that lead to a node, each behind its store, as they are now, if they are asked for."""
+    if not isinstance(wanted, IncomingRequest) or not wanted.follow_symlinks:
+        return ()
+    if wanted.as_of is not None:
+        message = "goes without follow_symlinks: who linked into a store is known of the present alone"
+        raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+    with graph.lease() as store, store.reading() as rows:
+        node_id = found_as(rows, wanted.node_id, wanted.valid_at)
+        ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != ANY else ())]
+    # The store is given back first: for the answer others may have to be leased.
+    return graph.pool.inbound.to(graph.name, ids)
 
 
 def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
     """The id is `source~relation_type~target`, each percent-encoded, and the whole once more for the path.
 
+    That of an edge into another store has `~store` behind it.
+
     Raises InvalidInput for what is no id, and NotFound.
     """
-    key = edge_key(request.edge_id)
-    with graph.lease() as store, store.reading() as rows:
-        row = rows.edge(key)
+    key = any_edge_key(request.edge_id)
+    with graph.lease() as store:
+        row = edge_of(store, key)
     if row is None:
-        raise NotFound(f"there is no edge {edge_id(key)} in store {graph.name!r}")
-    return EdgeAnswer(edge=render.edge(row))
+        raise NotFound(f"there is no edge {any_edge_id(key)} in store {graph.name!r}")
+    return EdgeAnswer(edge=render.link(LinkRow(key.store, row)) if isinstance(key, LinkKey) else render.edge(row))
 
 
-def _edges_of_node(graph: Graph, request: EdgesRequest, *, outgoing: bool) -> Encoded[EdgeList]:
-    """A page of a node's edges. Looks at all edges of the node."""
+def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> Encoded[EdgeList]:
+    """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
     faults = Faults()
     check_label(request.node_id, "id", faults)
     faults.raise_any()
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     kinds = tuple(filter(None, request.kinds))
-    wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at)
+    inbound = () if outgoing else _inbound(graph, request)
+    wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at, inbound)
     with graph.lease() as store:
-        found = _present_edges(store, wanted, moment) if past is None else _past_edges(store, past, wanted, moment)
+        if past is None:
+            found = _present_edges(store, wanted, moment, graph.most_edges)
+        else:
+            found = _past_edges(store, past, wanted, moment)
     if found is None:
         when = when_asked(past, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
@@ -263,10 +323,11 @@ class _EdgePage(NamedTuple):
     limit: int
     offset: int
     valid_at: str | None
+    inbound: Sequence[tuple[str, LinkRow]]
 
 
-def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None) -> bytes | None:
-    with leased.reading() as rows:
+def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
+    with _reading(leased, allowed) as (rows, links):
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         numbers = np.array([rows.number(node_id)])
         if numbers[0] < 0 or (moment is not None and not rows.nodes_hold(numbers, moment)[0]):
@@ -274,9 +335,28 @@ def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None) -> byte
         outgoing = wanted.outgoing
         edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
         edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
-        page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
+        leading = [] if links is None or not outgoing else links_of(links, node_id, moment)
+        ending = (each for each in wanted.inbound if moment is None or each[1].edge.holds_at(moment))
+        among = [
+            encode_link(row, origin)
+            for origin, row in (*((None, row) for row in leading), *ending)
+            if not wanted.kinds or row.edge.relation_type in wanted.kinds
+        ]
+        if among:
+            page, more = _page_with_links(rows, edges, among, wanted)
+        else:
+            page, more = page_of_edges(rows, edges, wanted.offset, wanted.limit)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
     return b'{"edges":[%b],"next_offset":%b%b}' % (b",".join(page), next_offset, note(wanted.node_id, node_id))
+
+
+def _page_with_links(rows: Rows, edges: Gathered, links: list[bytes], wanted: _EdgePage) -> tuple[list[bytes], bool]:
+    """As `page_of_edges`, with links among the edges."""
+    end = wanted.offset + wanted.limit
+    first, _ = page_of_edges(rows, edges, 0, end)
+    merged = [(_order_of_shown(_edge(text)), text) for text in (*first, *links)]
+    merged.sort(key=itemgetter(0))
+    return [text for _, text in merged[wanted.offset : end]], len(edges) + len(links) > end
 
 
 def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None) -> bytes | None:
@@ -284,19 +364,25 @@ def _past_edges(leased: Store, past: Past, wanted: _EdgePage, moment: int | None
     found = view_as_of(leased, past, node_id, moment, whole=True)
     if found is None:
         return None
-    edges = found.outgoing if wanted.outgoing else found.incoming
-    edges = sorted((row for row in edges if not wanted.kinds or row.relation_type in wanted.kinds), key=_order_of_edges)
+    shown = map(render.edge, found.outgoing if wanted.outgoing else found.incoming)
+    links = map(render.link, found.links if wanted.outgoing else ())
+    kept = (edge for edge in (*shown, *links) if not wanted.kinds or edge.relation_type in wanted.kinds)
+    edges = sorted(kept, key=_order_of_shown)
     end = wanted.offset + wanted.limit
-    page = [render.edge(row) for row in edges[wanted.offset : end]]
+    page = edges[wanted.offset : end]
     next_offset = end if end < len(edges) else None
     redirected_from = noted(wanted.node_id, node_id)
     return msgspec.json.encode(EdgeList(edges=page, next_offset=next_offset, redirected_from=redirected_from))
 
 
-def _order_of_edges(row: EdgeRow) -> tuple[bool, int, int, str, str, str]:
-    ordinal = row.extras.ordinal if row.extras is not None else None
-    created_at = edge_stamps(row.attributes).created_at
-    return ordinal is None, ordinal or 0, parse_time(created_at), *row.key
+_edge = json_decoder(Edge).decode
+
+
+def _order_of_shown(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
+    ordinal = None if edge.ordinal is msgspec.UNSET else edge.ordinal
+    created_at = parse_time(edge.attributes["created_at"])
+    ends = edge.source, edge.target, edge.relation_type
+    return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
 
 def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
@@ -315,11 +401,13 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
     wanted = Walk(
         request.start_id,
         clamp(request.depth),
-        request.direction,
+        request.direction or "outgoing",
         types,
         request.min_weight,
         request.max_nodes,
     )
+    if request.follow_symlinks:
+        return encoded(follow(graph, request, wanted))
     past = graph.past(request.as_of)
     with graph.lease() as store:
         wanted = msgspec.structs.replace(wanted, valid_at=world_moment(request.valid_at, store, past))
@@ -347,7 +435,9 @@ def _walk_now(leased: Store, wanted: Walk, valid_at: str | None, allowed: int | 
 def _walk_then(leased: Store, past: Past, wanted: Walk, valid_at: str | None) -> bytes:
     start = found_then(leased, past, wanted.start, valid_at)
     found, sequence = walk_as_of(leased, past, msgspec.structs.replace(wanted, start=start))
-    nodes = [render.reached(row, depth) for row, depth in found.nodes]
+    depths = {row.id: depth for row, depth in found.nodes}
+    rows = [row for row, _ in found.nodes]
+    nodes = shown_then(leased, past, rows, lambda row: render.reached(row, depths[row.id]))
     edges = [render.edge(row) for row in found.edges]
     answer = TraverseAnswer(
         nodes=nodes,
@@ -367,10 +457,7 @@ def example_of(row: NodeRow | None) -> str:
     """A node in a few words; nothing of one that is very long."""
     if row is None or len(row.content) > _MOST_BYTES:
         return ""
-    text = (row.extras.summary if row.extras else "") or row.content
-    # Four times, for the blanks that go.
-    words = " ".join(text[: 4 * MAX_EXAMPLE].split())
-    return words if len(words) <= MAX_EXAMPLE else words[: MAX_EXAMPLE - 1].rstrip() + "…"
+    return render.in_few_words((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE)
 
 
 def describe_schema(graph: Graph) -> SchemaDescription:
@@ -387,5 +474,6 @@ def describe_schema(graph: Graph) -> SchemaDescription:
 
 def list_tags(graph: Graph, request: TagsQuery) -> TagList:
     """Tags that start with `prefix`, with the number of nodes that have each: the most frequent first, then by name."""
+    limit = request.limit if 0 < request.limit < MAX_TAGS_LISTED else MAX_TAGS_LISTED
     with graph.lease() as leased:
-        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, request.limit)))
+        return TagList(tags=leased.listing(lambda catalog, _: catalog.tags(request.prefix, limit)))

@@ -1,88 +1,31 @@
-"""Recalling memories: by words, by meaning, by both, or from entity to entity, among those that pass every filter.
+"""Recalling memories: by words, by meaning, by both, or from entity to entity; from one store or from several.
 
-The indexes filter by what they know. What they do not know, confidence above all, is judged by the rows of what they
-find, a little more of which is asked for than is wanted. Where that gives too few, because just what is near the query
-has faded, the memory view names those that pass, and the indexes search among them alone: so what is found is exact.
+Several stores are asked one after the other, for each may have to be opened, and none is held up by another. Nothing
+counts as used before it is known which hits are shown.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from kgserve.errors import FieldError, InvalidInput
-from kgserve.memories.entries import LiveMemory
-from kgserve.model import decay, fusion
-from kgserve.model.attributes import Condition, has_all
-from kgserve.model.change import Access
-from kgserve.model.context import count_tokens
-from kgserve.model.decay import Worth
-from kgserve.model.expansion import GIVERS, expanded
-from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.likeness import fingerprint
-from kgserve.model.memories import (
-    MAX_RECALLED,
-    USUAL_IMPORTANCE,
-    Memory,
-    MemoryEntity,
-    RecallAnswer,
-    RecalledMemory,
-    RecallRequest,
-)
-from kgserve.model.memory_lists import MemoryFilter
-from kgserve.model.recall import (
-    Recalled,
-    Standing,
-    Way,
-    by_way,
-    in_order,
-    joined,
-    named_in,
-    plain,
-    possible_names,
-    ways,
-    with_past,
-    withheld,
-)
-from kgserve.model.rows import NodeRow
-from kgserve.model.stores import MemorySettings
-from kgserve.model.times import format_time, parse_time
-from kgserve.ops.about import About, Associations, Few, about
-from kgserve.ops.expanding import Beside
+from kgserve.errors import FieldError, InvalidInput, NoStore, NotFound
+from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallRequest
+from kgserve.model.recall import withheld
 from kgserve.ops.graph import Graph
-from kgserve.ops.hierarchy import Both, below, parents_of
-from kgserve.ops.search import Searched, searching, since
-from kgserve.ops.shown_memories import as_memory
-from kgserve.ops.validate import asked_attributes
-from kgserve.ops.worth import now_in_microseconds, settings_of, use
-from kgserve.views.text import Facets, Filter, Marks
+from kgserve.ops.recaller import Hits, Page, Recaller, affordable, count_use, created
+from kgserve.ops.search import alone, searching, several, since
+from kgserve.ops.worth import now_in_microseconds, use
 
-MANY = 10_000
-"""More memories than this are not named to the indexes, unless nothing else helps."""
-MOST_JUDGED = 3_200
-"""So many hits are judged, at most, before the memory view is asked."""
-HUB = 2_000
-"""Of the memories of one entity that pass so many are taken, at most, the most relevant."""
-STARTS = 5
-_JUDGED_AT_ONCE = 250
-_SPARE, _FEW = 1.3, 10
-_FEW_PASS = 0.2
-_POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
-_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
-_ALL = 1 << 62
-
-Hits = dict[str, float]
-Search = Callable[[int, Filter], Hits]
-Vector = NDArray[np.float32]
+FRESH_SECONDS = 0.25
+"""So long the indexes have, in all, to see what was stored before it was asked."""
+MAX_SKIPPED = 1_000
+"""So many hits are passed over, at most, where several stores are asked."""
 
 
 def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
@@ -94,532 +37,132 @@ def recall(graph: Graph, request: RecallRequest) -> RecallAnswer:
     what the query names, or from what the five best hits are about, to what is related. `withheld` counts those of the
     best matches that have faded or are not true.
 
-    With `expand` what stands beside the ten best takes a part of their scores, never above them, if it passes the
-    filters as well; and of those that say the same the best is shown, with the number `said`.
+    A turn of a conversation (`next` relations) gains from better ones one or two turns away, in hybrid mode. With
+    `expand` it also has a part of their words, and what stands beside the ten best takes a part of their scores, never
+    above them, if it passes the filters as well; and of those that say the same the best is shown, with the number
+    `said`. With `also` the memories of several stores come best first, each with its `store`, and count as used there.
 
     Raises what a search raises, NotFound for an `entity` that is not there, and Conflict for a name that several have.
     """
     started = time.perf_counter()
-    created = _created(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
-    words_alone = request.mode == "keyword"
-    with (
-        graph.pool.observation.span("recall", attributes),
-        searching(graph, request, words_alone=words_alone) as searched,
-    ):
-        past = graph.past(request.as_of)
-        now = now_in_microseconds() if past is None else past.moment(searched.present.store)
-        recaller = Recaller(searched, request, created, now)
-        touch = request.touch and past is None and graph.graphs.caller.may("write")
+    touch = request.touch and request.as_of is None and graph.graphs.caller.may("write")
+    with graph.pool.observation.span("recall", attributes):
+        of = _of_several if request.also else _of_one
+        answer = of(graph, request, time.monotonic() + FRESH_SECONDS, touch=touch)
+    answer.took_ms = since(started)
+    return answer
+
+
+def _of_one(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+    with _recalling(graph, request, until) as recaller:
         hits = recaller.hits(touch=touch)
-        degraded, sequence = searched.degraded, searched.sequence
+        return RecallAnswer(
+            hits=hits,
+            withheld=recaller.withheld,
+            degraded=recaller.searched.degraded,
+            index_sequence=recaller.searched.sequence,
+            took_ms=0.0,
+        )
+
+
+@contextmanager
+def _recalling(graph: Graph, request: RecallRequest, until: float, top: float = 0.0) -> Generator[Recaller]:
+    dates, past = created(request), graph.past(request.as_of)
+    patience = until - time.monotonic()
+    with searching(graph, request, words_alone=request.mode == "keyword", patience=patience) as searched:
+        now = now_in_microseconds() if past is None else past.moment(searched.present.store)
+        yield Recaller(searched, request, dates, now, top)
+
+
+class _Part(NamedTuple):
+    """What one of several stores has found, best first, with what its rows say; nothing of it counts as used yet."""
+
+    graph: Graph
+    page: Page
+    shown: dict[str, RecalledMemory]
+    left_out: Hits
+    why: dict[str, str]
+    now: int
+    degraded: bool
+    sequence: int
+
+
+def _of_several(graph: Graph, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
+    if request.offset > MAX_SKIPPED:
+        message = f"is at most {MAX_SKIPPED:,} with also"
+        raise InvalidInput(f"offset: {message}", (FieldError("offset", message),))
+    graphs = several(graph, request.also or (), request.as_of)
+    asked = [(each, request if each is graph else alone(request)) for each in graphs]
+    limit, top = _measures(asked, until)
+    parts = _parts(asked, request.offset + limit, until, top)
+    ranked = sorted(((hit, part) for part in parts for hit in part.page.hits), key=lambda found: -found[0].score)
+    page = ranked[request.offset : request.offset + limit]
+    left = Counter[str]()
+    for part in parts:
+        left.update(withheld([hit for hit, _ in page], limit, part.left_out, part.why))
+    if request.budget is not None:
+        count = affordable((part.page.rows[hit.id].content for hit, part in page), request.budget)
+        left.update({"over_budget": len(page) - count} if count < len(page) else {})
+        page = page[:count]
+    for part in parts if touch else ():
+        _touch(part, [hit.id for hit, its in page if its is part])
     return RecallAnswer(
-        hits=hits,
-        withheld=recaller.withheld,
-        degraded=degraded,
-        index_sequence=sequence,
-        took_ms=since(started),
+        hits=[part.shown[hit.id] for hit, part in page],
+        withheld=dict(sorted(left.items())),
+        degraded=any(part.degraded for part in parts),
+        index_sequence=next((part.sequence for part in parts if part.graph is graph), 0),
+        took_ms=0.0,
     )
 
 
-def _created(request: RecallRequest) -> tuple[int, int] | None:
-    """From when to before when, in microseconds; None where neither is asked for. Raises InvalidInput."""
-    if request.after_date is None and request.before_date is None:
-        return None
-    first = _EARLIEST if request.after_date is None else _moment(request.after_date, "after_date")
-    return first, _LATEST if request.before_date is None else _moment(request.before_date, "before_date")
-
-
-def _moment(text: str, field: str) -> int:
-    try:
-        return parse_time(text)
-    except (ValueError, OverflowError):
-        message = "is not an RFC 3339 time with its zone, such as 2025-07-15T12:00:00Z"
-        raise InvalidInput(f"{field}: {message}", (FieldError(field, message),)) from None
-
-
-class Judge:
-    """What the indexes do not know of memories: which pass, what they are worth, and why others do not.
-
-    Those of now are looked up in the memory view, for a tenth of what their rows would cost; of the past are only rows.
-    """
-
-    def __init__(
-        self, searched: Searched, only: Filter, attributes: tuple[Condition, ...], least: float, now: int
-    ) -> None:
-        self._searched = searched
-        self._store = searched.present.store
-        self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
-        self._but_tags = msgspec.structs.replace(self._only, tags=frozenset())
-        self._attributes = attributes
-        self._least = least
-        self._now = now
-        self._settings = settings_of(self._store)
-        self.among: Associations | None = None
-        self.unfiltered = False
-        """Whether what is judged comes from no index, so that tags and attributes are yet to be looked at."""
-        self.shows_past = False
-        """Whether what was superseded passes."""
-        self.superseded: set[str] = set()
-        self.standing: dict[str, Standing] = {}
-        self.why: dict[str, str] = {}
-        self._seen: set[str] = set()
-        self._half_lives: dict[str, int | None] = {}
-
-    @property
-    def share(self) -> float:
-        """Which part of what was looked at has passed; all, while that is little."""
-        return len(self.standing) / len(self._seen) if len(self._seen) >= _FEW else 1.0
-
-    def passing(self, ids: Collection[str]) -> list[str]:
-        """Those of some memories that pass, in their order."""
-        if new := [node_id for node_id in ids if node_id not in self._seen]:
-            self._seen.update(new)
-            known = new if self.among is None else [*self.among.among(new)]
-            if self._searched.at is None:
-                self._look_now(known)
-            else:
-                self._look_back(known)
-        return [node_id for node_id in ids if node_id in self.standing]
-
-    def rows(self, ids: Collection[str]) -> dict[str, NodeRow]:
-        """The rows of those that have all that the filters ask of rows."""
-        return {key: row for key, row in self._searched.around.states(ids).items() if self._fits(row)}
-
-    def _fits(self, row: NodeRow) -> bool:
-        return self._only.passes_row(row) and (not self._attributes or has_all(row.attributes, self._attributes))
-
-    def _look_now(self, ids: Sequence[str]) -> None:
-        live = self._store.memories.ask(lambda memories, _: memories.live(ids))
-        pending = self._store.accesses.pending(ids)
-        if self.unfiltered and (self._only.tags or self._attributes):
-            live = {key: live[key] for key in self.rows(live) if key in live}
-        moment = self._searched.valid_at
-        for key, stored in live.items():
-            memory = stored.after(pending.get(key)) if pending else stored
-            if not self.unfiltered or self._is_of_filter(memory):
-                worth = Worth(memory.confidence, memory.since)
-                confidence = decay.effective(worth, self._now, self._half_life(memory.type))
-                holds = moment is None or memory.holds_at(moment)
-                self._judge(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
-
-    def _is_of_filter(self, memory: LiveMemory) -> bool:
-        marks = Facets(marks=Marks(memory.created, memory.layer, memory.source))
-        return self._but_tags.passes(memory.id, memory.type, marks)
-
-    def _half_life(self, memory_type: str) -> int | None:
-        if memory_type not in self._half_lives:
-            self._half_lives[memory_type] = self._settings.half_lives.of(memory_type)
-        return self._half_lives[memory_type]
-
-    def _look_back(self, ids: Sequence[str]) -> None:
-        moment = self._searched.valid_at
-        for key, row in self.rows(ids).items():
-            extras = row.extras or NO_EXTRAS
-            confidence = self._settings.half_lives.effective(row, None, self._now)
-            holds = moment is None or row.holds_at(moment)
-            self._judge(key, confidence, extras.importance, "" if holds else extras.ended or "not_valid")
-
-    def _judge(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
-        former = self.shows_past and ended == "superseded"
-        if ended and not former:
-            self.why[key] = ended
-        elif confidence < self._least:
-            self.why[key] = "below_confidence"
-        else:
-            if former:
-                self.superseded.add(key)
-            self.standing[key] = Standing(confidence, USUAL_IMPORTANCE if importance is None else importance)
-
-
-class _Page(NamedTuple):
-    """The hits of a page, the rows of these and of others, and how often each is said, where that was counted."""
-
-    hits: list[Recalled]
-    rows: dict[str, NodeRow]
-    said: dict[str, int]
-
-
-class Recaller:
-    """One recall from one store."""
-
-    def __init__(self, searched: Searched, request: RecallRequest, created: tuple[int, int] | None, now: int) -> None:
-        self._searched = searched
-        self._request = request
-        self._store = searched.present.store
-        self._settings: MemorySettings = settings_of(self._store)
-        self._now = now
-        conditions = asked_attributes(request.metadata, "metadata") if request.metadata else ()
-        self._indexes = searched.among(conditions) if conditions else searched.indexes
-        self._only = Filter(
-            None if request.types is None else frozenset(request.types),
-            tags=frozenset(request.tags or ()),
-            valid_at=searched.valid_at if request.past == "hide" else None,
-            memories=True,
-            layers=None if request.layer is None else frozenset({request.layer}),
-            sources=None if request.source is None else frozenset({request.source}),
-            created=created,
-        )
-        self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._judge = Judge(searched, self._only, conditions, self._least, now)
-        self._judge.shows_past = request.past == "show"
-        self._by_words: Hits = {}
-        self._by_meaning: Hits = {}
-        self._by_ways: Hits = {}
-        self.withheld: dict[str, int] = {}
-        self._entity = None if request.entity is None else self._about.entity(request.entity)
-        if self._entity is not None and request.mode != "graph":
-            self._keep_to(self._about.memories(self._entity))
-        self._under = "" if request.under is None else self._below(request.under)
-
-    def hits(self, *, touch: bool) -> list[RecalledMemory]:
-        """The memories of the page that is asked for, as callers see them; with ``touch`` they count as used."""
-        limit = self._settings.default_limit if self._request.limit is None else self._request.limit
-        limit = max(1, min(limit, MAX_RECALLED))
-        offset = self._request.offset
-        ranked = self._ranked(offset + limit + _FEW)
-        if self._judge.superseded:
-            ranked = with_past(ranked, self._judge.superseded)
-        if self._request.expand:
-            ranked = self._expanded(ranked)
-        page = self._page(ranked, offset, limit)
-        self.withheld = withheld(page.hits, limit, self._left_out, self._judge.why)
-        hits = page.hits if self._request.budget is None else self._affordable(page, self._request.budget)
-        shown = self._shown(hits, page)
-        if touch and hits:
-            used = use(self._store, [page.rows[each.id] for each in hits], self._now)
-            for memory in shown:
-                _count(memory, used.get(memory.id))
-        return shown
-
-    def _page(self, ranked: Sequence[Recalled], offset: int, limit: int) -> _Page:
-        # What has changed since the indexes saw it may not fit any more.
-        if not self._request.expand:
-            some = ranked[offset : offset + limit + _FEW]
-            rows = self._judge.rows([each.id for each in some])
-            return _Page([each for each in some if each.id in rows][:limit], rows, {})
-        some = ranked[: 2 * (offset + limit) + _FEW]
-        rows = self._judge.rows([each.id for each in some])
-        prints = {key: fingerprint(row.content) for key, row in rows.items()}
-        first: dict[bytes, Recalled] = {}
-        for each in some:
-            if each.id in rows:
-                first.setdefault(prints[each.id], each)
-        said = Counter(prints.values())
-        hits = [*first.values()][offset : offset + limit]
-        return _Page(hits, rows, {each.id: said[prints[each.id]] for each in hits})
-
-    def _affordable(self, page: _Page, budget: int) -> list[Recalled]:
-        """The first ones whose contents are within a number of tokens; one in any case."""
-        spent = 0
-        for number, each in enumerate(page.hits):
-            spent += count_tokens(page.rows[each.id].content)
-            if spent > budget and number:
-                self.withheld["over_budget"] = len(page.hits) - number
-                return page.hits[:number]
-        return page.hits
-
-    def _expanded(self, ranked: Sequence[Recalled]) -> list[Recalled]:
-        """What was found, and what stands beside the best of it, as far as it passes the filters."""
-        near = self._similarities if self._request.mode != "keyword" else lambda _: Hits()
-        gifts = [*Beside(self._searched, self._about, self._now, near).gifts([each.id for each in ranked[:GIVERS]])]
-        self._judge.unfiltered = True
-        takers = self._judge.passing(dict.fromkeys(gift.taker for gift in gifts))
-        found = {each.id for each in ranked}
-        own = self._own([key for key in takers if key not in found])
-        return expanded(ranked, gifts, own, self._judge.standing)
-
-    def _own(self, ids: Sequence[str]) -> Hits:
-        """What memories that no index has found are worth by themselves."""
-        if self._request.mode not in ("hybrid", "semantic"):
-            return {}
-        near = self._similarities(ids)
-        if self._request.mode == "semantic":
-            return near
-        matches = fusion.weighted({}, near, self._alpha)
-        return {key: match.score * self._judge.standing[key].confidence for key, match in matches.items()}
-
-    @cached_property
-    def _about(self) -> About:
-        return about(self._searched, self._now, self._settings.half_lives.of())
-
-    def _keep_to(self, memories: Associations) -> None:
-        """Let only these pass: by name while they are few, else by a look at each."""
-        before = self._judge.among
-        self._judge.among = memories if before is None else Both(before, memories)
-        if len(memories) <= MANY:
-            ids = frozenset(memories.first(MANY))
-            ids = ids if self._only.ids is None else ids & self._only.ids
-            self._only = msgspec.structs.replace(self._only, ids=ids, past_ids=ids)
-
-    def _below(self, memory_id: str) -> str:
-        """Let only what stands below a memory pass; the id of that. Raises NotFound."""
-        found = below(self._searched, memory_id, self._store.name)
-        self._keep_to(found.memories)
-        return found.id
-
-    def _ranked(self, wanted: int) -> list[Recalled]:
-        match self._request.mode:
-            case "keyword":
-                return plain(self._words(wanted), by_words=True)
-            case "semantic":
-                return plain(self._meaning(wanted), by_words=False)
-            case "hybrid":
-                return self._deep_enough(wanted)
-            case "graph":
-                return self._from_entities(wanted)
-
-    # By words and meaning
-
-    def _words(self, pool: int) -> Hits:
-        query = self._request.query
-
-        def search(count: int, only: Filter) -> Hits:
-            found = self._indexes.words(query, count, only, syntax=False)
-            self._by_words |= found
-            return found
-
-        return self._best(search, pool)
-
-    def _meaning(self, pool: int) -> Hits:
-        vector, least = self._vector, self._least_similarity
-
-        def search(count: int, only: Filter) -> Hits:
-            found = self._indexes.meaning(vector, count, only)
-            if least is not None:
-                # What follows the first that is too far away is farther away; so fewer than were asked for is all.
-                found = {key: near for key, near in found.items() if near >= least}
-            self._by_meaning |= found
-            return found
-
-        return self._best(search, pool)
-
-    @property
-    def _least_similarity(self) -> float | None:
-        given = self._request.min_similarity
-        return self._settings.min_similarity if given is None and self._request.mode == "semantic" else given
-
-    @cached_property
-    def _vector(self) -> Vector:
-        return self._searched.queries.of(self._request.query)
-
-    def _deep_enough(self, wanted: int) -> list[Recalled]:
-        # What a deeper look finds goes behind, so that each hit is on one page.
-        found: dict[str, Recalled] = {}
-        for pool in _POOLS:
-            words, meaning = self._words(pool), self._meaning(pool)
-            for each in self._joined(words, meaning):
-                found.setdefault(each.id, each)
-            if len(found) >= wanted or max(len(words), len(meaning)) < pool:
+def _measures(asked: Sequence[tuple[Graph, RecallRequest]], until: float) -> tuple[int, float]:
+    """How many hits are wanted, as the first store has it, and the best score that words have in any store."""
+    limit, top = 0, 0.0
+    for graph, request in asked:
+        with _recalling(graph, _unbound(request), until) as recaller:
+            limit = limit or recaller.limit
+            if request.mode != "hybrid":
                 break
-        return list(found.values())
-
-    def _joined(self, words: Hits, meaning: Hits) -> list[Recalled]:
-        meaning |= self._similarities(key for key in words if key not in meaning)
-        matches = fusion.weighted(words, meaning, self._alpha)
-        return joined(matches, words, meaning, self._judge.standing)
-
-    @property
-    def _alpha(self) -> float:
-        return self._settings.alpha if self._request.alpha is None else self._request.alpha
-
-    def _similarities(self, ids: Iterable[str]) -> Hits:
-        vectors = self._indexes.vectors_of(list(ids))
-        if not vectors:
-            return {}
-        near = np.stack(list(vectors.values())) @ self._vector
-        return dict(zip(vectors, near.tolist(), strict=True))
-
-    def _best(self, search: Search, limit: int) -> Hits:
-        """The best that pass everything. What is not true at the moment is looked for as well, to be counted."""
-        pool = int(_SPARE * limit / max(self._judge.share, _FEW_PASS)) + _FEW
-        found = search(pool, msgspec.structs.replace(self._only, valid_at=None))
-        passing = self._judge.passing(found)
-        if len(passing) < limit and len(found) == pool:
-            found = self._deeper(search, limit, pool, found)
-            passing = self._judge.passing(found)
-        return {key: found[key] for key in passing[:limit]}
-
-    def _deeper(self, search: Search, limit: int, pool: int, found: Hits) -> Hits:
-        """As `_best` where some more were too few: many more, as long as those that pass are not few among them.
-
-        No view knows what was worth how much as of a moment, so that then all are judged that may be.
-        """
-        then, passing = self._searched.at is not None, len(self._judge.passing(found))
-        while pool < MOST_JUDGED and (then or passing >= _FEW_PASS * pool):
-            pool = max(int(_SPARE * limit * pool / max(passing, 1)), 2 * pool)
-            pool = min(pool, MOST_JUDGED) if then else pool
-            found = search(pool, self._only)
-            passing = len(self._judge.passing(found))
-            if passing >= limit or len(found) < pool:
-                return found
-        if then:
-            return found
-        named = self._named
-        return search(limit, self._among(named if len(named) <= MANY else self._all_named))
-
-    def _among(self, ids: frozenset[str]) -> Filter:
-        own = self._only.ids
-        return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
-
-    @cached_property
-    def _named(self) -> frozenset[str]:
-        """Those that pass now, or more than are named where there are more."""
-        return self._names(MANY + 1)
-
-    @cached_property
-    def _all_named(self) -> frozenset[str]:
-        return self._names(_ALL)
-
-    def _names(self, limit: int) -> frozenset[str]:
-        # What waits to be journaled is not in the view, and raises confidence.
-        self._store.accesses.settle()
-        wanted = self._wanted
-        return frozenset(self._store.memories.ask(lambda memories, _: memories.ids(wanted, limit)))
-
-    @property
-    def _wanted(self) -> MemoryFilter:
-        """The same filters as the memory view takes them, whatever is true at the moment."""
-        request, (first, end) = self._request, self._only.created or (None, None)
-        return MemoryFilter(
-            self._now,
-            types=tuple(request.types or ()),
-            tags=tuple(request.tags or ()),
-            min_confidence=self._least,
-            created_from=first,
-            created_to=None if end is None else end - 1,
-            source=request.source or "",
-            layer=request.layer,
-            entity="" if request.mode == "graph" else self._entity or "",
-            under=self._under,
-            ended="any",
-        )
-
-    @property
-    def _left_out(self) -> Hits:
-        """What was found and does not pass, with how well it matches."""
-        match self._request.mode:
-            case "keyword":
-                found = self._by_words
-            case "semantic":
-                found = self._by_meaning
-            case "graph":
-                found = self._by_ways
-            case "hybrid":
-                near = self._similarities(key for key in self._by_words if key in self._judge.why)
-                matches = fusion.weighted(self._by_words, self._by_meaning | near, self._alpha)
-                found = {key: match.score for key, match in matches.items()}
-        return {key: score for key, score in found.items() if key in self._judge.why}
-
-    # From entity to entity
-
-    def _from_entities(self, wanted: int) -> list[Recalled]:
-        starts, fitting = self._starts(), self._fitting
-        self._judge.unfiltered = fitting is None
-        enough = len(self._judge.passing(fitting)) if fitting is not None and len(fitting) <= HUB else MANY
-        best: dict[str, Recalled] = {}
-        least = 0.0
-        for way in ways(starts, self._about.related, max(1, self._request.depth)):
-            # No memory is worth more than the way to its entity.
-            if least > way.strength or len(best) >= enough:
-                break
-            for reached in self._reached(way, fitting):
-                for each in reached:
-                    if each.id not in best or each.score > best[each.id].score:
-                        best[each.id] = each
-                if len(best) >= wanted:
-                    least = heapq.nlargest(wanted, (each.score for each in best.values()))[-1]
-                if reached and least > reached[-1].match:
-                    break
-        near = self._similarities(best)
-        found = in_order(best.values(), self._judge.standing)
-        found.sort(key=lambda each: (-each.score, -near.get(each.id, -1.0)))
-        return [msgspec.structs.replace(each, semantic=near.get(each.id)) for each in found]
-
-    def _starts(self) -> dict[str, float]:
-        if self._entity is not None:
-            return {self._entity: 1.0}
-        possible = possible_names(self._request.query)
-        if named := named_in(possible, self._about.known(possible)):
-            return dict.fromkeys(named, 1.0)
-        best = list(islice(self._joined(self._words(fusion.POOL), self._meaning(fusion.POOL)), STARTS))
-        starts: dict[str, float] = {}
-        entities = self._about.entities([each.id for each in best])
-        for each in best:
-            for entity in entities.get(each.id, ()):
-                starts[entity.id] = max(starts.get(entity.id, 0.0), each.score * min(max(entity.relevance, 0.0), 1.0))
-        return starts
-
-    @cached_property
-    def _fitting(self) -> frozenset[str] | None:
-        """Those that pass, where the memory view can tell and they are not too many; else None."""
-        only = msgspec.structs.replace(self._only, valid_at=None)
-        filtered = bool(only.tags) or only.names_some or only.created is not None
-        filtered = filtered or only.layers is not None or only.sources is not None or bool(self._under)
-        if self._searched.at is not None or self._request.metadata or not filtered:
-            return None
-        fitting = self._searched.present.passing(only, MANY)
-        return None if fitting is None else frozenset(fitting)
-
-    def _reached(self, way: Way, fitting: frozenset[str] | None) -> Iterator[list[Recalled]]:
-        """The memories of an entity that pass, some at a time: those first that may be worth the most."""
-        memories = self._about.memories(way.entity)
-        if fitting is not None:
-            memories = Few(memories.among(fitting))
-        passed = 0
-        for relevances in islice(memories.slices(_JUDGED_AT_ONCE), self._most_slices):
-            for key, relevance in relevances.items():
-                self._by_ways[key] = max(self._by_ways.get(key, 0.0), way.strength * relevance)
-            passing = self._judge.passing(relevances)
-            passed += len(passing)
-            yield [by_way(key, way, relevances[key], self._judge.standing[key].confidence) for key in passing]
-            if passed >= HUB:
-                break
-
-    @property
-    def _most_slices(self) -> int:
-        most = MANY if self._searched.at is None else HUB
-        return -(-most // _JUDGED_AT_ONCE)
-
-    # Answers
-
-    def _shown(self, hits: Sequence[Recalled], page: _Page) -> list[RecalledMemory]:
-        ids = [each.id for each in hits]
-        entities = self._about.entities(ids)
-        accesses = self._store.accesses.of(ids) if self._searched.at is None else {}
-        above = parents_of(self._searched, ids)
-        shown = [
-            self._as_hit(each, page.rows[each.id], accesses.get(each.id), entities.get(each.id, []), above.get(each.id))
-            for each in hits
-        ]
-        for hit in shown:
-            if page.said.get(hit.id, 1) > 1:
-                hit.said = page.said[hit.id]
-        return shown
-
-    def _as_hit(
-        self,
-        found: Recalled,
-        row: NodeRow,
-        access: Access | None,
-        entities: Sequence[MemoryEntity],
-        parent: str | None,
-    ) -> RecalledMemory:
-        memory = as_memory(self._store, row, access, entities, self._now, parent)
-        values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
-        scores: dict[str, Any] = {
-            "keyword_score": found.keyword,
-            "semantic_score": found.semantic,
-            "hops": found.hops,
-            "via": found.via,
-            "why": found.why if self._request.explain else None,
-        }
-        told = {name: score for name, score in scores.items() if score is not None}
-        return RecalledMemory(**values, score=found.score, **told)
+            top = max(top, recaller.top)
+    return limit, top
 
 
-def _count(memory: RecalledMemory, used: Access | None) -> None:
-    """Say what a use has made of a memory."""
-    if used is not None:
-        memory.confidence, memory.access_count = used.confidence, used.count
-        memory.last_accessed_at = format_time(used.last)
+def _unbound(request: RecallRequest) -> RecallRequest:
+    """The same without what a store need not have, for a look at its words."""
+    return msgspec.structs.replace(request, entity=None, under=None)
+
+
+def _parts(asked: Iterable[tuple[Graph, RecallRequest]], wanted: int, until: float, top: float) -> list[_Part]:
+    """What each store has found. What an entity or a memory is named for may be in some alone. Raises NotFound."""
+    parts: list[_Part] = []
+    missing: NotFound | None = None
+    for graph, request in asked:
+        try:
+            parts.append(_part(graph, request, wanted, until, top))
+        except NoStore:
+            raise
+        except NotFound as error:
+            missing = missing or error
+    if missing is not None and not parts:
+        raise missing
+    return parts
+
+
+def _part(graph: Graph, request: RecallRequest, wanted: int, until: float, top: float) -> _Part:
+    with _recalling(graph, request, until, top) as recaller:
+        page = recaller.page(0, wanted)
+        shown = {each.id: each for each in recaller.shown(page.hits, page)}
+        for each in shown.values():
+            each.store = graph.name
+        searched = recaller.searched
+        return _Part(graph, page, shown, *recaller.left_out, recaller.now, searched.degraded, searched.sequence)
+
+
+def _touch(part: _Part, ids: Sequence[str]) -> None:
+    """Count some of the hits of a store as used; of one that was dropped meanwhile none."""
+    if ids:
+        with suppress(NoStore), part.graph.lease() as store:
+            used = use(store, [part.page.rows[each] for each in ids], part.now)
+            for each in ids:
+                count_use(part.shown[each], used.get(each))

@@ -1,7 +1,8 @@
 """Reflecting: memories that nobody has placed are put below concepts, and what is to be decided is proposed.
 
-No language model is asked, and nothing is inferred. What is certain is done, as one run that can be taken back; the
-rest is proposals, by number, which the caller accepts or refuses.
+No language model is needed, and nothing is inferred. What is certain is done, as one run that can be taken back; the
+rest is proposals, by number, which the caller accepts or refuses. A model that is set names and comments on them, and
+answers questions (`kgserve.ops.advised`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from kgserve.errors import InvalidInput, Unavailable
+from kgserve.errors import FieldError, InvalidInput, Unavailable
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.consolidation import Plan, RunRecord
@@ -44,6 +45,7 @@ from kgserve.model.times import format_time
 from kgserve.model.vocabulary import listed
 from kgserve.ops.affinity import Place, Vectors, groups, places
 from kgserve.ops.consolidating import Pace
+from kgserve.ops.extracting import NO_MODEL
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.reflected import decide, decided_before, nothing, undo, write
@@ -60,14 +62,14 @@ MOST_CONCEPTS = 2_000
 """So many concepts take memories in, the newest ones."""
 MOST_BELOW = 50
 """So many of those below a concept speak for it."""
-AHEAD = 0.05
-"""A memory is put below a concept if that is so much better than any other."""
 NEAR = 0.8
 """From this cosine on two memories that differ in a number, a name or a negation may contradict each other."""
 WAIT_SECONDS = 10.0
 _MOST_ENTITIES = 20
 _MOST_RUNS = 1_000
 _AT_ONCE = 200
+_MOST_WORDS = 40
+_STEM = 4
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _SAYS_LITTLE = frozenset(listed("small")) | frozenset(listed("negations"))
 _AUTHOR = "reflect"
@@ -81,14 +83,18 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
     and says something else as a contradiction; what has faded is listed. `accept` carries proposals out, `refuse` has
     them not be made again, `undo` takes a run back with all that was accepted of it. `dry_run` writes nothing.
 
+    With `answer` the `query` is a question, which a language model, where one is set, answers from memories.
+
     Raises InvalidInput for a number that there is not, NotFound for a run or a memory `under` that there is not, and
     Conflict for a proposal that was decided already or that no longer holds.
     """
     started = time.perf_counter()
-    if sum((bool(request.accept or request.refuse), request.undo, request.dry_run)) > 1:
-        raise InvalidInput("accept or refuse, undo and dry_run are asked for one at a time")
+    if sum((bool(request.accept or request.refuse), request.undo, request.dry_run, request.answer)) > 1:
+        raise InvalidInput("accept or refuse, undo, dry_run and answer are asked for one at a time")
     with graph.lease() as store:
-        if request.undo:
+        if request.answer:
+            found = _answered(graph, store, request)
+        elif request.undo:
             found = undo(graph, store, request)
         elif request.accept or request.refuse:
             found = decide(store, request)
@@ -97,6 +103,15 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
         found.sequence = store.state.sequence
     found.took_ms = round((time.perf_counter() - started) * 1000, 3)
     return found
+
+
+def _answered(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
+    """A question, answered. Raises InvalidInput where no language model is set."""
+    if (extractor := graph.graphs.extractor) is None:
+        raise InvalidInput(f"answer: {NO_MODEL}", (FieldError("answer", NO_MODEL),))
+    from kgserve.ops.advised import answer  # noqa: PLC0415 - of what asks a model nothing is loaded where none is set
+
+    return answer(graph, extractor.of(store), request)
 
 
 class _Concept(NamedTuple):
@@ -138,12 +153,14 @@ class _Reflecting:
         )
         absorbed = {each for cluster in plan.clusters for each in cluster.absorbed}
         found.merged = len(absorbed)
-        left = indexes.vectors_of([each for each in orphans if each not in absorbed])
-        links, proposals = self._placed(indexes, {each: left[each] for each in sorted(left)})
+        known = indexes.vectors_of([each for each in orphans if each not in absorbed])
+        links, proposals = self._placed(indexes, {each: known[each] for each in sorted(known)})
         proposals += self._contradicting(plan.contradictions)
         decided = decided_before(self._store)
         fresh = [each for each in proposals if each.key not in decided]
         found.proposals = _numbered(fresh)
+        self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
+        found.proposals = self._advised(found.proposals)
         found.proposals_count = len(fresh)
         found.linked, found.linked_count = links[:MAX_TOLD], len(links)
         if not self._request.dry_run and (links or found.proposals or found.merged):
@@ -191,6 +208,15 @@ class _Reflecting:
             return found
 
         return self._store.memories.ask(look)
+
+    def _advised(self, proposals: list[Proposal]) -> list[Proposal]:
+        """The proposals, with what a language model says of them, if the store's texts go to one."""
+        extractor = self._graph.graphs.extractor
+        if extractor is None or not settings_of(self._store).extract:
+            return proposals
+        from kgserve.ops.advised import advise  # noqa: PLC0415 - as above
+
+        return advise(extractor.of(self._store), self._store, proposals)
 
     # What says the same
 
@@ -249,16 +275,13 @@ class _Reflecting:
         found = self._places(ids, vectors, concepts) if concepts else []
         links, rest = list[Link](), list[int]()
         for at, node_id in enumerate(ids):
-            if found and self._is_certain(found[at]):
+            if found and found[at].is_certain(self._request.threshold):
                 links.append(Link(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
             else:
                 rest.append(at)
         left = _Left([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
         together = groups(vectors[rest], self._request.cluster_threshold) if rest else []
         return links, [*self._concepts_of(left, together), *left.links(together, self._half)]
-
-    def _is_certain(self, place: Place) -> bool:
-        return place.score >= self._request.threshold and place.score - place.second_score >= AHEAD
 
     def _places(self, ids: Sequence[str], vectors: Vectors, concepts: Sequence[_Concept]) -> list[Place]:
         about = self._about(ids)
@@ -303,21 +326,29 @@ class _Reflecting:
         return self._store.memories.ask(look)
 
     def _concepts_of(self, left: _Left, together: Sequence[Sequence[int]]) -> list[Proposal]:
-        """New concepts of what belongs nowhere and together, each with a name for the time being."""
+        """New concepts of what belongs nowhere and together."""
         found = [[left.ids[at] for at in group] for group in together if left.place_of(group, self._half) is None]
+        return [Proposal(number=0, kind="concept", ids=members) for members in found]
+
+    def _name(self, indexes: Indexes, concepts: Sequence[Proposal], known: Mapping[str, Vectors]) -> None:
+        """Name new concepts for now: by an entity that all their memories are about, or else by the words nearest."""
+        ids = [*chain.from_iterable(each.ids for each in concepts)]
         with self._store.reading() as rows:
-            texts = {node_id: row.content for node_id, row in rows.nodes(left.ids).items()}
-        about = self._about([*chain.from_iterable(found)])
-        spread = Counter(word for text in texts.values() for word in {*_words(text)})
-        return [
-            Proposal(
-                number=0,
-                kind="concept",
-                ids=members,
-                name=self._shared_name([about[each] for each in members]) or _words_of(members, texts, spread),
-            )
-            for members in found
-        ]
+            texts = {node_id: row.content for node_id, row in rows.nodes(ids).items()}
+        about = self._about(ids)
+        words = [_words_of([texts.get(node_id, "") for node_id in each.ids]) for each in concepts]
+        vectors = self._vectors(indexes, sorted({*chain.from_iterable(words)}))
+        for concept, some in zip(concepts, words, strict=True):
+            centre = np.sum([known[node_id] for node_id in concept.ids], axis=0)
+            near = sorted(some, key=lambda word: -float(vectors[word] @ centre) if vectors else 0.0)
+            told = " ".join(some[word] for word in _two_of(near)) or texts.get(concept.ids[0], concept.ids[0])
+            concept.name = self._shared_name([about[node_id] for node_id in concept.ids]) or told[:MAX_NAME]
+
+    def _vectors(self, indexes: Indexes, words: list[str]) -> dict[str, Vectors]:
+        try:
+            return dict(zip(words, indexes.vectors(words), strict=True)) if words else {}
+        except Unavailable:
+            return {}
 
     @property
     def _half(self) -> float:
@@ -374,19 +405,21 @@ def _numbered(proposals: Sequence[Proposal]) -> list[Proposal]:
     return found
 
 
-def _words(text: str) -> Iterator[str]:
-    return (word for found in _WORD.finditer(text) if (word := found[0].lower()) not in _SAYS_LITTLE)
+def _words_of(texts: Sequence[str]) -> dict[str, str]:
+    """Words of some texts, those first that most texts have, each with the spelling that is met first."""
+    spelled: dict[str, str] = {}
+    count = Counter[str]()
+    for text in texts:
+        here = [found[0] for found in _WORD.finditer(text) if found[0].lower() not in _SAYS_LITTLE]
+        count.update({word.lower(): 1 for word in here})
+        for word in here:
+            spelled.setdefault(word.lower(), word)
+    return {word: spelled[word] for word, _ in count.most_common(_MOST_WORDS)}
 
 
-def _words_of(ids: Sequence[str], texts: Mapping[str, str], spread: Counter[str]) -> str:
-    """The two words that tell some memories best from all others, in their most frequent spelling."""
-    here = Counter(word for each in ids for word in {*_words(texts.get(each, ""))})
-    shared = [word for word in here if here[word] > 1] or here
-    best = sorted(shared, key=lambda word: (-(here[word] ** 2) / spread[word], word))[:2]
-    spelled = Counter(found[0] for each in ids for found in _WORD.finditer(texts.get(each, "")))
-    return " ".join(
-        max((each for each in spelled if each.lower() == word), key=lambda each: (spelled[each], each)) for word in best
-    )[:MAX_NAME]
+def _two_of(words: Sequence[str]) -> list[str]:
+    """The first word and the next that is no other form of it."""
+    return [*words[:1], *[word for word in words[1:] if word[:_STEM] != words[0][:_STEM]][:1]]
 
 
 def _name(row: NodeRow) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.embedding.cache import QueryVectors
-from kgserve.errors import FieldError, InvalidInput, Unavailable
+from kgserve.errors import FieldError, InvalidInput, NoStore, Unavailable
 from kgserve.history.history import History
 from kgserve.metrics.observation import part
 from kgserve.model import context as texts
@@ -29,20 +29,26 @@ from kgserve.model.answers import (
     SearchHit,
 )
 from kgserve.model.attributes import Condition, has_all
+from kgserve.model.batch import conflicts
 from kgserve.model.fusion import HUB, Match, Neighbours, Ranked
+from kgserve.model.listing import NodeFilter
+from kgserve.model.memories import RecallRequest
 from kgserve.model.requests import BatchSearchRequest, ContextRequest, SearchRequest, SearchVariant
 from kgserve.model.rows import EdgeRow, NodeRow
 from kgserve.model.walk import Walk, by_levels, clamp
 from kgserve.ops import render
+from kgserve.ops.following import Place, beside
 from kgserve.ops.graph import Graph
-from kgserve.ops.holders import Holders, IndexesAmong
+from kgserve.ops.holders import Holders, IndexesAmong, WithHeads
 from kgserve.ops.moments import MAX_SHOWN, Past, world_moment
 from kgserve.ops.redirects import survivor_at
+from kgserve.ops.standing import shown_then
 from kgserve.ops.validate import asked_attributes
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
 from kgserve.store.store import Store
+from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes, IndexesAsOf
@@ -261,7 +267,10 @@ def _walk(start: str, depth: int, max_nodes: int) -> Walk:
 
 
 class Searched(msgspec.Struct):
-    """A store at a moment: ``at`` is the commit, None for now, ``valid_at`` the time in the world in microseconds."""
+    """A store at a moment: ``at`` is the commit, None for now, ``valid_at`` the time in the world in microseconds.
+
+    ``heads`` are the versions in conflict, if they are to be found, too.
+    """
 
     at: int | None
     valid_at: int | None
@@ -269,7 +278,9 @@ class Searched(msgspec.Struct):
     indexes: Indexes | IndexesAsOf
     present: Indexes
     indexer: Indexer
+    past: Past | None = None
     words_alone: bool = False
+    heads: Heads | None = None
 
     @property
     def queries(self) -> QueryVectors:
@@ -280,6 +291,10 @@ class Searched(msgspec.Struct):
     def sequence(self) -> int:
         """The commit that was looked at, or the last one that the indexes have seen."""
         return self.present.seen(words_alone=self.words_alone) if self.at is None else self.at
+
+    def shown(self, rows: Sequence[NodeRow]) -> list[Node]:
+        """Nodes as callers see them; those of then with whether they count yet."""
+        return [*map(render.node, rows)] if self.past is None else shown_then(self.present.store, self.past, rows)
 
     def among(self, wanted: tuple[Condition, ...]) -> IndexesAmong:
         """The indexes for nodes alone that have some attributes."""
@@ -303,7 +318,7 @@ def at_moment(store: Store, indexer: Indexer, past: Past | None, valid_at: str |
     if past is not None:
         history, at = past.of(store)
         around = PastSurroundings(history, at, moment)
-        yield Searched(at, moment, around, IndexesAsOf(present, history, at), present, indexer)
+        yield Searched(at, moment, around, IndexesAsOf(present, history, at), present, indexer, past)
         return
     with store.reading() as rows:
         yield Searched(None, moment, PresentSurroundings(rows, moment), present, present, indexer)
@@ -322,6 +337,7 @@ _SPARE = 10
 _POOLS = (fusion.POOL, 10 * fusion.POOL, 110 * fusion.POOL)
 
 Vector = NDArray[np.float32]
+_Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -342,11 +358,13 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
     store's vectors are of another model.
     """
     started = time.perf_counter()
+    request = _by_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
         graph.pool.observation.span("search", attributes),
         searching(graph, request, words_alone=request.mode == "keyword") as searched,
     ):
+        searched.heads = _heads(graph, searched, request.at_least)
         hits = Finder(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
     return SearchAnswer(hits=hits, degraded=degraded, index_sequence=sequence, took_ms=since(started))
@@ -361,10 +379,12 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
     with searching(graph, request, words_alone=_words_alone(request.queries)) as searched:
+        searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            hits = Finder(searched, _alone(variant)).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
-            nodes.update((hit.node.id, hit.node) for hit in hits)
-            rankings.append([hit.node.id for hit in hits])
+            hits = Finder(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
+            # Of a node in conflict the version counts that was found first.
+            nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
+            rankings.append([*dict.fromkeys(hit.node.id for hit in hits)])
         degraded, sequence = searched.degraded, searched.sequence
     scores = fusion.reciprocal(rankings)
     best = list(scores)[: _clamped(request.limit, MAX_LIMIT)]
@@ -379,27 +399,104 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     )
 
 
+def _heads(graph: Graph, searched: Searched, at_least: int | None) -> Heads | None:
+    """The versions in conflict, where there are any; as of a commit the search of the past has them."""
+    store, historian = searched.present.store, graph.graphs.historian
+    may_have = store.heads_mark or store.description.conflict_policy == "manual"
+    if historian is None or searched.at is not None or not may_have:
+        return None
+    history, heads = historian.follower(store), searched.present.heads
+    if history is None or history.turned_off:
+        return None
+    history.wait(at_least or 0, AT_LEAST_SECONDS)
+    # One that is being opened has not been looked at by anybody yet.
+    with suppress(Unavailable):
+        return heads if heads.follow(history) else None
+    return None
+
+
 def context(graph: Graph, request: ContextRequest) -> ContextAnswer:
     """Answers with the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
-    The text is never over the budget. Raises what a search raises.
+    The text is never over the budget. With `also` the nodes of several stores come best first, each with its store.
+    With `follow_symlinks` come those that edges into and out of other stores relate them to.
+
+    Raises what a search raises.
     """
-    wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
-    with searching(graph, request, words_alone=False) as searched:
-        hits = Finder(searched, wanted).page(max(1, min(request.limit, MAX_LIMIT)), 0)
-        nodes = [hit.node for hit in hits]
-        edges = _between(searched.around, nodes)
-        degraded, sequence = searched.degraded, searched.sequence
-    write = texts.markdown if request.format == "markdown" else texts.as_json
-    made = write(nodes, edges, request.budget)
+    limit = max(1, min(request.limit, MAX_LIMIT))
+    if not request.also:
+        parts = [_gathered(graph, request, limit, label=graph.name if request.follow_symlinks else "")]
+    else:
+        graphs = several(graph, request.also, request.as_of)
+        apart = {each.name: request if each is graph else alone(request) for each in graphs}
+        top = max(_gathered(each, apart[each.name], 1).top for each in graphs)
+        parts = [_gathered(each, apart[each.name], limit, top, each.name) for each in graphs]
+    best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
+    entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
+    made = (texts.markdown if request.format == "markdown" else texts.as_json)(entries, request.budget)
+    told = entries[: made.count]
     return ContextAnswer(
         text=made.text,
         tokens=made.tokens,
-        ids=made.ids,
+        ids=[each.node.id for each in told],
+        stores=[each.store for each in told] if request.also or request.follow_symlinks else msgspec.UNSET,
         truncated=made.truncated,
-        degraded=degraded,
-        index_sequence=sequence,
+        degraded=any(part.degraded for part in parts),
+        index_sequence=next((part.sequence for part in parts if part.store == graph.name), 0),
     )
+
+
+def _with_linked(
+    graph: Graph, request: ContextRequest, best: list[tuple[float, texts.Entry]], limit: int
+) -> list[texts.Entry]:
+    """What was found, and among it, with half of its score, what is linked to it and passes the same filters."""
+    scores = {Place(entry.store, entry.node.id): score for score, entry in best}
+    found = beside(graph, scores, request, limit)
+    wanted = NodeFilter(types=tuple(request.types or ()), attributes=asked_attributes(request.attributes))
+    more = [(score, texts.Entry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)]
+    entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
+    return texts.linked(entries, found.links)
+
+
+class _Gathered(NamedTuple):
+    """What of one store fits a question, with scores, best first; ``top`` is the best score of words alone."""
+
+    store: str
+    found: list[tuple[float, texts.Entry]]
+    top: float
+    degraded: bool
+    sequence: int
+
+
+def _gathered(graph: Graph, request: ContextRequest, limit: int, top: float = 0.0, label: str = "") -> _Gathered:
+    wanted = SearchRequest(query=request.query, types=request.types, attributes=request.attributes)
+    with searching(graph, request, words_alone=False) as searched:
+        finder = Finder(searched, wanted, top)
+        hits = finder.page(limit, 0)
+        nodes = [hit.node for hit in hits]
+        entries = texts.entries(nodes, _between(searched.around, nodes), label)
+        scores = [hit.score for hit in hits]
+        found = [*zip(scores, entries, strict=True)]
+        return _Gathered(graph.name, found, finder.top, searched.degraded, searched.sequence)
+
+
+def several(graph: Graph, also: Sequence[str], as_of: int | str | None) -> list[Graph]:
+    """The stores that are asked together, the request's own first, if it is there.
+
+    Raises NoStore for one that is not there, and InvalidInput for a commit, which is one store's.
+    """
+    if as_of is not None and Past(None, as_of).is_sequence:
+        message = "a sequence is of one store alone; with also, give a time"
+        raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+    return graph.beside(also)
+
+
+R = TypeVar("R", ContextRequest, RecallRequest)
+
+
+def alone(request: R) -> R:
+    """What another store is asked: the commit to wait for is of the request's own store."""
+    return msgspec.structs.replace(request, at_least=None)
 
 
 class Asked(Protocol):
@@ -419,8 +516,11 @@ class Asked(Protocol):
 
 
 @contextmanager
-def searching(graph: Graph, asked: Asked, *, words_alone: bool) -> Generator[Searched]:
-    """The store at the moment that is asked for, once its indexes, or that of words alone, have seen what they must."""
+def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float = 0.0) -> Generator[Searched]:
+    """The store at the moment that is asked for, once its indexes, or that of words alone, have seen what they must.
+
+    ``patience``: so many seconds they have to see what the store holds, where the request names no commit.
+    """
     indexer = graph.graphs.indexer
     if indexer is None:
         raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
@@ -428,6 +528,8 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool) -> Generator[Sea
         indexes = indexer.of(store)
         with part("index_wait"):
             await_sequence(indexes, asked.at_least, words_alone=words_alone)
+            if patience > 0 and asked.at_least is None and asked.as_of is None:
+                indexes.catch_up(patience, words_alone=words_alone)
         with at_moment(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.at is not None:
@@ -460,6 +562,16 @@ def _alone(variant: SearchVariant) -> SearchRequest:
         attributes=variant.attributes,
         fresh_only=variant.fresh_only,
     )
+
+
+def _by_types(asked: _Asked) -> _Asked:
+    """What was asked, with its types under that name. Raises InvalidInput where both names differ."""
+    if asked.kinds is None:
+        return asked
+    if asked.types is not None and asked.types != asked.kinds:
+        message = "and types are two names of the same, and differ"
+        raise InvalidInput(f"kinds: {message}", (FieldError("kinds", message),))
+    return msgspec.structs.replace(asked, types=asked.kinds, kinds=None)
 
 
 def _clamped(limit: int, most: int) -> int:
@@ -498,18 +610,28 @@ def wait_for(graph: Graph, sequence: int, seconds: float) -> None:
 
 
 def behind(graph: Graph, seen: int) -> int:
-    """How many commits came after the one that the indexes have seen. Raises NotFound."""
-    with graph.lease() as store:
-        return max(store.state.sequence - seen, 0)
+    """How many commits came after the one that the indexes have seen. Raises NotFound but for a default store."""
+    try:
+        with graph.lease() as store:
+            return max(store.state.sequence - seen, 0)
+    except NoStore:
+        if graph.is_default:
+            return 0
+        raise
 
 
 class Finder:
     """One search of one store."""
 
-    def __init__(self, searched: Searched, request: SearchRequest) -> None:
+    def __init__(self, searched: Searched, request: SearchRequest, top: float = 0.0) -> None:
+        """``top``: the best score that words have in other stores, by which those of this one are measured."""
+        self.top = top
+        self._searched = searched
         self._around = searched.around
         self._attributes = asked_attributes(request.attributes) if request.attributes else ()
-        self._indexes = searched.among(self._attributes) if self._attributes else searched.indexes
+        indexes = searched.among(self._attributes) if self._attributes else searched.indexes
+        self._heads = searched.heads
+        self._indexes = indexes if self._heads is None else WithHeads(indexes, searched.present, self._heads)
         self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
@@ -522,8 +644,9 @@ class Finder:
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Some hits, as callers see them."""
         ranked = self._rank(limit + offset)
-        rows = self._passing(ranked, limit + min(offset, MAX_LIMIT))
-        return [self._hit(found, row) for found, row in islice(rows, offset, offset + limit)]
+        rows = [*islice(self._passing(ranked, limit + min(offset, MAX_LIMIT)), offset, offset + limit)]
+        nodes = self._searched.shown([row for _, row in rows])
+        return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
     def _rank(self, wanted: int) -> list[Found]:
         match self._request.mode:
@@ -540,7 +663,9 @@ class Finder:
 
     def _words(self, pool: int) -> dict[str, float]:
         request = self._request
-        return self._indexes.words(request.query, pool, self._only, syntax=request.syntax)
+        if request.syntax:
+            return self._indexes.words(request.query, pool, self._only, "syntax")
+        return self._indexes.words(request.query, pool, self._only, "plain" if request.mode == "keyword" else "forms")
 
     def _meaning(self, pool: int) -> dict[str, float]:
         least = self._request.min_similarity
@@ -574,16 +699,22 @@ class Finder:
         words, meaning = self._words(pool), self._meaning(pool)
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
+        self.top = max(self.top, max(words.values(), default=0.0))
         matches = (
-            fusion.weighted(words, meaning, self._request.alpha)
+            fusion.weighted(words, meaning, self._request.alpha, self.top)
             if self._request.fusion == "weighted"
             else fusion.reciprocal_matches(words, meaning)
         )
         nearby = None
         if self._request.neighbours:
             scores = {key: match.score for key, match in matches.items()}
-            nearby = fusion.spread(scores, fusion.look_around(scores, self._around.neighbours))
+            nearby = fusion.spread(scores, fusion.look_around(scores, self._neighbours))
         return [Found(hit, words.get(hit.id), meaning.get(hit.id)) for hit in fusion.rank(matches, nearby)]
+
+    def _neighbours(self, keys: Sequence[str]) -> Neighbours:
+        if self._heads is None:
+            return self._around.neighbours(keys)
+        return self._around.neighbours([key for key in keys if self._head(key) is None])
 
     def _graph(self) -> list[Found]:
         starts = self._starts()
@@ -609,7 +740,7 @@ class Finder:
             return {start: 1.0}
         ranked = self._hybrid(fusion.POOL)
         best = islice(self._passing(ranked, 2 * GRAPH_STARTS), GRAPH_STARTS)
-        return {found.ranked.id: found.ranked.score for found, _ in best}
+        return {row.id: found.ranked.score for found, row in reversed([*best])}
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
         depth = max(1, clamp(self._request.depth))
@@ -620,20 +751,35 @@ class Finder:
         """The entities that exist and pass the filter, with their rows, a page of look-ups at a time."""
         for first in range(0, len(ranked), at_once):
             some = ranked[first : first + at_once]
-            rows = self._around.rows([found.ranked.id for found in some])
+            rows = self._rows([found.ranked.id for found in some])
             for found in some:
                 row = rows.get(found.ranked.id)
                 if row is not None and (not self._narrow or self._passes(row)):
                     yield found, row
 
+    def _rows(self, keys: Sequence[str]) -> dict[str, NodeRow]:
+        """The rows behind some keys: of nodes that are there, and of versions that nothing has superseded since."""
+        heads = {key: row for key in keys if (row := self._head(key)) is not None}
+        if not heads:
+            return self._around.rows(keys)
+        there = self._around.states([row.id for row in heads.values()])
+        named = {key: row for key, row in heads.items() if row.id in there and row.version in conflicts(there[row.id])}
+        held = {key: row for key, row in named.items() if self._only.passes_row(row)}
+        return self._around.rows([key for key in keys if key not in heads]) | held
+
+    def _head(self, key: str) -> NodeRow | None:
+        return None if self._heads is None else self._heads.row(key)
+
     def _passes(self, row: NodeRow) -> bool:
         had = not self._attributes or has_all(row.attributes, self._attributes)
         return had and self._only.passes_row(row)
 
-    def _hit(self, found: Found, row: NodeRow) -> SearchHit:
+    def _hit(self, found: Found, node: Node) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}
+        if self._head(found.ranked.id) is not None:
+            node.is_current = True
         return SearchHit(
-            node=render.node(row),
+            node=node,
             score=found.ranked.score,
             keyword_score=found.keyword,
             semantic_score=found.semantic,

@@ -20,7 +20,9 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.moments import Past, rows_at, valid_moment, world_moment
 from kgserve.ops.reading import listed
+from kgserve.ops.standing import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, check_label
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 
@@ -51,7 +53,9 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     with graph.lease() as store:
         found = _present(store, ids) if past is None else _then(store, past, ids)
-    nodes = {row.id: render.node(row) for row in found if moment is None or row.holds_at(moment)}
+        found = [row for row in found if moment is None or row.holds_at(moment)]
+        shown = map(render.node, found) if past is None else shown_then(store, past, found)
+        nodes = {node.id: node for node in shown}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
 
 
@@ -59,8 +63,9 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
     """Deletes the nodes that all filters let pass, with their edges: the first of them by id, at most `limit`.
 
     One of `ids`, `types`, `tags` and `attributes` must be there and not empty. What goes in one request goes in one
-    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With `dry_run`
-    nothing is deleted, and the answer is what it would be. `valid_at` left out deletes what is true now.
+    commit, with 100,000 edges at most unless a single node has more; `more` tells whether any are left. With a memory
+    go its former versions, which are not counted. With `dry_run` nothing is deleted, and the answer is what it would
+    be. `valid_at` left out deletes what is true now.
 
     Raises InvalidInput without a filter, NotFound for the store.
     """
@@ -137,8 +142,8 @@ def _bounded(rows: Rows, nodes: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _edges_of(rows: Rows, node_id: str) -> set[int]:
-    """The numbers of a node's edges in both directions."""
-    node = np.array([rows.number(node_id)])
+    """The numbers of the edges that go with a node, those of its former versions among them."""
+    node = np.array([rows.number(each) for each in with_versions(rows, (node_id,))])
     found = [rows.around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 

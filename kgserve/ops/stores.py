@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from kgserve.access.caller import LOCAL
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error, write_all
 from kgserve.journal.journal import list_segments
-from kgserve.model.answers import Health, Ready, ReindexAnswer
+from kgserve.model.answers import Health, Ready, ReindexAnswer, Whoami
 from kgserve.model.change import StoreState
 from kgserve.model.digest import to_text
 from kgserve.model.queries import DropQuery
@@ -28,6 +29,7 @@ from kgserve.model.stores import (
     IndexStatus,
     MemorySettingsChange,
     StoreAnswer,
+    StoreChoices,
     StoreList,
     StoreSettings,
     StoreSettingsAnswer,
@@ -37,17 +39,21 @@ from kgserve.model.stores import (
 )
 from kgserve.model.times import format_time
 from kgserve.ops.graph import Encoded, Graph, Graphs, encoded
+from kgserve.ops.linking import link_counts
 from kgserve.ops.made_calls import is_repeated, making
 from kgserve.ops.metrics import most_behind, standing_of
+from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
 from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import ROOM_BYTES, Layout
+from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile
 from kgserve.store.store import Store
 from kgserve.version import __version__
 from kgserve.views.indexer import Indexer
 
 TOP_TYPES = 100
+MOST_LISTED = 4096
+"""Bytes of metadata that the list of stores shows."""
 
 
 def list_stores(graphs: Graphs) -> StoreList:
@@ -69,7 +75,7 @@ def create_store(graph: Graph, request: StoreSettingsRequest) -> StoreAnswer:
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    created = graph.pool.create(graph.name, _checked(request)(graph.pool.usual))
+    created = graph.pool.create(graph.name, checked_settings(request)(graph.pool.usual))
     with graph.lease() as store:
         return StoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
@@ -84,14 +90,30 @@ def update_store(graph: Graph, request: StoreSettingsRequest) -> StoreSettingsAn
     """Changes what is named. What is left out, or null, stays; an empty text, list or object clears.
 
     Listeners get a `store_changed` event, unless nothing changes. With `history` "none" the history of the store is
-    removed; turned on again it begins with the present. A number of days lets go of the states that ended earlier.
+    removed, unless versions are in conflict; turned on again it begins with the present. A number of days lets go of
+    the states that ended earlier.
 
-    Raises InvalidInput, whose `errors` name every place, NotFound and StorageFull.
+    Raises Conflict, InvalidInput, whose `errors` name every place, NotFound and StorageFull.
     """
-    change = _checked(request)
+    change = checked_settings(request)
     with graph.lease() as store:
+        if request.history == "none":
+            _require_settled(graph, store)
         store.change_settings(change)
         return _settings(store)
+
+
+def _require_settled(graph: Graph, store: Store) -> None:
+    """Raise Conflict while nodes have versions beside each other, which only the history holds."""
+    if graph.graphs.historian is None or store.description.history == "none":
+        return
+    follower = whole_history(graph.graphs.historian, store)
+    if heads := follower.look(lambda history: history.heads(1)):
+        message = (
+            f"would take away versions in conflict, such as version {heads[0].row.version} of node "
+            f"{heads[0].row.id!r}; put versions that settle the conflicts first"
+        )
+        raise Conflict(f"history: {message}")
 
 
 def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
@@ -120,9 +142,14 @@ def _is_dropped(graph: Graph) -> bool:
 
 def stats(graph: Graph) -> StoreStats:
     """Counts by type, sizes on disk, and the state of the store's journal, engine and indexes. Raises NotFound."""
-    indexer, historian = graph.graphs.indexer, graph.graphs.historian
+    indexer, historian, extractor = graph.graphs.indexer, graph.graphs.historian, graph.graphs.extractor
     with graph.lease() as store:
         found = _stats(store, _index_states(store, indexer) if indexer else [])
+        if extractor is not None:
+            with contextlib.suppress(Unavailable):
+                found.extraction = extractor.of(store).status()
+        if graph.graphs.syncers is not None:
+            found.syncers = [each.status() for each in graph.graphs.syncers.of(store)]
         return msgspec.structs.replace(found, history_lag=standing_of(store, None, historian).lags.get("history"))
 
 
@@ -194,6 +221,7 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
         standing, state = "damaged", StoreState()
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
     checked = store.last_check if store else None
+    described = store.description if store else layout.as_described()
     return StoreSummary(
         name=layout.name,
         state=standing,
@@ -202,10 +230,22 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
         sequence=state.sequence,
         journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
         engine_bytes=engine_bytes,
-        created_at=format_time(layout.created_at()),
+        created_at=format_time(described.created_at),
+        settings=_choices(described),
         lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
+        links=link_counts(graphs, layout, store),
+    )
+
+
+def _choices(described: StoreFile) -> StoreChoices:
+    small = len(msgspec.json.encode(described.metadata)) <= MOST_LISTED
+    return StoreChoices(
+        name=described.name,
+        conflict_policy=described.conflict_policy,
+        kind_whitelist=list(described.kind_whitelist),
+        metadata=described.metadata if small else msgspec.UNSET,
     )
 
 
@@ -224,7 +264,7 @@ def _settings(store: Store) -> StoreSettingsAnswer:
     )
 
 
-def _checked(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
+def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
     """What a request makes of settings. Raises InvalidInput for what its schema cannot say."""
     faults = Faults()
     if request.name is not None and len(request.name.encode()) > MAX_NAME_BYTES:
@@ -243,7 +283,25 @@ def _checked(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSe
     }
     changes = {field: value for field, value in given.items() if value is not None}
     memory = request.memory or MemorySettingsChange()
-    return lambda settings: msgspec.structs.replace(settings, **changes, memory=memory.onto(settings.memory))
+
+    def changed(settings: StoreSettings) -> StoreSettings:
+        after = msgspec.structs.replace(settings, **changes, memory=memory.onto(settings.memory))
+        if after.conflict_policy == "manual" and after.history == "none":
+            _refuse_both(changes)
+        return after
+
+    return changed
+
+
+def _refuse_both(changes: Mapping[str, Any]) -> None:
+    """Raise InvalidInput if any of two settings that do not go together was named."""
+    for field in ("conflict_policy", "history"):
+        if field in changes:
+            message = (
+                'the policy "manual" keeps versions beside each other in the history, so it does not go with the '
+                'history "none"; choose "lww", or keep a history'
+            )
+            raise InvalidInput(f"{field}: {message}", (FieldError(field, message),))
 
 
 def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:
@@ -260,6 +318,19 @@ _ALIVE = encoded(msgspec.json.encode(Health(version=__version__)))
 def health(_graphs: Graphs) -> Encoded[Health]:
     """Touches neither disk nor stores: it says that the process is alive, and which version it is."""
     return _ALIVE
+
+
+def whoami(graphs: Graphs) -> Encoded[Whoami]:
+    """The name, role, stores and end of the key that was sent; where none is asked for, `open` is true."""
+    caller = graphs.caller
+    found = Whoami(
+        name=caller.name,
+        role=caller.role,
+        stores=[*caller.stores],
+        expires=None if caller.expires_at is None else format_time(caller.expires_at),
+        open=caller is LOCAL,
+    )
+    return encoded(msgspec.json.encode(found))
 
 
 def ready(graphs: Graphs) -> Ready:

@@ -51,6 +51,11 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
         return self.node.content or ""
 
     @property
+    def asks_who_says_it(self) -> bool:
+        """Whether another memory may take it in."""
+        return self.dedup != "off" and (self.node.extras is None or self.node.extras.layer != EPISODE)
+
+    @property
     def extras(self) -> NodeExtras:
         """What it has besides, if it is new."""
         return NO_EXTRAS if self.node.extras is None else self.node.extras.onto(NO_EXTRAS)
@@ -141,7 +146,7 @@ class Storing(Draft):
     def _take_over(self, row: NodeRow, tags: Sequence[str], attributes: str) -> None:
         own = () if row.extras is None else row.extras.tags
         united = tuple(dict.fromkeys((*own, *tags)))[:MAX_TAGS]
-        joined = _joined(row.attributes, attributes)
+        joined = united_attributes(row.attributes, attributes)
         if united != own or joined != row.attributes:
             self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united)))
 
@@ -172,7 +177,7 @@ class Storing(Draft):
 
     def _same(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
         """The oldest memory that takes this one in."""
-        if put.dedup == "off" or put.extras.layer == EPISODE:
+        if not put.asks_who_says_it:
             return None
         found = [row for row in self._candidates(put) if self._takes(row, put) and self._agrees(row.id, about)]
         return min(found, key=lambda row: (row.created_at, row.id), default=None)
@@ -206,7 +211,7 @@ class Storing(Draft):
 
     def _agrees(self, memory: str, about: Mapping[str, float]) -> bool:
         """Whether a memory is about nobody else of the same name."""
-        there = {folded(name): entity for entity, name in self._names(self.ahead.about(memory))}
+        there = {folded(name): entity for entity, name in self._names(self.about(memory))}
         new = ((folded(name), entity) for entity, name in self._names(about))
         return all(there.get(name, entity) == entity for name, entity in new)
 
@@ -215,7 +220,7 @@ class Storing(Draft):
         return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
 
 
-def _joined(old: str, new: str) -> str:
+def united_attributes(old: str, new: str) -> str:
     """The attributes of both, of the new ones first; the old ones alone where both are too much."""
     if new in {EMPTY_OBJECT, old}:
         return old

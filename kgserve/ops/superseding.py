@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.model.batch import EdgePut, NodePut, edge_again, put_again
+from kgserve.model.batch import EdgePut, NodePut, put_again
 from kgserve.model.fields import MAX_ID_BYTES, NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.likeness import text_hash
@@ -29,22 +29,27 @@ _COPIED = frozenset({IS_ABOUT, CHILD_OF})
 
 
 class Fact(NamedTuple):
-    """What is true from a moment on, until ``end`` if that is known. ``put`` is what is new about the memory."""
+    """What is true from a moment on, until ``end`` if that is known. ``put`` is what is new about the memory.
+
+    ``is_one_of_many``: others are told in the same commit, and may change the head as well.
+    """
 
     put: NodePut
     start: int
     end: int | None
+    is_one_of_many: bool = False
 
 
 class Placed(NamedTuple):
     """Where a fact has come to: ``id`` is the head's, or that of a former version.
 
-    ``is_new`` is false where all of it was known.
+    ``is_new`` is false where all of it was known; ``kept`` is the version that the head's state has become, if it has.
     """
 
     id: str
     reason: str
     is_new: bool = True
+    kept: str = ""
 
 
 def is_version_id(node_id: str) -> bool:
@@ -70,7 +75,7 @@ def end_of(row: NodeRow) -> int | None:
 
 def former_versions(draft: Draft, head: str) -> list[NodeRow]:
     """What is kept of the times before, in their order."""
-    found = (draft.node(edge.source) for edge in draft.ahead.edges_to(head, VERSION_OF))
+    found = map(draft.node, draft.sources(head, VERSION_OF))
     there = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == SUPERSEDED]
     return in_order(there)
 
@@ -78,6 +83,23 @@ def former_versions(draft: Draft, head: str) -> list[NodeRow]:
 def in_order(versions: Sequence[NodeRow]) -> list[NodeRow]:
     """By when they began to be true; those that were always true first."""
     return sorted(versions, key=lambda row: ((start := start_of(row)) is not None, start or 0, row.id))
+
+
+def check_bounds(draft: Draft, head: NodeRow) -> None:
+    """Raise Conflict when a memory would be true while a former version of it was."""
+    for version in former_versions(draft, head.id):
+        start = max((at for row in (head, version) if (at := start_of(row)) is not None), default=None)
+        end = min((at for row in (head, version) if (at := end_of(row)) is not None), default=None)
+        if start is None or end is None or start < end:
+            raise Conflict(
+                f"{head.id!r} would be true {_span(head)}, and its former version {version.id!r} was {_span(version)}; "
+                "choose other bounds, or retain what was true then, with valid_from"
+            )
+
+
+def _span(row: NodeRow) -> str:
+    bounds = (("from", start_of(row)), ("until", end_of(row)))
+    return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
 def place(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
@@ -117,7 +139,7 @@ def _succeeded(draft: Draft, head: NodeRow, fact: Fact) -> Placed:
     end = fact.start if known_end is None else min(known_end, fact.start)
     kept = _archive(draft, head, end)
     _put(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
-    return Placed(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}")
+    return Placed(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
 
 
 def _before(draft: Draft, head: NodeRow, former: Sequence[NodeRow], fact: Fact) -> Placed:
@@ -168,7 +190,8 @@ def _put(draft: Draft, node_id: str, put: NodePut, *, valid_from: Moment, valid_
 
 def _archive(draft: Draft, head: NodeRow, end: int) -> str:
     """Keep a head's state as a version."""
-    node_id = _free(draft, head.id, head.sequence)
+    # One that this commit writes is not called as the commit alone: that is what it leaves as the head.
+    node_id = _free(draft, head.id, head.sequence, 1 if head.sequence == draft.ahead.sequence else 0)
     old = head.extras or NO_EXTRAS
     again = put_again(head)
     extras = msgspec.structs.replace(
@@ -187,7 +210,7 @@ def _archive(draft: Draft, head: NodeRow, end: int) -> str:
 
 def _insert(draft: Draft, head: NodeRow, fact: Fact, end: int | None, *, is_beside_head: bool = False) -> str:
     """Write a version that never was the head: what the head says, but for what is said of it."""
-    node_id = _free(draft, head.id, draft.ahead.sequence, 1 if is_beside_head else 0)
+    node_id = _free(draft, head.id, draft.ahead.sequence, 1 if is_beside_head or fact.is_one_of_many else 0)
     again = put_again(head)
     extras = fact.put.extras or NodeExtrasPut()
     extras = extras.over(again.extras)
@@ -201,9 +224,9 @@ def _insert(draft: Draft, head: NodeRow, fact: Fact, end: int | None, *, is_besi
 
 def _join(draft: Draft, version: str, head: str) -> None:
     draft.put_edge(EdgePut(0, (version, head, VERSION_OF)))
-    for edge in draft.ahead.edges_from(head):
-        if edge.relation_type in _COPIED:
-            draft.put_edge(edge_again(edge, (version, edge.target, edge.relation_type)))
+    for put in draft.edges_from(head):
+        if put.key[2] in _COPIED:
+            draft.put_edge(msgspec.structs.replace(put, key=(version, *put.key[1:])))
 
 
 def _free(draft: Draft, head: str, sequence: int, first: int = 0) -> str:

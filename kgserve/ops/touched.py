@@ -10,7 +10,7 @@ from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, Position
 from kgserve.model.remembered import Told
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.store.feed import Feed, Wake
 
 
@@ -78,25 +78,33 @@ class Touched:
 
 
 def _of_event(event: Event) -> tuple[str, ...] | None:
+    found: tuple[str, ...] | None = None
     match event.subject:
         case NodeRow() as row:
-            return (row.id,)
+            found = (row.id,)
         case EdgeRow() as row:
-            return _ends(row.key)
+            found = _ends(row.key)
+        case LinkRow() as row:
+            found = (row.edge.source,)
+        case LinkKey() as key:
+            found = (key.edge[0],)
         case str() as node_id:
-            return (node_id,)
+            found = (node_id,)
         case Told():
-            return ()  # its row is told of, too
+            found = ()  # its row is told of, too
         case tuple() as key:
-            return _ends(key)
+            found = _ends(key)
         case _:
-            return None
+            pass
+    return found
 
 
 def _of_change(change: ChangeSet) -> set[str]:
     touched = set(change.node_ids())
     for key in (*(row.key for row in (*change.edges_created, *change.edges_updated)), *change.edges_deleted):
         touched.update(_ends(key))
+    touched.update(row.edge.source for row in (*change.links_created, *change.links_updated))
+    touched.update(key.edge[0] for key in change.links_deleted)
     return touched
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from kgserve.errors import Conflict, Gone, NotFound, Unavailable
 from kgserve.history.history import History
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, edge_again
+from kgserve.links.links import LinkReader
+from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, edge_again, link_again
 from kgserve.model.fields import NO_EXTRAS, NodeExtrasPut
 from kgserve.model.merging import (
     MAX_TOLD,
@@ -24,10 +25,11 @@ from kgserve.model.merging import (
     UnmergeAnswer,
     UnmergeNode,
     moved_key,
+    moved_link,
     survivor_of,
 )
 from kgserve.model.plan import Report
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.moments import EVERY_EDGE, rows_at, whole_history
@@ -63,8 +65,8 @@ def unmerge(graph: Graph, request: UnmergeNode) -> Future[UnmergeAnswer]:
         past = None if seen is None else _past(graph, store, seen)
 
         def batch() -> WriteBatch:
-            with store.reading() as rows:
-                found.append(_planned(rows, request.node_id, seen, past, author, graph.name))
+            with store.reading_links() as (rows, links):
+                found.append(_planned(rows, links, request.node_id, seen, past, author, graph.name))
             return found[0].batch
 
         return store.submit_prepared(batch)
@@ -83,7 +85,8 @@ class _Seen(msgspec.Struct, frozen=True):
 class _Past(msgspec.Struct, frozen=True):
     """What a merge changed. ``before`` and ``after`` are states of the one that stayed, if it was changed.
 
-    ``edges`` are those of the node; ``heirs`` are edges of others, by the key that one of these came to be at.
+    ``edges`` are those of the node; ``heirs`` are edges of others, by the key that one of these came to be at. So are
+    ``links`` and ``link_heirs``.
     """
 
     row: NodeRow
@@ -91,6 +94,8 @@ class _Past(msgspec.Struct, frozen=True):
     before: NodeRow | None
     after: NodeRow | None
     heirs: dict[EdgeKey, EdgeRow]
+    links: list[LinkRow]
+    link_heirs: dict[LinkKey, LinkRow]
 
 
 class _Unmerge(msgspec.Struct, frozen=True):
@@ -169,7 +174,9 @@ def _read(history: History, seen: _Seen, at: int) -> _Past | None:
     edges = list(_edges_at(history, row.id, at - 1))
     before, after = (next(rows_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
     moved = {moved_key(edge.key, row.id, seen.into) for edge in edges}
-    return _Past(row, edges, before, after, _heirs(history, seen, moved))
+    links = _links_at(history, row.id, at - 1)
+    link_heirs = _link_heirs(history, seen, {moved_link(each.key, row.id, seen.into) for each in links})
+    return _Past(row, edges, before, after, _heirs(history, seen, moved), links, link_heirs)
 
 
 def _edges_at(history: History, node_id: str, at: int) -> Iterator[EdgeRow]:
@@ -193,7 +200,52 @@ def _heirs(history: History, seen: _Seen, moved: set[EdgeKey]) -> dict[EdgeKey, 
     return heirs
 
 
-def _planned(rows: Rows, node_id: str, seen: _Seen | None, past: _Past | None, author: str, store: str) -> _Unmerge:
+def _links_at(history: History, node_id: str, at: int) -> list[LinkRow]:
+    return [state.row for state in history.links_from(node_id, at, EVERY_EDGE)]
+
+
+def _link_heirs(history: History, seen: _Seen, moved: set[LinkKey]) -> dict[LinkKey, LinkRow]:
+    """As `_heirs`, of links."""
+    heirs: dict[LinkKey, LinkRow] = {}
+    for other in seen.others if moved else ():
+        with suppress(Gone):
+            for link in _links_at(history, other.id, other.sequence - 1):
+                key = moved_link(link.key, other.id, seen.into)
+                if key in moved:
+                    heirs.setdefault(key, link)
+    return heirs
+
+
+class _Links(msgspec.Struct, frozen=True):
+    """What becomes of links: those that are put back, the keys of those that go, how many of both there are."""
+
+    puts: list[LinkPut] = []
+    going: list[LinkKey] = []
+    kept: int = 0
+    inherited: int = 0
+
+
+def _planned_links(links: LinkReader | None, past: _Past, seen: _Seen) -> _Links:
+    if links is None or not past.links:
+        return _Links([link_again(row, row.key) for row in past.links])
+    moved = {moved_link(row.key, seen.row.id, seen.into): row for row in past.links}
+    there = {row.key: row for row in links.of(moved)}
+    at = seen.row.sequence
+    going = [key for key, row in there.items() if row.edge.sequence >= at and _same(row.edge, moved[key].edge)]
+    heirs = [link_again(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
+    puts = [*(link_again(row, row.key) for row in past.links), *heirs]
+    return _Links(puts, going, len(there) - len(going), len(heirs))
+
+
+def _planned(
+    rows: Rows,
+    links: LinkReader | None,
+    node_id: str,
+    seen: _Seen | None,
+    past: _Past | None,
+    author: str,
+    store: str,
+) -> _Unmerge:
     if _seen(rows, node_id, store) != seen:
         raise Unavailable(f"what {node_id!r} was merged into was merged, or unmerged, just now; try again")
     if seen is None or past is None:
@@ -203,18 +255,22 @@ def _planned(rows: Rows, node_id: str, seen: _Seen | None, past: _Past | None, a
     going = [key for key, row in there.items() if row.sequence >= seen.row.sequence and _same(row, moved[key])]
     heirs = _inherited(going, moved, past, seen)
     puts = [*(edge_again(edge, edge.key) for edge in past.edges), *heirs]
+    elsewhere = _planned_links(links, past, seen)
     back = _given_back(rows, seen, past, author)
     nodes = [_as_it_was(past.row, author), *([] if back is None else [back.put])]
     batch = WriteBatch(
         nodes=nodes,
         edges=puts,
+        links=elsewhere.puts,
         delete_edges=[(node_id, seen.into, MERGED_INTO), *going],
+        delete_links=elsewhere.going,
         touch=False,
         told=True,
-        cost=cost(nodes, puts) + sum(sum(map(len, key)) for key in going),
+        cost=cost(nodes, [*puts, *(put.edge for put in elsewhere.puts)]) + sum(sum(map(len, key)) for key in going),
     )
-    kept = len(there) - len(going)
-    return _Unmerge(batch, seen.into, back, len(past.edges), len(going) - len(heirs), kept)
+    restored = len(past.edges) + len(past.links)
+    removed = len(going) - len(heirs) + len(elsewhere.going) - elsewhere.inherited
+    return _Unmerge(batch, seen.into, back, restored, removed, len(there) - len(going) + elsewhere.kept)
 
 
 def _moved(rows: Rows, edges: list[EdgeRow], node_id: str, into: str) -> dict[EdgeKey, EdgeRow]:

@@ -30,7 +30,7 @@ from kgserve.model.fields import (
     NodeExtrasPut,
     names,
 )
-from kgserve.model.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, NodeInput, NodeLine
+from kgserve.model.requests import MAX_ATTRIBUTES_DEPTH, EdgeInput, EdgeLine, HeadLine, NodeInput, NodeLine
 from kgserve.model.rows import EMPTY_OBJECT
 from kgserve.model.times import parse_time
 
@@ -62,6 +62,10 @@ class Faults:
     def __call__(self, path: str, message: str) -> None:
         """Note a fault."""
         self.errors.append(FieldError(self._prefix + path, message))
+
+    def below(self, place: str) -> Fault:
+        """The same for what is at a place such as `nodes[3].`."""
+        return self if not place else lambda path, message: self(place + path, message)
 
     def raise_any(self) -> None:
         """Raise InvalidInput with what was collected, or TooLarge when no more is wrong than the size of contents."""
@@ -100,7 +104,14 @@ def node_put(index: int, node: NodeInput, fault: Fault) -> NodePut:
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
-    return NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
+    put = NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
+    return put if node.conflicts is None and not isinstance(node, HeadLine) else _among_heads(put, node, fault)
+
+
+def _among_heads(put: NodePut, node: NodeLine, fault: Fault) -> NodePut:
+    if node.version is None:
+        fault("version", "is required of a version that stands beside others")
+    return msgspec.structs.replace(put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, HeadLine))
 
 
 def node_access(node: NodeLine, fault: Fault) -> Access | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound, Unsupported
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch, conflicts
-from kgserve.model.fields import EDGE, NODE, TEXTS, names
+from kgserve.decoding import convert, place_of
+from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
+from kgserve.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
 from kgserve.model.plan import Report
 from kgserve.model.requests import EdgeInput, NodeInput
-from kgserve.model.rows import NodeRow, edge_id
+from kgserve.model.rows import EdgeKey, LinkKey, NodeRow, any_edge_id
 from kgserve.model.versioned import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,
@@ -26,9 +27,11 @@ from kgserve.model.versioned import (
     PutNodeRequest,
     PutSubgraphAnswer,
     PutSubgraphRequest,
+    Unread,
 )
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
+from kgserve.ops.linking import leads_elsewhere
 from kgserve.ops.made_calls import is_repeated, new_id
 from kgserve.ops.validate import Fault, Faults, edge_put, node_put
 from kgserve.ops.writing import cost
@@ -152,7 +155,8 @@ def _listed(versions: tuple[int, ...]) -> str:
 
 QUEUE_SECONDS = 10.0
 
-_Queued = tuple[NodePut, Future[Report]] | KgserveError
+_Queued = tuple[NodeSpec, NodePut, Future[Report]] | KgserveError
+_Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
 
 
 def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer:
@@ -163,21 +167,23 @@ def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer
     Raises InvalidInput, before anything is written, for too many items or none at all. It is never repeated.
     """
     nodes, edges = request.nodes or [], request.edges or []
-    _check_shape(len(nodes), len(edges))
+    _check_shape(graph, request.graph_id, len(nodes), len(edges))
     with graph.lease(create=True) as leased:
-        queued = [_queue(leased, spec, place) for place, spec in enumerate(nodes)]
-        node_results = [_node_result(spec, each) for spec, each in zip(nodes, queued, strict=True)]
+        queued = [_queue(leased, item, place) for place, item in enumerate(nodes)]
+        node_results = [_node_result(item, each) for item, each in zip(nodes, queued, strict=True)]
         refs = {
             result.ref: result.lineage_id
             for result in node_results
             if result.ref and result.lineage_id and not result.error
         }
-        edge_results = _put_edges(leased, edges, refs, graph.name)
+        edge_results = _put_edges(leased, edges, refs, graph)
         return PutSubgraphAnswer(nodes=node_results, edges=edge_results, sequence=leased.state.sequence)
 
 
-def _check_shape(nodes: int, edges: int) -> None:
+def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> None:
     faults = Faults()
+    if named and named != graph.name:
+        faults("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
     if nodes > MAX_SUBGRAPH_NODES:
         faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
     if edges > MAX_SUBGRAPH_EDGES:
@@ -187,21 +193,41 @@ def _check_shape(nodes: int, edges: int) -> None:
     faults.raise_any()
 
 
-def _queue(store: Store, spec: NodeSpec, place: int) -> _Queued:
+def _queue(store: Store, item: object, place: int) -> _Queued:
     faults = Faults()
-    put = version_put(spec, faults, place)
     try:
+        spec = _read(item, NodeSpec)
+        put = version_put(spec, faults, place)
         faults.raise_any()
-        return put, store.submit(node_batch(put), QUEUE_SECONDS)
+        return spec, put, store.submit(node_batch(put), QUEUE_SECONDS)
     except KgserveError as error:
         return error
 
 
-def _node_result(spec: NodeSpec, queued: _Queued) -> NodeResult:
-    ref = spec.ref or None
+def _read(item: object, kind: type[_Spec]) -> _Spec:
+    """An item of a subgraph. Raises InvalidInput naming the field that is wrong, or what reading it has raised."""
+    if isinstance(item, kind):
+        return item
+    if isinstance(item, Unread):
+        raise item.error
+    try:
+        return convert(item, kind)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, kind)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+
+
+def _ref_of(item: object) -> str | None:
+    """The ``ref`` of a node that could not be read."""
+    ref = cast("Mapping[str, object]", item).get("ref") if isinstance(item, Mapping) else getattr(item, "ref", None)
+    return ref if isinstance(ref, str) and 0 < len(ref) <= MAX_ID_BYTES else None
+
+
+def _node_result(item: object, queued: _Queued) -> NodeResult:
     if isinstance(queued, KgserveError):
-        return NodeResult(ref=ref, created=False, error=in_words(queued))
-    put, future = queued
+        return NodeResult(ref=_ref_of(item), created=False, error=in_words(queued))
+    spec, put, future = queued
+    ref = spec.ref or None
     try:
         report = future.result()
     except KgserveError as error:
@@ -215,26 +241,32 @@ def _node_result(spec: NodeSpec, queued: _Queued) -> NodeResult:
     return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
-def _put_edges(store: Store, specs: list[EdgeSpec], refs: Mapping[str, str], name: str) -> list[EdgeResult]:
+def _put_edges(store: Store, items: Sequence[object], refs: Mapping[str, str], graph: Graph) -> list[EdgeResult]:
     results: list[EdgeResult] = []
-    puts: list[EdgePut] = []
-    for index, spec in enumerate(specs):
+    puts: list[EdgePut | LinkPut] = []
+    for index, item in enumerate(items):
         try:
-            put = _edge_put(index, spec, refs, name)
+            spec = _read(item, EdgeSpec)
+            put = _edge_put(index, spec, refs)
+            if spec.to_graph and leads_elsewhere(graph, spec.to_graph):
+                put = LinkPut(spec.to_graph, put)
         except KgserveError as error:
             results.append(EdgeResult(error=in_words(error)))
         else:
             puts.append(put)
-            results.append(EdgeResult(edge_id=edge_id(put.key)))
+            results.append(EdgeResult(edge_id=any_edge_id(put.key)))
     if puts:
         for index, result in _written_edges(store, puts).items():
             results[index] = result
     return results
 
 
-def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, EdgeResult]:
+def _written_edges(store: Store, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
     """Write edges; what there is to say of those that are not as they were sent, by their place."""
-    batch = WriteBatch(edges=puts, touch=not is_repeated(), partial=True, cost=cost([], puts))
+    edges = [put for put in puts if isinstance(put, EdgePut)]
+    links = [put for put in puts if isinstance(put, LinkPut)]
+    size = cost([], [*edges, *(put.edge for put in links)])
+    batch = WriteBatch(edges=edges, links=links, touch=not is_repeated(), partial=True, cost=size)
     try:
         report = store.submit(batch, QUEUE_SECONDS).result()
     except KgserveError as error:
@@ -248,21 +280,23 @@ def _written_edges(store: Store, puts: list[EdgePut]) -> dict[int, EdgeResult]:
     return _elsewhere(puts, report.redirected) | wrong_ones
 
 
-def _elsewhere(puts: list[EdgePut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
+def _elsewhere(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
     """The edges whose ends had been merged, as they were written, by their place."""
     found: dict[int, EdgeResult] = {}
     for put in puts if redirected else ():
-        source, target, kind = put.key
-        key = (redirected.get(source, source), redirected.get(target, target), kind)
-        found[put.index] = EdgeResult(edge_id=edge_id(key))
+        source, target, kind = put.edge.key if isinstance(put, LinkPut) else put.key
+        source = redirected.get(source, source)
+        if isinstance(put, LinkPut):
+            key: EdgeKey | LinkKey = LinkKey(put.store, (source, target, kind))
+        else:
+            key = (source, redirected.get(target, target), kind)
+        found[put.index] = EdgeResult(edge_id=any_edge_id(key))
     return found
 
 
-def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str], store: str) -> EdgePut:
+def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
     source = _end("from", spec.from_ref, spec.from_lineage, refs)
     target = _end("to", spec.to_ref, spec.to_lineage, refs)
-    if spec.to_graph and spec.to_graph != store:
-        raise Unsupported("to_graph: edges into other stores are not supported; leave it out")
     if not spec.kind:
         raise _fault("kind", "is required")
     faults = Faults()
@@ -272,11 +306,14 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str], store: str) -
         relation_type=spec.kind,
         weight=spec.weight,
         attributes=spec.metadata,
-        **{name: getattr(spec, name) for name in names(EDGE.extras)},
+        **{name: value for name in names(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
     )
     put = edge_put(index, edge, faults)
     faults.raise_any()
-    return put
+    if spec.ordinal is not None:
+        return put
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasPut(), ordinal=None)
+    return msgspec.structs.replace(put, extras=extras)
 
 
 def _end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ def now_in_microseconds() -> int:
 
 def settings_of(store: Store) -> MemorySettings:
     """What a store's settings say of memories."""
-    return store.description.settings.memory
+    return store.description.memory
 
 
 def use(store: Store, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None) -> dict[str, Access]:

@@ -11,15 +11,16 @@ import msgspec
 
 from kgserve.errors import FieldError, InvalidInput, NotFound
 from kgserve.model.answers import DeleteEdgeAnswer, DeleteNodeAnswer, EdgeKeyAnswer, InjectAnswer, Skipped
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, Moment, NodeExtrasPut
 from kgserve.model.plan import Report
 from kgserve.model.queries import EdgeId, NodeId, RetireNode
 from kgserve.model.requests import EdgeKeyRequest, InjectRequest
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_key
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, any_edge_key
 from kgserve.model.times import format_time
 from kgserve.model.versioned import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.ops.graph import Graph
+from kgserve.ops.linking import edge_of, key_of, parted
 from kgserve.ops.validate import Fault, Faults, check_author, check_label, edge_put, moment, node_put
 from kgserve.settings import Settings
 from kgserve.store.store import Store
@@ -32,7 +33,8 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     """Creates the store if it does not exist.
 
     Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
-    one clears it. An edge with a missing endpoint is skipped and listed. Once answered, the whole batch is on disk. Of
+    one clears it. An edge with a missing endpoint is skipped and listed; where an edge with `to_graph` leads to, in
+    another store, need not be there. Once answered, the whole batch is on disk. Of
     a key that a JSON object holds twice, and of a node or edge that a batch holds twice, the last one counts.
 
     Raises InvalidInput, whose `errors` name every place, TooLarge, Unavailable and StorageFull; then nothing
@@ -44,7 +46,8 @@ def inject(graph: Graph, request: InjectRequest) -> Future[InjectAnswer]:
     node_puts = _checked_rows(nodes, "nodes", node_put, faults.errors)
     edge_puts = _checked_rows(edges, "edges", edge_put, faults.errors)
     faults.raise_any()
-    batch = WriteBatch(nodes=node_puts, edges=edge_puts, touch=request.touch, cost=cost(node_puts, edge_puts))
+    own, links = parted(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
+    batch = WriteBatch(nodes=node_puts, edges=own, links=links, touch=request.touch, cost=cost(node_puts, edge_puts))
 
     def answer(report: Report) -> InjectAnswer:
         return inject_answer(report, len(nodes), len(edges))
@@ -108,7 +111,10 @@ def inject_answer(report: Report, nodes_sent: int, edges_sent: int) -> InjectAns
 
 
 def delete_node(graph: Graph, request: NodeId) -> Future[DeleteNodeAnswer]:
-    """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error."""
+    """Deletes the node and every edge that touches it. Deleting a node that does not exist is not an error.
+
+    With a memory go its former versions.
+    """
     node_id, faults = request.node_id, Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
@@ -129,22 +135,32 @@ def delete_edge(graph: Graph, request: EdgeKeyRequest) -> Future[DeleteEdgeAnswe
 
     Deleting an edge that does not exist is not an error.
     """
-    faults = Faults()
+    return _delete_edge(graph, _checked_key(graph, request, Faults()))
+
+
+def _checked_key(graph: Graph, request: EdgeKeyRequest | RetireEdgeRequest, faults: Faults) -> EdgeKey | LinkKey:
+    """The edge that is meant. Raises InvalidInput for all faults found."""
     key = (request.source, request.target, request.relation_type)
-    for text, path in zip(key, ("from", "to", "relation_type"), strict=True):
+    for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
         check_label(text, path, faults)
     faults.raise_any()
+    return key_of(graph, key, request.to_graph)
 
+
+def _delete_edge(graph: Graph, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswer]:
     def answer(report: Report) -> DeleteEdgeAnswer:
         return DeleteEdgeAnswer(existed=report.edges_deleted > 0, sequence=report.sequence)
 
-    return graph.submit(WriteBatch(delete_edges=[key], cost=sum(map(len, key))), answer)
+    if isinstance(key, LinkKey):
+        batch = WriteBatch(delete_links=[key], cost=sum(map(len, key.edge)))
+    else:
+        batch = WriteBatch(delete_edges=[key], cost=sum(map(len, key)))
+    return graph.submit(batch, answer)
 
 
 def delete_edge_by_id(graph: Graph, request: EdgeId) -> Future[DeleteEdgeAnswer]:
     """Deletes one edge by its id. Deleting an edge that does not exist is not an error."""
-    source, target, relation_type = edge_key(request.edge_id)
-    return delete_edge(graph, EdgeKeyRequest(source=source, target=target, relation_type=relation_type))
+    return _delete_edge(graph, any_edge_key(request.edge_id))
 
 
 def retire_node(graph: Graph, request: RetireNode) -> Future[RetireAnswer]:
@@ -176,18 +192,19 @@ def retire_edge(graph: Graph, request: RetireEdgeRequest) -> Future[RetireAnswer
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
     faults = Faults()
-    key: EdgeKey = (request.source, request.target, request.relation_type)
-    for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
-        check_label(text, path, faults)
     valid_to, author = _checked_end(request, faults)
+    key = _checked_key(graph, request, faults)
 
     def batch(leased: Store) -> WriteBatch:
-        with leased.reading() as rows:
-            row = rows.edge(key)
+        row = edge_of(leased, key)
         if row is None:
-            raise NotFound(f"there is no edge of type {key[2]!r} from {key[0]!r} to {key[1]!r} in store {graph.name!r}")
-        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to)))
-        return WriteBatch(edges=[put], touch=False, told=True, cost=sum(map(len, key)))
+            source, target, kind = key.edge if isinstance(key, LinkKey) else key
+            there = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
+            raise NotFound(f"there is no edge of type {kind!r} from {source!r} to {there} in store {graph.name!r}")
+        extras = EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to))
+        put = EdgePut(0, row.key, extras=extras)
+        edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
+        return WriteBatch(edges=edges, links=links, touch=False, told=True, cost=sum(map(len, row.key)))
 
     return _retire(graph, batch)
 
@@ -217,7 +234,8 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
 
 
 def _retired(report: Report) -> RetireAnswer:
-    row = report.rows[0]
+    found = report.rows[0]
+    row = found.edge if isinstance(found, LinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None
     return RetireAnswer(
         valid_to=format_time(end or 0),

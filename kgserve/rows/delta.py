@@ -73,6 +73,7 @@ class Delta:
         self.versions = 0
         self.bytes = 0
         self.dated = base.dated
+        self.linked = base.linked
         self.width = base.width
         self.merges = base.code(MERGED_INTO) >= 0
         self.node_numbers: dict[str, int] = {}
@@ -138,6 +139,7 @@ class Delta:
     def apply(self, change: ChangeSet, floor: int) -> None:
         """Take in the next commit. Nobody asks for a commit before ``floor`` any more."""
         at = change.sequence
+        self.linked = self.linked or change.links is not None
         for key in change.edges_deleted:
             self._put_edge(at, key, None, floor)
         for node_id in change.nodes_deleted:

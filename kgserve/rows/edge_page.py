@@ -7,11 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from kgserve.model.rows import EdgeRow
-from kgserve.model.withdrawing import VERSION_OF
+from kgserve.model.rows import EdgeRow, edge_created_at
+from kgserve.model.withdrawing import VERSION_OF, is_version_of
 from kgserve.rows.base import Base
 from kgserve.rows.delta import Gathered, edge_data
-from kgserve.rows.fold import created_at
 from kgserve.rows.format import LAST, Numbers
 from kgserve.rows.snapshot import Rows
 
@@ -38,11 +37,15 @@ def incoming_of(rows: Rows, node_id: str, kind: str) -> list[EdgeRow]:
 
 
 def with_versions(rows: Rows, ids: Iterable[str]) -> list[str]:
-    """Some memories, each with its former versions behind it."""
-    found = dict.fromkeys(
-        each for node_id in ids for each in (node_id, *(e.source for e in incoming_of(rows, node_id, VERSION_OF)))
-    )
-    return [*found]
+    """Some nodes, and behind them the former versions of those that are memories."""
+    found = dict.fromkeys(ids)
+    numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
+    if not len(numbers):
+        return [*found]
+    edges = [*rows.rows_of(of_kinds(rows, rows.around(numbers, outgoing=False), (VERSION_OF,)))]
+    there = rows.nodes({edge.source for edge in edges})
+    versions = (edge.source for edge in edges if is_version_of(there.get(edge.source), edge.target))
+    return [*dict.fromkeys((*found, *versions))]
 
 
 def not_of_kinds(rows: Rows, found: Gathered, kinds: Collection[str]) -> Gathered:
@@ -91,7 +94,7 @@ def page_of_edges(rows: Rows, found: Gathered, start: int, limit: int) -> tuple[
         return joined(places, rows.base.ordinals, lambda at: _ordinal(changed[at]))
 
     def ages(places: Numbers) -> Numbers:
-        return joined(places, rows.base.created.__getitem__, lambda at: created_at(changed[at]))
+        return joined(places, rows.base.created.__getitem__, lambda at: edge_created_at(changed[at]))
 
     def spots(places: Numbers) -> Numbers:
         return joined(places, lambda own: 2 * own + 1, lambda at: _spot(rows.base, found.changed[at][0], changed[at]))

@@ -21,7 +21,7 @@ from kgserve.model.fields import (
     NodeExtrasShown,
     Width,
 )
-from kgserve.model.rows import EdgeRow, NodeRow, edge_id
+from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, edge_id, link_id
 from kgserve.model.times import format_time, time_of
 
 EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
@@ -55,6 +55,8 @@ class EdgeFields(EdgeExtrasShown, gc=False):
     attributes: msgspec.Raw
     version: int
     sequence: int
+    to_graph: str | msgspec.UnsetType = msgspec.UNSET
+    store: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
@@ -77,6 +79,10 @@ class ExportedNode(NodeExtrasShown, tag="node", tag_field="kind"):
         self.last_accessed_at = format_time(access.last)
 
 
+class ExportedHead(ExportedNode, tag="head", tag_field="kind"):
+    """A version that is beside a node, as a line before that node's."""
+
+
 class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
     """An edge as a line of an export, with attributes that are JSON already."""
 
@@ -86,6 +92,7 @@ class ExportedEdge(EdgeExtrasShown, tag="edge", tag_field="kind"):
     weight: float
     attributes: msgspec.Raw
     version: int
+    to_graph: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class RowsDamaged(Exception):
@@ -145,8 +152,21 @@ def encode_node(row: NodeRow) -> bytes:
 
 def encode_edge(row: EdgeRow) -> bytes:
     """The JSON object of an edge."""
+    return _encode(_edge_fields(row, edge_id(row.key)))
+
+
+def encode_link(row: LinkRow, origin: str | None = None) -> bytes:
+    """The JSON object of a link: that of an edge, with the store that it leads into, and maybe that which it is of."""
+    fields = _edge_fields(row.edge, link_id(row.key))
+    fields.to_graph = row.store
+    if origin is not None:
+        fields.store = origin
+    return _encode(fields)
+
+
+def _edge_fields(row: EdgeRow, name: str) -> EdgeFields:
     edge = EdgeFields(
-        edge_id(row.key),
+        name,
         row.source,
         row.target,
         row.relation_type,
@@ -157,7 +177,7 @@ def encode_edge(row: EdgeRow) -> bytes:
     )
     if row.extras is not None:
         edge.show(row.extras)
-    return _encode(edge)
+    return edge
 
 
 def exported_node(data: bytes) -> ExportedNode:
@@ -170,10 +190,10 @@ def exported_edge(data: bytes) -> ExportedEdge:
     return _read(_export_edge, data)
 
 
-def node_line(row: NodeRow) -> ExportedNode:
-    """The line of a node."""
+def node_line(row: NodeRow, kind: type[ExportedNode] = ExportedNode) -> ExportedNode:
+    """The line of a node, or that of a version beside it."""
     times = _text_of(row.created_at), _text_of(row.updated_at)
-    line = ExportedNode(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
+    line = kind(row.id, row.type, row.content, msgspec.Raw(row.attributes), row.version, *times)
     if row.extras is not None:
         line.show(row.extras)
     return _exchanged(line)
@@ -187,9 +207,16 @@ def edge_line(row: EdgeRow) -> ExportedEdge:
     return line
 
 
+def link_line(row: LinkRow) -> ExportedEdge:
+    """The line of a link."""
+    line = edge_line(row.edge)
+    line.to_graph = row.store
+    return line
+
+
 def _exchanged(line: ExportedNode) -> ExportedNode:
     """A line without what the store it goes to finds by itself."""
-    line.stale = line.conflicts = msgspec.UNSET
+    line.stale = msgspec.UNSET
     return line
 
 

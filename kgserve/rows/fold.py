@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -23,8 +22,7 @@ import xxhash
 
 from kgserve.journal.files import sync_folder
 from kgserve.model.change import NetChange, StoreState
-from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created
-from kgserve.model.times import parse_time
+from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_created_at
 from kgserve.rows.base import Base
 from kgserve.rows.encoding import DATED, ORDINAL, edge_flags, encode_edge, encode_node, node_flags
 from kgserve.rows.format import COLUMNS, FIRST, LAST, NOWHERE, OFFSETS, TEXTS, Numbers, RowsFile, TextsFile
@@ -58,6 +56,7 @@ class Changes(msgspec.Struct):
     edges: list[EdgePut]
     nodes_gone: list[int]
     edges_gone: list[int]
+    linked: bool = False
 
 
 def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
@@ -82,16 +81,20 @@ def followed_by(base: Base, changes: Changes, net: NetChange) -> Changes:
         edges.pop(key, None)
     nodes_gone = {*changes.nodes_gone, *map(base.number, net.nodes_deleted)} - {put.number for put in nodes.values()}
     edges_gone = {*changes.edges_gone, *map(edge_number, net.edges_deleted)} - {put.number for put in edges.values()}
-    return Changes([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}])
+    linked = changes.linked or net.linked
+    return Changes([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
 
 
-def fold(base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True) -> None:
+def fold(
+    base: Base, changes: Changes, state: StoreState, path: Path, *, durable: bool = True, copying: bool = False
+) -> None:
     """Write a new base, whole or not there. ``state`` is what the rows come to. Raises OSError.
 
-    One that is not ``durable`` may be torn by a power loss.
+    One that is not ``durable`` may be torn by a power loss. ``copying``: into a file of texts of its own, in which
+    nothing is that is not used.
     """
     aside = path.with_name(path.name + ".new")
-    kept = base.texts_size if _is_worth_adding_to(base) else 0
+    kept = 0 if copying or not _is_worth_adding_to(base) else base.texts_size
     texts = path.parent / (base.texts if kept else f"{state.sequence}-{time.time_ns()}{TEXTS_SUFFIX}")
     try:
         with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
@@ -225,7 +228,8 @@ class _Fold:
             sums = np.concatenate((self._base.array("text_sums"), sums))
         self._writer.column("text_sums", sums)
         state = StoreState(state.sequence, state.time, state.digest, self._splice.count, edges)
-        self._writer.finish(state, texts, self._texts.offset)
+        linked = self._base.linked or self._changes.linked
+        self._writer.finish(state, texts, self._texts.offset, linked=linked)
 
     def _write_nodes(self) -> None:
         base, splice, puts, writer = self._base, self._splice, self._nodes, self._writer
@@ -262,7 +266,7 @@ class _Fold:
         rows = [put.row for put in puts]
         texts = [put.data or encode_edge(put.row) for put in puts]
         weight = np.array([row.weight for row in rows])[order]
-        created = np.array([created_at(row) for row in rows], np.int64)[order]
+        created = np.array([edge_created_at(row) for row in rows], np.int64)[order]
         flags = np.array([edge_flags(row.extras) for row in rows], np.uint8)[order]
         recoded = np.array([codes.get(name, 0) for name in base.names], "<u4")
         old = _Keys(
@@ -374,14 +378,6 @@ class _Fold:
             self._writer.column(name, values[order])
 
 
-_time_of = lru_cache(maxsize=4096)(parse_time)
-
-
-def created_at(row: EdgeRow) -> int:
-    """When an edge was made, in microseconds."""
-    return _time_of(edge_created(row.attributes))
-
-
 def _kept(count: int, replaced: Iterable[int], gone: Sequence[int]) -> Numbers:
     """The numbers of what stays as it is."""
     stays = np.ones(count, np.bool_)
@@ -416,13 +412,15 @@ def write_empty(path: Path) -> None:
         writer.finish(StoreState())
 
 
-def build(folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState) -> Base:
+def build(
+    folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
+) -> Base:
     """A base of rows in any order, made in slices in a folder of its own. Raises OSError."""
     path = folder / "empty"
     write_empty(path)
     base = Base(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
-        change = Changes([], [], [], [])
+        change = Changes([], [], [], [], linked)
         change.nodes = [NodePut(row) for row in rows if isinstance(row, NodeRow)]
         change.edges = [EdgePut(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
@@ -430,7 +428,7 @@ def build(folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], stat
         base.path.unlink()
         base = Base(path)
     if base.state.sequence != state.sequence:
-        fold(base, Changes([], [], [], []), state, folder / "none")
+        fold(base, Changes([], [], [], [], linked), state, folder / "none")
         base = Base(folder / "none")
     return base
 

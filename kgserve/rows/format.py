@@ -85,7 +85,8 @@ class Section(msgspec.Struct, frozen=True):
 class Directory(msgspec.Struct, frozen=True):
     """The end of the file: the state that its rows are of, and where everything is.
 
-    ``texts`` is the name of the file beside it that has the rows, in so many bytes.
+    ``texts`` is the name of the file beside it that has the rows, in so many bytes. ``linked``: the store may have
+    links, which are no rows of it.
     """
 
     sequence: int
@@ -96,6 +97,7 @@ class Directory(msgspec.Struct, frozen=True):
     sections: dict[str, Section]
     texts: str = ""
     texts_size: int = 0
+    linked: bool = False
 
     @property
     def state(self) -> StoreState:
@@ -279,14 +281,15 @@ class RowsFile(SummedFile):
         self.write(bytes(-self.offset % ALIGNMENT))
         return _Section(self, name)
 
-    def finish(self, state: StoreState, texts: str = "", texts_size: int = 0) -> None:
+    def finish(self, state: StoreState, texts: str = "", texts_size: int = 0, *, linked: bool = False) -> None:
         """Write sums and directory; ``state`` is what the rows are, which are in so many bytes of ``texts``."""
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
         self._sections["sums"] = Section(self.offset, len(sums))
         digest = to_text(state.digest)
+        counts = state.nodes, state.edges
         directory = msgspec.json.encode(
-            Directory(state.sequence, state.time, digest, state.nodes, state.edges, self._sections, texts, texts_size)
+            Directory(state.sequence, state.time, digest, *counts, self._sections, texts, texts_size, linked)
         )
         tail = len(directory).to_bytes(8, "little") + xxhash.xxh3_64_intdigest(directory).to_bytes(8, "little")
         write_all(self._file.fileno(), sums + directory + tail + MAGIC)

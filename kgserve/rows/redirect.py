@@ -35,6 +35,17 @@ def aliases(rows: Rows, node_id: str) -> list[str]:
     return [source for source in sources if _merged_into(rows, source) == node_id]
 
 
+def absorbed(rows: Rows, node_id: str) -> list[str]:
+    """The nodes that have come to one by merges, also by way of others."""
+    found: dict[str, None] = {}
+    waiting = [node_id] if rows.know_merges else []
+    while waiting:
+        new = [each for each in aliases(rows, waiting.pop()) if each not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return [*found]
+
+
 def _merged_into(rows: Rows, node_id: str) -> str | None:
     number = rows.number(node_id)
     # One that was merged holds at no moment; this one is at hand.

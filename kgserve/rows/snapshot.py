@@ -40,6 +40,11 @@ class Rows:
         return self.delta.dated
 
     @property
+    def linked(self) -> bool:
+        """Whether any edge leads into another store, or has led there a while ago."""
+        return self.delta.linked
+
+    @property
     def know_merges(self) -> bool:
         """Whether any node was merged into another."""
         return self.delta.merges

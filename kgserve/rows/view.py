@@ -273,12 +273,13 @@ class RowsView:
         """Whether the changes are far beyond their limits: who writes had better wait for a new base."""
         return self._is_full(self._epoch.delta, OVERFULL)
 
-    def fold(self) -> None:
+    def fold(self, *, copying: bool = False) -> None:
         """Make a new base of the rows as they are, and put it in service. For one thread at a time.
 
-        Raises StorageFull or Unavailable with the old one in service, RowsDamaged when that is not whole.
+        ``copying``: though nothing has changed, and with nothing in its files that the rows are not. Raises StorageFull
+        or Unavailable with the old one in service, RowsDamaged when that is not whole.
         """
-        if not self._epoch.delta.sequence > self.base_sequence:
+        if not (copying or self._epoch.delta.sequence > self.base_sequence):
             return
         with self._lock:
             if self._folding is not None:
@@ -287,14 +288,20 @@ class RowsView:
             epoch, state = self._registered()
             self._folding = deque(self._applying)
         try:
-            self._put_in_service(self._folded(Rows(epoch.base, epoch.delta, state)))
+            self._put_in_service(self._folded(Rows(epoch.base, epoch.delta, state), copying=copying))
         finally:
             self._let_go(epoch, state)
             with self._lock:
                 self._folding = None
 
     def renew(
-        self, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, changes_after: ChangesAfter
+        self,
+        nodes: Iterable[NodeRow],
+        edges: Iterable[EdgeRow],
+        state: StoreState,
+        changes_after: ChangesAfter,
+        *,
+        linked: bool = False,
     ) -> None:
         """Make everything anew, from rows as of a commit and the journal after it; nobody writes meanwhile.
 
@@ -305,7 +312,7 @@ class RowsView:
         building.mkdir()
         path = self._path(state.sequence)
         try:
-            base = build(building, nodes, edges, state)
+            base = build(building, nodes, edges, state, linked=linked)
             if base.texts:
                 (building / base.texts).rename(self.folder / base.texts)
             base.path.rename(path)
@@ -339,18 +346,25 @@ class RowsView:
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _folded(self, rows: Rows) -> Base:
-        return self._made(rows.base, changes_of(rows), rows.state)
+    def _folded(self, rows: Rows, *, copying: bool = False) -> Base:
+        return self._made(rows.base, changes_of(rows), rows.state, copying=copying)
 
     def _made(
-        self, base: Base, changes: Changes, state: StoreState, *, durable: bool = True, mark: str = UNSYNCED
+        self,
+        base: Base,
+        changes: Changes,
+        state: StoreState,
+        *,
+        durable: bool = True,
+        copying: bool = False,
+        mark: str = UNSYNCED,
     ) -> Base:
         """The base that follows another one. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
         path = path if durable else path.with_suffix(mark + SUFFIX)
         try:
-            fold(base, changes, state, path, durable=durable)
+            fold(base, changes, state, path, durable=durable, copying=copying)
         except OSError as error:
             raise storage_error(error, "folding rows") from error
         self.folds += 1
@@ -366,6 +380,7 @@ class RowsView:
             [put for put in before.edges if rows.delta.edge_number(put.row.key) not in edges],
             [*{*before.nodes_gone, *(number for number in nodes if number < base.nodes)}],
             [*{*before.edges_gone, *(number for number in edges if number < base.edges)}],
+            before.linked,
         )
         return self._made(base, gone, base.state, durable=False, mark=FORESEEN)
 
@@ -450,6 +465,7 @@ def changes_of(rows: Rows) -> Changes:
         [EdgePut(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,
         edges_gone,
+        rows.linked,
     )
 
 

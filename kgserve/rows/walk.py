@@ -52,7 +52,7 @@ def walk(rows: Rows, wanted: Walk, allowed: int | None = None) -> Found:
         return Found([], _NOTHING, truncated=False)
     with suppress(_Large):
         return _SmallWalk(rows, wanted).run(start)
-    return _LargeWalk(rows, wanted, allowed).run(start)
+    return LargeWalk(rows, wanted, allowed).run(start)
 
 
 def edges_json(rows: Rows, found: Found) -> bytes:
@@ -80,7 +80,7 @@ def reached(rows: Rows, found: Found) -> Reached:
     return Reached(nodes, list(rows.rows_of(found.edges)), found.truncated)
 
 
-class _LargeWalk:
+class LargeWalk:
     """A walk in columns."""
 
     def __init__(self, rows: Rows, wanted: Walk, allowed: int | None) -> None:
@@ -92,6 +92,7 @@ class _LargeWalk:
         self._dated = wanted.valid_at is not None and rows.dated
 
     def run(self, start: int) -> Found:
+        """Walk from a node."""
         wanted = self._wanted
         seen = np.array([start], np.int64)
         levels = [seen]
@@ -107,28 +108,28 @@ class _LargeWalk:
             seen = np.sort(np.concatenate((seen, level)))
             if truncated:
                 break
-        edges, cut = self._between(seen)
+        edges, cut = self.between(seen)
         return Found(levels, edges, truncated or cut)
 
     def _beyond(self, level: Numbers, seen: Numbers) -> Numbers:
         """The nodes that some lead to and that have not been seen."""
         ends: list[Numbers] = []
         if self._wanted.direction != "incoming":
-            ends.append(self._rows.ends(self._followed(level, outgoing=True))[1])
+            ends.append(self._rows.ends(self.followed(level, outgoing=True))[1])
         if self._wanted.direction != "outgoing":
-            ends.append(self._rows.ends(self._followed(level, outgoing=False))[0])
+            ends.append(self._rows.ends(self.followed(level, outgoing=False))[0])
         found = _distinct(ends[0] if len(ends) == 1 else np.concatenate(ends))
         found = found[~_among(found, seen)]
         if self._dated and len(found):
             found = found[self._rows.nodes_hold(found, cast("int", self._wanted.valid_at))]
         return found
 
-    def _between(self, seen: Numbers) -> tuple[Gathered, bool]:
+    def between(self, seen: Numbers) -> tuple[Gathered, bool]:
         """The edges between some nodes, in sorted order, and whether there are more than may be returned."""
         # An edge between two of them is found from either: beside a hub there is not much to look at.
         base = self._rows.base
         outgoing = _count_around(base.out_at, seen) <= _count_around(base.in_at, seen)
-        found = self._followed(seen, outgoing=outgoing)
+        found = self.followed(seen, outgoing=outgoing)
         inside = _among(self._rows.ends(found)[1 if outgoing else 0], seen)
         own = len(found.base)
         base = found.base[inside[:own]]
@@ -139,7 +140,8 @@ class _LargeWalk:
         base = base[:MAX_EDGES]
         return Gathered(base, changed[: MAX_EDGES - len(base)]), True
 
-    def _followed(self, level: Numbers, *, outgoing: bool) -> Gathered:
+    def followed(self, level: Numbers, *, outgoing: bool) -> Gathered:
+        """The edges of some nodes that are to be followed."""
         found = self._rows.around(level, outgoing=outgoing)
         self._count(len(found.base) + len(found.changed))
         wanted, base, own = self._wanted, self._rows.base, found.base

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from kgserve.cypher.offers import LABELS
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.model.answers import CypherAnswer
 from kgserve.shell.formats import MODES, Mode
-from kgserve.shell.schema import LABELS
 from kgserve.shell.script import Entry, entries
 from kgserve.shell.session import NoServer, Session
 
@@ -117,9 +117,9 @@ def _schema(session: Session, rest: str) -> None:
     """Show labels, properties, and the types of nodes and relations in the store, with counts."""
     _no_arguments("schema", rest)
     stats = session.server.stats(session.chosen_store())
-    rows: list[list[Any]] = []
+    rows, counts = list[list[Any]](), {"Entity": stats.nodes, "RELATES_TO": stats.edges}
     for label, properties in LABELS.items():
-        rows.append(["label", label, None, stats.nodes if label == "Entity" else stats.edges])
+        rows.append(["label", label, None, counts.get(label)])
         rows += [["property", f"{label}.{name}", kind, None] for name, kind in properties.items()]
     rows += [["node type", name, None, count] for name, count in stats.types.items()]
     rows += [["relation type", name, None, count] for name, count in stats.relation_types.items()]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +22,11 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.graph import CypherLexer
 
 from kgserve import __version__
-from kgserve.cypher import words
+from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, NODE_LABELS, PROCEDURES, RELATION_LABELS
 from kgserve.errors import KgserveError
 from kgserve.model.stores import StoreStats
 from kgserve.shell.commands import COMMANDS, Left, Stopped, run
 from kgserve.shell.formats import MODES
-from kgserve.shell.schema import LABELS
 from kgserve.shell.script import unfinished
 from kgserve.shell.session import Session
 
@@ -35,15 +35,6 @@ LEAVING = {"exit", "quit"}
 
 FRESH = 10.0
 """Seconds for which the types of a store are not asked for again, unless something was written."""
-
-KEYWORDS = (
-    "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
-    "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NOT", "NULL",
-    "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
-    "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
-)  # fmt: skip
-FUNCTIONS = tuple(sorted(words.ALLOWED))
-PROCEDURES = tuple(sorted(words.CALLS))
 
 Expected = Literal[
     "command", "help", "store", "mode", "switch", "parameter", "file", "node type", "relation type", "node label",
@@ -200,11 +191,11 @@ class CypherCompleter(Completer):
             "parameter": lambda: sorted(vocabulary.session.parameters),
             "node type": lambda: vocabulary.words().node_types,
             "relation type": lambda: vocabulary.words().relation_types,
-            "node label": lambda: ("Entity",),
-            "relation label": lambda: ("RELATES_TO",),
-            "node property": lambda: LABELS["Entity"],
-            "relation property": lambda: LABELS["RELATES_TO"],
-            "property": lambda: dict.fromkeys([*LABELS["Entity"], *LABELS["RELATES_TO"]]),
+            "node label": lambda: NODE_LABELS,
+            "relation label": lambda: RELATION_LABELS,
+            "node property": lambda: _properties(NODE_LABELS),
+            "relation property": lambda: _properties(RELATION_LABELS),
+            "property": lambda: _properties(LABELS),
             "procedure": lambda: [f"{name}(" for name in PROCEDURES],
             "word": lambda: (*KEYWORDS, *(f"{name}(" for name in FUNCTIONS)),
         }
@@ -218,6 +209,11 @@ class CypherCompleter(Completer):
             for offer in self._offers[kind]():
                 if offer.lower().startswith(begun.lower()):
                     yield Completion(offer, start_position=-len(begun), display_meta=kind)
+
+
+def _properties(labels: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
+    """Those of any of some labels, each once."""
+    return dict.fromkeys(chain.from_iterable(labels.values()))
 
 
 class Words(msgspec.Struct, frozen=True):

@@ -44,6 +44,7 @@ class Ahead:
         self._by_key: dict[bytes | str, list[str]] = {}
         self._merged: dict[str, str] = {}
         self._upward: dict[str, dict[str, EdgeRow | None]] = {}
+        self._alike: dict[tuple[bytes, bytes], list[str]] = {}
 
     def node(self, node_id: str) -> NodeRow | None:
         """A node as it will be."""
@@ -93,11 +94,17 @@ class Ahead:
         """The node itself, or the one that it will have come to by merges."""
         return survivor_of(merged_among(self.rows, (node_id,)) | self._merged, node_id)
 
+    def expect(self, texts: Iterable[str]) -> None:
+        """Look up together who says what `saying` will be asked for."""
+        self._alike |= self._memories.alike_all({(text_hash(text), fingerprint(text)) for text in texts}, self.now)
+
     def saying(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
         """The memories that may say the same; with ``in_other_words`` also those of the same wording."""
         digest, wording = text_hash(text), fingerprint(text)
         digests = {digest, wording} if in_other_words else {digest}
-        known = self._memories.alike(digest, wording, self.now)
+        known = self._alike.get((digest, wording))
+        if known is None:
+            known = self._memories.alike(digest, wording, self.now)
         found = self._found(known, digests)
         return [row for row in found if is_active(row, self.now) and not (row.extras and row.extras.belongs_to)]
 

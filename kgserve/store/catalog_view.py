@@ -75,6 +75,11 @@ class CatalogView:
             with self._lock:
                 self._follow(self._rows.state.sequence)
 
+    def erase(self) -> None:
+        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
+        if self._layout.catalog.exists():
+            self.ask(lambda catalog, _: catalog.write_anew())
+
     def close(self) -> None:
         """Release the file."""
         with self._lock:

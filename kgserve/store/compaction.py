@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import structlog
 
 from kgserve.engine.files import remove
-from kgserve.errors import EngineFailed, KgserveError
+from kgserve.errors import EngineFailed, KgserveError, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.journal import Journal
 from kgserve.rows.encoding import RowsDamaged
@@ -64,6 +64,7 @@ class Compactor:
         self._finished = threading.Event()
         self._finished.set()
         self._not_before = 0.0
+        self._compacting = threading.Lock()
         self._look_again_at = 0
         self.done = 0
 
@@ -98,7 +99,8 @@ class Compactor:
         name = self._layout.name
         log.info("compaction_started", store=name)
         try:
-            sequence = self._compact()
+            with self._compacting:
+                sequence = self._compact()
         except (KgserveError, OSError) as error:
             self._not_before = time.monotonic() + _RETRY_SECONDS
             if (closing := self._engine.options.closing) and closing.is_set():
@@ -111,6 +113,24 @@ class Compactor:
             log.info("compaction_done", store=name, sequence=sequence, seconds=seconds)
         finally:
             self._finished.set()
+
+    def erase(self, before: int) -> None:
+        """Leave nothing of what was so up to a commit: a snapshot of now, a new engine file, and no journal before.
+
+        Nothing is retained of the journal for its own sake. Blocks. Raises Unavailable while somebody has yet to read
+        what is to go, and what taking a snapshot and making a file raise.
+        """
+        with self._compacting:
+            if not self._engine.forget():
+                self._renew_engine()
+            sequence = self._take_snapshot()
+            if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
+                raise Unavailable("somebody has yet to read what the journal holds; try again shortly", retry_after=2)
+            for each in snapshot.list_snapshots(self._layout.journal)[:1]:
+                snapshot.verify(each)
+            snapshot.remove_but_newest(self._layout.journal, 1)
+            self._journal.drop_before(before, 0)
+            self._look_again_at = 0
 
     def _journal_pressure(self) -> float:
         """How far the journal has outgrown its threshold since the last snapshot; 1 is there."""
@@ -204,6 +224,18 @@ class Folding:
         """Make one now, unless somebody is at it. Blocks."""
         if self._begin():
             self._fold()
+
+    def erase(self) -> None:
+        """Make one now of what the rows are, with nothing else in its files. Blocks.
+
+        Raises StorageFull, Unavailable, and RowsDamaged when the old one is not whole.
+        """
+        while not self._begin():
+            self._idle.wait(LOOK_SECONDS)
+        try:
+            self._rows.fold(copying=True)
+        finally:
+            self._idle.set()
 
     @contextmanager
     def foreseeing(self, check: Callable[[], None] = lambda: None) -> Generator[Foreseen]:

@@ -218,7 +218,7 @@ class EngineView:
             self.follow(sequence)
             engine = self._engine or self._open()
             if engine.width < width:
-                engine = self._widen("a statement names extras", width)
+                engine = self._widen("a statement names what the file has no columns for", width)
             return engine
         except EngineFailed as error:
             # A full disk does that, among others. The next statement tries again.
@@ -346,6 +346,16 @@ class EngineView:
             old.retire()
             # On POSIX an open file may be unlinked: readers that are still on it are not disturbed.
             files.remove(old.path)
+
+    def forget(self) -> bool:
+        """Remove the file unless it is open, to be built anew when a statement wants it; whether it was closed."""
+        with self.commits:
+            if self._engine is not None:
+                return False
+            self.layout.forget_engine_mark()
+            for path in self.layout.root.glob("graph*"):
+                path.unlink()
+            return True
 
     def next_path(self) -> Path:
         """A name for a new engine file; when it is closed it is given the usual one."""

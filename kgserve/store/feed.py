@@ -207,6 +207,11 @@ class Feed:
         for wake in wakes:
             wake()
 
+    def forget(self) -> None:
+        """Keep no commit in memory: who is behind reads what the journal still has."""
+        with self._lock:
+            self._ring.clear()
+
     def close(self, *, dropped: bool = False) -> None:
         """The pool closes, or the store is gone: listeners take what there is and end."""
         self.dropped = dropped

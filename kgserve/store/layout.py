@@ -96,9 +96,15 @@ class _StateMark(msgspec.Struct, frozen=True):
 
 
 class CloseMark(_StateMark, frozen=True, kw_only=True):
-    """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left."""
+    """closed.json: written at a clean close, removed at open. If it fits, the journal is as it was left.
+
+    ``links`` are how many there were, and ``links_changed`` is the last commit that changed any, 0 for none: -1 for
+    both where that was not put down.
+    """
 
     journal: JournalEnd
+    links: int = -1
+    links_changed: int = -1
 
 
 class EngineMark(_StateMark, frozen=True, kw_only=True):
@@ -122,14 +128,22 @@ class Layout:
         self.journal = self.root / JOURNAL
         self.engine = self.root / "graph.kuzu"
         self.history = self.root / "history.sqlite"
+        self.extraction = self.root / "extraction.sqlite"
         self.views = self.root / "views"
         self.catalog = self.views / "catalog.sqlite"
         self.memories = self.views / "memories.sqlite"
+        self.links = self.views / "links.sqlite"
+        self.ended = self.views / "ended.sqlite"
         self.rows = self.views / "rows"
+        self.embeddings = self.views / "embeddings.sqlite"
         self.scratch = self.root / "scratch"
         self._store_file = self.root / STORE_FILE
         self._close_mark = self.root / "closed.json"
         self._engine_mark = self.root / "engine.json"
+
+    def syncing(self, syncer: str) -> Path:
+        """Where it is put down how far one was told of the store's contents."""
+        return self.root / f"syncing-{syncer}.json"
 
     @property
     def exists(self) -> bool:
@@ -169,6 +183,10 @@ class Layout:
                 log.warning("settings_not_mended", store=self.name, error=str(error))
         return description
 
+    def as_described(self) -> StoreFile:
+        """As `described`, for who only looks: nothing is mended."""
+        return self.description() or StoreFile(FORMAT, self.created_at())
+
     def settings_fault(self) -> str | None:
         """What is damaged of the two places where the settings are, in words; one place is enough to mend the other."""
         if next(read_records(self.journal), b"") is None:
@@ -206,13 +224,19 @@ class Layout:
         for name in ("keyword", "vector", "past-keyword", "past-vector"):
             shutil.rmtree(self.views / name, ignore_errors=True)
 
+    def forget_embeddings(self) -> None:
+        """Remove the vectors that were computed."""
+        for path in self.views.glob(f"{self.embeddings.name}*"):
+            path.unlink()
+
     def close_mark(self) -> CloseMark | None:
         """The mark of the last clean close, if there is one."""
         return _read_mark(self._close_mark, CloseMark)
 
-    def mark_closed(self, state: StoreState, end: JournalEnd) -> None:
+    def mark_closed(self, state: StoreState, end: JournalEnd, links: int = -1, links_changed: int = -1) -> None:
         """Write closed.json."""
-        write_whole(self._close_mark, msgspec.json.encode(CloseMark(*_stored(state), journal=end)))
+        mark = CloseMark(*_stored(state), journal=end, links=links, links_changed=links_changed)
+        write_whole(self._close_mark, msgspec.json.encode(mark))
 
     def mark_open(self) -> None:
         """Remove closed.json: from here on the journal is looked through before it is believed."""

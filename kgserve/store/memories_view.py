@@ -99,6 +99,17 @@ class MemoriesView:
             known = self.ask(lambda memories, _: memories.saying(hash_, print_, now))
         return [*known, *newest]
 
+    def alike_all(self, keys: Collection[tuple[bytes, bytes]], now: int) -> dict[tuple[bytes, bytes], list[str]]:
+        """The same of many, by hash and print: most often nobody says any of them, which one question tells."""
+        newest: dict[tuple[bytes, bytes], list[str]] = {}
+        since = -1
+        for key in keys:
+            newest[key], since = self._newest.having(key)
+        said = self._look_up(lambda file: file.said(keys), since) if keys else set[bytes]()
+        return {
+            key: found if said.isdisjoint(key) else self.alike(key[0], key[1], now) for key, found in newest.items()
+        }
+
     def named(self, name: str) -> list[str]:
         """The nodes that may be called so; who asks looks at the rows. Raises Unavailable."""
         newest, since = self._newest.having((folded(name),))
@@ -106,6 +117,12 @@ class MemoriesView:
         if newest and len(known) >= MOST_NAMED:
             known = self.ask(lambda memories, _: [each.id for each in memories.named(name)])
         return [*known, *newest]
+
+    def known_names(self, folds: Collection[str]) -> dict[str, list[str]]:
+        """The nodes that may be called so, by those of some folded names that any has. Raises Unavailable."""
+        newest, since = self._newest.called(folds)
+        known = self._look_up(lambda file: file.known_names(folds), since)
+        return {fold: self.named(fold) for fold in known | newest}
 
     def committed(self, changes: Iterable[ChangeSet]) -> None:
         """These commits have been made, after it was first asked. For the writing thread."""
@@ -117,6 +134,23 @@ class MemoriesView:
         if self._memories is not None and time.monotonic() - self._committed_at >= COMMIT_SECONDS:
             with self._lock, self._rows.reading() as rows:
                 self._commit(self._follow(rows))
+
+    def erase(self) -> None:
+        """Leave nothing in the file of what it no longer holds as of now. Blocks. Raises Unavailable."""
+        if not self._layout.memories.exists():
+            return
+        # Where nothing is a memory any more nobody opens the file: it is of no use, and goes.
+        with self._lock, self._rows.reading() as rows:
+            if rows.width is not Width.MEMORY:
+                self.close()
+                files.remove(self._layout.memories)
+                return
+        self.ask(lambda memories, _: self._written_anew(memories))
+
+    def _written_anew(self, memories: Memories) -> None:
+        self._commit(memories)
+        with self._reading:
+            memories.write_anew()
 
     def close(self) -> None:
         """Release the file."""

@@ -88,6 +88,11 @@ class Newest:
         with self._lock:
             return [*dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))], self.since
 
+    def called(self, folds: Iterable[str]) -> tuple[set[str], int]:
+        """Those of some folded names that nodes have come to have, and ``since``."""
+        with self._lock:
+            return {fold for fold in folds if fold in self._by_key}, self.since
+
     def accesses(self, ids: Collection[str]) -> tuple[dict[str, Access | None], int]:
         """What has come of reading some nodes, None where that is over, and ``since``."""
         with self._lock:

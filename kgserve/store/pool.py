@@ -27,6 +27,7 @@ from kgserve.settings import Settings
 from kgserve.store.copy_on_write import WarmCopies
 from kgserve.store.engine_view import EnginePlaces
 from kgserve.store.feeds import Feeds
+from kgserve.store.inbound_view import InboundView
 from kgserve.store.layout import SUFFIX, Layout, usable_folder
 from kgserve.store.store import Store, create_store
 
@@ -91,6 +92,7 @@ class StorePool:
         self.companions: list[Companion] = []
         self.feeds = Feeds(self._layout)
         self._copies = WarmCopies()
+        self.inbound = InboundView(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
@@ -228,6 +230,7 @@ class StorePool:
                 if entry.store is not None:
                     self._close_store(entry.store)
                     entry.store = None
+        self.inbound.close()
         self.feeds.close()
         self._background.shutdown(wait=True)
         self._checker.join()
@@ -284,6 +287,8 @@ class StorePool:
         store.engine.places = self.engine_places
         store.after_change.append(partial(self.feeds.changed, name))
         store.after_commit.append(partial(self._tender.committed, store))
+        store.links.after_change.append(partial(self.inbound.changed, name))
+        store.links.after_erasing.append(self.inbound.erase)
         for companion in self.companions:
             companion.opened(store)
         return store

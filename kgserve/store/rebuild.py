@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -21,12 +21,15 @@ from kgserve.engine.protocol import Change
 from kgserve.errors import EngineFailed, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.accesses import changed_accesses
+from kgserve.journal.ended import last_versions
 from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
-from kgserve.model.change import Access, StoreState
+from kgserve.journal.links import link_changes
+from kgserve.model.change import Access, NetChange, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.fields import Width
+from kgserve.model.rows import LinkKey, LinkRow
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.view import RowsView
 from kgserve.store.layout import Layout
@@ -72,8 +75,22 @@ def rebuild(
         engine = build(path, *few, options, width)
     else:
         engine = _rebuild_of_files(layout, journal, present, options, path, width)
+    if width is Width.LINKS and present.rows().linked:
+        _add_links(engine, layout, journal)
     log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=_since(started))
     return engine
+
+
+def _add_links(engine: Engine, layout: Layout, journal: Journal) -> None:
+    """Give a new engine's file the links as of the commit that it is of."""
+    try:
+        for some in all_links(layout, journal, engine.state.sequence):
+            net = NetChange()
+            net.links_created = {row.key: row for row in some}
+            engine.apply(net, engine.state, recorded=False)
+    except BaseException:
+        engine.retire()
+        raise
 
 
 def _rebuild_of_files(
@@ -160,29 +177,38 @@ def _giving_way(
 
 
 def take_snapshot(
-    layout: Layout, journal: Journal, present: RowsView, closing: threading.Event | None, idle: Callable[[], bool]
+    layout: Layout,
+    journal: Journal,
+    present: RowsView,
+    closing: threading.Event | None,
+    idle: Callable[[], bool],
+    forgotten: Container[str] = (),
 ) -> StoreState:
     """Install a snapshot of all rows; the state that it is of. It gives way unless all else is ``idle``.
+
+    The numbers of nodes that are ``forgotten`` are not in it.
 
     Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
     snapshots = snapshot.list_snapshots(layout.journal)
-    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last:
+    if snapshots and snapshot.sequence_of(snapshots[0]) == journal.last and not forgotten:
         return snapshot.verify(snapshots[0]).state
     rows = layout.scratch / "snapshot"
     try:
         folded = _write_rows(layout, journal, present, rows, closing, idle)
         if folded.rebased:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
-        _install(layout, journal, rows, folded.state)
+        _install(layout, journal, rows, folded.state, forgotten)
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     return folded.state
 
 
-def _install(layout: Layout, journal: Journal, rows: Path, state: StoreState) -> None:
-    """Make a snapshot of the rows in a folder, and of the accesses that go with them."""
+def _install(layout: Layout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()) -> None:
+    """Make a snapshot of the rows in a folder, and of the accesses, links and numbers that go with them."""
+    snapshot.write_ended(all_ended(layout, journal, state.sequence, forgotten), rows)
     snapshot.write_accesses(all_accesses(layout, journal, state.sequence), rows)
+    snapshot.write_links(all_links(layout, journal, state.sequence), rows)
     snapshot.install(rows, layout.journal, state)
 
 
@@ -204,18 +230,66 @@ def all_accesses(layout: Layout, journal: Journal, last: int) -> Iterator[list[A
 
 def _base_of_accesses(layout: Layout, journal: Journal, last: int) -> Path | None:
     """The newest snapshot up to a commit whose accesses are whole; None where the journal is all that there is."""
+    try:
+        return _base_with(snapshot.ACCESSES, layout, journal, last)
+    except JournalDamaged:
+        # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
+        log.error("accesses_lost", store=layout.name, before=journal.oldest)
+        return None
+
+
+def all_links(layout: Layout, journal: Journal, last: int) -> Iterator[list[LinkRow]]:
+    """The links of a store as of a commit, each once, some at a time: from a snapshot and the journal after it.
+
+    Memory is taken for those alone that have changed since the snapshot. Raises JournalDamaged.
+    """
+    base = _base_with(snapshot.LINKS, layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed: dict[LinkKey, LinkRow | None] = {}
+    for change in link_changes(journal.frames(after), after, last):
+        changed.update(dict.fromkeys(change.links_deleted))
+        changed.update((row.key, row) for row in change.put)
+    for some in snapshot.read_links(base) if base else ():
+        if kept := [row for row in some if row.key not in changed]:
+            yield kept
+    coming = (row for row in changed.values() if row is not None)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def all_ended(
+    layout: Layout, journal: Journal, last: int, forgotten: Container[str] = ()
+) -> Iterator[list[tuple[str, int]]]:
+    """The last versions of nodes that were deleted by a commit, but some, a part at a time, as `all_links` does.
+
+    Raises JournalDamaged.
+    """
+    base = _base_with(snapshot.ENDED, layout, journal, last)
+    after = snapshot.sequence_of(base) if base else journal.oldest - 1
+    changed = last_versions(journal.frames(after), after, last)
+    for some in snapshot.read_ended(base) if base else ():
+        if kept := [each for each in some if each[0] not in changed and each[0] not in forgotten]:
+            yield kept
+    coming = (each for each in changed.items() if each[1] and each[0] not in forgotten)
+    while some := list(islice(coming, snapshot.BATCH_ROWS)):
+        yield some
+
+
+def _base_with(name: str, layout: Layout, journal: Journal, last: int) -> Path | None:
+    """The newest snapshot up to a commit whose file of a name is whole; None where the journal is all that there is.
+
+    Raises JournalDamaged where there is neither.
+    """
     for base in _bases(layout, journal):
         if base is None:
             return None
         try:
             if snapshot.sequence_of(base) <= last:
-                snapshot.accesses_file(base)
+                snapshot.part_file(base, name)
                 return base
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
-    # Rows may be whole where no snapshot is. Better a count that is too low than no snapshot ever.
-    log.error("accesses_lost", store=layout.name, before=journal.oldest)
-    return None
+    raise _out_of_reach(layout, journal)
 
 
 def open_rows(layout: Layout, journal: Journal) -> RowsView:
@@ -252,7 +326,9 @@ def renew_rows(view: RowsView, layout: Layout, journal: Journal) -> None:
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
             continue
-        view.renew(snapshot.read_nodes(base), snapshot.read_edges(base), state, journal.read)
+        linked = snapshot.part_file(base, snapshot.LINKS) is not None
+        nodes, edges = snapshot.read_nodes(base), snapshot.read_edges(base)
+        view.renew(nodes, edges, state, journal.read, linked=linked)
         break
     else:
         raise _out_of_reach(layout, journal)

@@ -18,6 +18,7 @@ from kgserve.model.plan import Report
 from kgserve.model.remembered import kind_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.delta import Gathered
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import Foreseen
 
@@ -30,20 +31,21 @@ _KEY = 8
 
 
 class Removal:
-    """Nodes and edges that are to go, and with the nodes all their edges."""
+    """Nodes and edges that are to go, with the nodes all their edges, and with memories their former versions."""
 
     def __init__(self, foreseen: Foreseen, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
         """Work everything out. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
+        nodes = with_versions(rows, nodes)
         node_numbers = {number for node_id in nodes if (number := rows.number(node_id)) >= 0}
         edge_numbers = edges_with(rows, nodes, edges)
-        self._nodes = set[str]()
+        self._nodes = dict[str, int]()
         self._edges = set[EdgeKey]()
         self._former: list[Former] = []
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
-            self._nodes.add(node.id)
+            self._nodes[node.id] = node.version
             if kind := kind_of(node):
                 self._former.append(Former(node.id, kind))
             digest = shift(digest, (), (node,))
@@ -67,7 +69,7 @@ class Removal:
         if not self._foreseen.is_current:
             return None
         taken = self._foreseen.catch_up()
-        return None if any(each.meets(self._nodes, self._edges, self._nodes) for each in taken) else taken
+        return None if any(each.meets(self._nodes.keys(), self._edges, self._nodes.keys()) for each in taken) else taken
 
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, Report]:
         """The change set that follows a state, and what it comes to."""
@@ -75,6 +77,7 @@ class Removal:
             sequence=state.sequence + 1,
             time=max(now, state.time + 1),
             nodes_deleted=self._gone[0],
+            last_versions=[self._nodes[node_id] for node_id in self._gone[0]],
             edges_deleted=self._gone[1],
             former=self._former,
             digest=shift(state.digest + self._digest, (), ()).to_bytes(16),

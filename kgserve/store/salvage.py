@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -22,21 +22,22 @@ from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal, Seen
 from kgserve.journal.journal import salvage as salvage_journal
+from kgserve.links import files as links
 from kgserve.memories import memories
-from kgserve.model.change import ChangeSet, StoreState
-from kgserve.model.digest import shift
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.change import ChangeSet, LinksState, StoreState
+from kgserve.model.digest import shift, shift_links
+from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, link_id
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.store.closed_store import witnesses
 from kgserve.store.layout import Layout
-from kgserve.store.rebuild import fold_journal, fresh_folder
+from kgserve.store.rebuild import all_links, fold_journal, fresh_folder
 
 MOST_EMPTY = 1_000_000
 """So many commits are left without rows at most: a view that has seen more than that has a damaged number."""
 _AT_ONCE = 10_000
 _NAMED = 20
 
-Row = TypeVar("Row", NodeRow, EdgeRow)
+Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
 
 def salvage(layout: Layout, settings: Settings) -> Iterator[str]:
@@ -63,6 +64,7 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
         layout.forget_views()
         catalog.remove(layout.catalog)
         memories.remove(layout.memories)
+        links.remove(layout.links)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 
@@ -72,7 +74,7 @@ def _continue(layout: Layout, journal: Journal, seen: Seen) -> Iterator[str]:
     rows = fresh_folder(layout.scratch / "salvage")
     try:
         state = fold_journal(layout, journal, rows).state
-        found = yield from _from_history(layout, rows, state)
+        found = yield from _from_history(layout, rows, state, all_links(layout, journal, state.sequence))
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     known = max(found, default=state.sequence)
@@ -93,13 +95,15 @@ def _filled(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iterato
         yield change
 
 
-def _from_history(layout: Layout, rows: Path, state: StoreState) -> Generator[str, None, dict[int, ChangeSet]]:
+def _from_history(
+    layout: Layout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+) -> Generator[str, None, dict[int, ChangeSet]]:
     """The commit that makes the history's rows of the journal's, by its number; what it brings is told."""
     try:
         with closing(Present(layout.history)) as present:
             if present.sequence <= state.sequence:
                 return {}
-            change = _difference(present, rows, state)
+            change = _difference(present, rows, state, linked)
             yield from _told(change, present, state.sequence)
             return {change.sequence: change}
     except sqlite3.Error as error:
@@ -123,11 +127,16 @@ class _Compared(msgspec.Struct, Generic[Row]):
             self.updated.append(now)
             self.before.append(row)
 
-    def digest_after(self, digest: int) -> int:
-        return shift(digest, (*self.created, *self.updated), (*self.before, *self.deleted))
+    @property
+    def added(self) -> list[Row]:
+        return [*self.created, *self.updated]
+
+    @property
+    def removed(self) -> list[Row]:
+        return [*self.before, *self.deleted]
 
 
-def _difference(present: Present, rows: Path, state: StoreState) -> ChangeSet:
+def _difference(present: Present, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]) -> ChangeSet:
     nodes, edges = _Compared[NodeRow](), _Compared[EdgeRow]()
     for node in snapshot.read_nodes(rows):
         nodes.add(node, present.node(node))
@@ -146,11 +155,11 @@ def _difference(present: Present, rows: Path, state: StoreState) -> ChangeSet:
     after = StoreState(
         present.sequence,
         max(present.time, state.time + 1),
-        edges.digest_after(nodes.digest_after(state.digest)),
+        shift(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
         state.nodes + len(nodes.created) - len(nodes.deleted),
         state.edges + len(edges.created) - len(edges.deleted),
     )
-    return msgspec.structs.replace(
+    change = msgspec.structs.replace(
         _change_set(after),
         nodes_created=nodes.created,
         nodes_updated=nodes.updated,
@@ -158,6 +167,33 @@ def _difference(present: Present, rows: Path, state: StoreState) -> ChangeSet:
         edges_created=edges.created,
         edges_updated=edges.updated,
         edges_deleted=[row.key for row in edges.deleted],
+    )
+    return _with_links(change, present, linked, state.sequence, nowhere)
+
+
+def _with_links(
+    change: ChangeSet, present: Present, linked: Iterable[list[LinkRow]], last: int, nowhere: set[str]
+) -> ChangeSet:
+    """The same with what makes the history's links of those of the journal, but for those of lost nodes."""
+    compared, before = _Compared[LinkRow](), LinksState()
+    for some in linked:
+        before = shift_links(before, some, ())
+        for link in some:
+            compared.add(link, present.link(link))
+    others = {row.key for row in compared.updated}
+    for link in present.links_after(last):
+        if link.edge.source in nowhere:
+            present.lost_links.add(link.key)
+        elif link.key not in others:
+            compared.created.append(link)
+    if not (compared.created or compared.updated or compared.deleted):
+        return change
+    return msgspec.structs.replace(
+        change,
+        links_created=compared.created,
+        links_updated=compared.updated,
+        links_deleted=[row.key for row in compared.deleted],
+        links=shift_links(before, compared.added, compared.removed),
     )
 
 
@@ -169,14 +205,16 @@ def _change_set(state: StoreState) -> ChangeSet:
 
 def _told(change: ChangeSet, present: Present, last: int) -> Iterator[str]:
     nodes = len(change.nodes_created) + len(change.nodes_updated)
-    edges = len(change.edges_created) + len(change.edges_updated)
-    deleted = f"{len(change.nodes_deleted)} nodes and {len(change.edges_deleted)} edges deleted"
+    edges = len(change.edges_created) + len(change.edges_updated) + len([*change.links_put()])
+    edges_gone = len(change.edges_deleted) + len(change.links_deleted)
+    deleted = f"{len(change.nodes_deleted)} nodes and {edges_gone} edges deleted"
     yield (
         f"sequences {last + 1} to {change.sequence} came back from the history, as one commit: "
         f"{nodes} nodes and {edges} edges new or changed, {deleted}"
     )
     lost = [f"node {each!r}" for each in sorted(present.lost_nodes)]
     lost += [f"edge {' '.join(map(repr, each))}" for each in sorted(present.lost_edges)]
+    lost += [f"link {link_id(each)!r}" for each in sorted(present.lost_links)]
     for each in lost[:_NAMED]:
         yield f"{each} is damaged in the history: what came after sequence {last} is lost"
     if len(lost) > _NAMED:

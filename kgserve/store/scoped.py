@@ -5,15 +5,17 @@ Whatever is handed this instead of the pool obeys it without knowing: there is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from kgserve.access.caller import Caller
 from kgserve.errors import Conflict
 from kgserve.model.requests import check_store_name
+from kgserve.model.rows import LinkRow
 from kgserve.model.stores import StoreSettings
 from kgserve.store.feed import Feed
 from kgserve.store.feeds import Feeds, NamedWake
+from kgserve.store.inbound_view import InboundView
 from kgserve.store.layout import Layout
 from kgserve.store.pool import CreateIfMissing, StorePool
 from kgserve.store.store import Store
@@ -36,6 +38,7 @@ class ScopedPool(StorePool):
         self.data_dir: Path = whole.data_dir
         self.companions = whole.companions
         self.observation = whole.observation
+        self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
         self.feeds: Feeds = ScopedFeeds(whole.feeds, self._check, caller.sees)
 
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:
@@ -125,6 +128,31 @@ class OpenStores(StorePool):
     def release(self, store: Store) -> None:
         """As the pool's."""
         self._whole.release(store)
+
+
+class ScopedInbound(InboundView):
+    """The links that lead into stores, of the stores that one caller ``sees``."""
+
+    def __init__(self, whole: InboundView, sees: Callable[[str], bool]) -> None:
+        # As in ScopedPool.
+        self._whole = whole
+        self._sees = sees
+
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+        """As the view's, of the caller's stores alone."""
+        return [each for each in self._whole.to(store, targets) if self._sees(each[0])]
+
+    def counts(self, store: str) -> list[tuple[str, int]]:
+        """As the view's, of the caller's stores alone."""
+        return [each for each in self._whole.counts(store) if self._sees(each[0])]
+
+    def known(self, store: str) -> list[tuple[str, int]]:
+        """As the view's, of the caller's stores alone."""
+        return [each for each in self._whole.known(store) if self._sees(each[0])]
+
+    def position(self, stores: Collection[str]) -> dict[str, int]:
+        """As the view's."""
+        return self._whole.position(stores)
 
 
 class ScopedFeeds(Feeds):

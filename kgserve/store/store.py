@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Container, Generator, Iterable
+from collections.abc import Callable, Collection, Container, Generator, Iterable
 from concurrent.futures import Future
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -18,6 +20,7 @@ from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal
+from kgserve.links.links import LinkReader
 from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
@@ -27,6 +30,7 @@ from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
+from kgserve.rows.edge_page import with_versions
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
@@ -37,9 +41,12 @@ from kgserve.store.catalog_view import CatalogView
 from kgserve.store.closed_store import witnesses
 from kgserve.store.compaction import Compactor, Folding
 from kgserve.store.copy_on_write import WarmCopies, WarmCopy
+from kgserve.store.ended_view import EndedView
 from kgserve.store.engine_view import EngineView
+from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.feed import Feed
 from kgserve.store.layout import FORMAT, Layout, StoreFile, require_room_to_write
+from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.store.writer import Planned, Write, Writer, prepared
@@ -59,6 +66,14 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     time: int
     ok: bool
+
+
+class Eraser(Protocol):
+    """Takes nodes out of a store for good."""
+
+    def erase(self, find: Callable[[Rows], Doomed]) -> Future[Erased]:
+        """Take away what ``find`` finds in the writer's turn, and all that is left of it; done when that is gone."""
+        ...
 
 
 def create_store(layout: Layout, settings: Settings, chosen: StoreSettings, now: int) -> None:
@@ -92,13 +107,19 @@ class Store:
         self._describing = threading.Lock()
         # Called in the changing thread after settings have changed: for waking, not for work.
         self.after_change: list[Callable[[], None]] = []
+        # Who erases what is in it, once there is somebody.
+        self.eraser: Eraser | None = None
         # The consolidations that are being carried out: one that is not, and is not done, was broken off.
         self.runs: set[str] = set()
         self.last_check: CheckResult | None = None
         # Called in the writing thread after every group, when its callers have been answered: for waking, not for work.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
+        # Called in the erasing thread once the journal has nothing left of what was erased: for marking, not for work.
+        self.after_erasing: list[Callable[[], None]] = []
         # Called in its own thread after the history has taken commits in: for waking, not for work.
         self.after_history: list[Callable[[], None]] = []
+        # Of the history: another number each time that other versions are in conflict, 0 while none are.
+        self.heads_mark = 0
         # Called about once a second while the store is open: for a look, not for work.
         self.each_second: list[Callable[[], None]] = []
         # The first sequences that somebody still has to read from the journal.
@@ -112,6 +133,8 @@ class Store:
             undo.pop_all()
         self._background = background
         self._closing = threading.Event()
+        # Nodes that are being erased, of which a snapshot is to say nothing.
+        self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
         self.rows_sequence = self.rows.state.sequence
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
@@ -119,6 +142,8 @@ class Store:
         self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
         self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
+        self.links = LinksView(layout, self.journal, self.rows)
+        self.ended = EndedView(layout, self.journal)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
@@ -192,6 +217,15 @@ class Store:
         except RowsDamaged as error:
             raise self._being_renewed(error) from error
 
+    @contextlib.contextmanager
+    def reading_links(self) -> Generator[tuple[Rows, LinkReader | None]]:
+        """The rows of the last commit, and the links as of it; None where there are none. Raises Unavailable."""
+        try:
+            with self.links.reading() as (links, rows):
+                yield rows, links
+        except RowsDamaged as error:
+            raise self._being_renewed(error) from error
+
     def _being_renewed(self, error: RowsDamaged) -> Unavailable:
         """What is said to who met damaged rows; they are made anew in the background."""
         self._background(self._renew_rows)
@@ -216,7 +250,7 @@ class Store:
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
-        ok = all([self.check_rows(), self.check_engine()])
+        ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
         self.last_check = CheckResult(_now(), ok)
         self.observation.checks.add("agreed" if ok else "failed")
         if ok:
@@ -256,6 +290,45 @@ class Store:
                 self.engine.heal("its rows do not come to the digest")
         return ok
 
+    def end_segment(self) -> int:
+        """Have the journal go on in another segment; the last commit before that. Blocks."""
+        ended: list[int] = []
+
+        def prepare() -> WriteBatch:
+            self.journal.begin_segment()
+            ended.append(self.state.sequence)
+            return WriteBatch()
+
+        self.submit_prepared(prepare).result()
+        return ended[0]
+
+    def erase(self, before: int, ids: Collection[str]) -> None:
+        """Leave nothing in any file, nor with listeners, of what was so up to a commit and is no more. Blocks.
+
+        Of nodes with these ``ids`` not even the last version stays.
+
+        A segment of the journal ends there. Others read and write meanwhile. Twice comes to the same. Raises
+        Unavailable, StorageFull, and what making snapshot and engine's file raise.
+        """
+        try:
+            self.folding.erase()
+        except RowsDamaged:
+            log.exception("rows_damaged", store=self.name)
+            self._renew_rows()
+        self.copy.close()
+        self.catalog.erase()
+        self.memories.erase()
+        self.links.erase()
+        self.ended.erase(ids)
+        self._forgotten = frozenset(ids)
+        try:
+            self.compactor.erase(before)
+        finally:
+            self._forgotten = frozenset()
+        self.feed.forget()
+        for mark in self.after_erasing:
+            mark()
+
     def break_off(self) -> None:
         """Leave snapshots and engine files that are just being made to the next time; the store is to be closed."""
         self._closing.set()
@@ -268,13 +341,25 @@ class Store:
         self.folding.settle()
         self.copy.close()
         self.engine.close()
+        links = self._links_at_close()
+        self.links.close()
+        self.ended.close()
         self.rows.close()
         self.catalog.close()
         self.memories.close()
         end = self.journal.end
         self.journal.close()
-        self.layout.mark_closed(self.state, end)
+        self.layout.mark_closed(self.state, end, *links)
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
+
+    def _links_at_close(self) -> tuple[int, int]:
+        """How many links there are, and the last commit that changed any; -1 where that cannot be told."""
+        try:
+            with self.reading_links() as (_, links):
+                return (0, 0) if links is None else (links.state.count, links.changed)
+        except (Unavailable, sqlite3.Error):
+            log.exception("links_not_counted", store=self.name)
+            return -1, -1
 
     # In the writing thread
 
@@ -295,7 +380,11 @@ class Store:
             self.journal.append(changes)
             laps.lap("journal")
             planned = writes[0].plan
-            self.rows.apply(changes) if planned is None else planned.show(changes[0])
+            show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
+            with self.links.taking(changes) if self.links.is_asked else contextlib.nullcontext():
+                show()
+            if not self.ended.is_empty or any(change.last_versions for change in changes):
+                self.ended.taking(changes)
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
@@ -326,7 +415,8 @@ class Store:
 
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""
-        taken = take_snapshot(self.layout, self.journal, self.rows, self._closing, self._is_idle)
+        closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
+        taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
         self.folding.at_once()
         return taken.sequence
 
@@ -346,6 +436,9 @@ class Store:
     def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
+            if self.rows.rows().linked and change.nodes_deleted:
+                change = self.links.with_cut(change)
+                report.edges_deleted += len(change.links_deleted)
             return [change], [(writes[0], report)]
         ahead = Ahead(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
         workspace = self.__gathered([write.batch for write in writes if write.decide is None], settle=ahead is None)
@@ -383,17 +476,26 @@ class Store:
 
     def __gathered(self, batches: list[WriteBatch], *, settle: bool) -> Workspace:
         try:
-            return _gathered(self.rows.rows(), batches, settle=settle)
+            workspace = _gathered(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            return _gathered(self.rows.rows(), batches, settle=settle)
+            workspace = _gathered(self.rows.rows(), batches, settle=settle)
+        linked = self.rows.rows().linked
+        if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
+            self.links.gather(workspace, batches)
+        if not self.ended.is_empty:
+            new = {put.id for batch in batches for put in batch.nodes if put.id not in workspace.nodes}
+            workspace.ended = self.ended.versions(new, self.state.sequence) if new else {}
+        return workspace
 
     def _half_lives(self) -> HalfLives:
         return self.description.memory.half_lives
 
     def _rules(self) -> Rules:
-        return Rules(frozenset(self.description.kind_whitelist), self.description.conflict_policy == "manual")
+        chosen = self.description
+        keeps_history = self.settings.history and chosen.history != "none"
+        return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
 
 
 def _open_journal(layout: Layout, settings: Settings) -> Journal:
@@ -415,12 +517,14 @@ def _gathered(rows: Rows, batches: Iterable[WriteBatch], *, settle: bool) -> Wor
     """
     workspace = Workspace()
     batches = list(batches)
-    deleted = {node_id for batch in batches for node_id in batch.delete_nodes}
+    doomed = [node_id for batch in batches for node_id in batch.delete_nodes]
+    deleted = {*with_versions(rows, doomed)} if doomed else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     # In the order in which they came: they are met again and again, and lie beside each other in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
     keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
+    ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.look_up(named | ends)
     if rows.know_merges and (merged := merged_among(rows, named | ends)):

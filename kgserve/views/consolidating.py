@@ -43,6 +43,7 @@ from kgserve.model.plan import Report
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, NodeRow, edge_stamps
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import MERGED, brought_back, withdrawal, withdrawn
+from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.store import Store
@@ -311,9 +312,9 @@ def undo(store: Store, run_id: str, author: str, pause: Pause, *, force: bool) -
         record_ = _read(row)
         notes = [edge for edge in rows.outgoing(run_id) if edge.relation_type == CONSOLIDATED]
         changed = [] if force else [each for note in notes for each in _changed(rows, run_id, note)]
+        told = _told_of_changed(rows, changed)
     if changed:
-        named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
-        raise Conflict(f"changed since the consolidation: {named}; undo it with force to keep what they say now")
+        raise Conflict(told)
     undone = Undone({}, {})
     # The last first: a relation between two clusters has moved with the first of them, and then with the other.
     keys = [note.key for note in sorted(notes, key=lambda note: -note.sequence)]
@@ -349,6 +350,18 @@ def _changed(rows: Rows, run_id: str, note: EdgeRow) -> Iterator[str]:
     yield from (each for each, left in versions.items() if each not in found or found[each].version != left)
 
 
+def _told_of_changed(rows: Rows, changed: Sequence[str]) -> str:
+    """Why a run is not taken back, and what to do."""
+    for memory in changed:
+        for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO):
+            own = edge_stamps(into.attributes).own
+            by = f"the consolidation {taken_of(own).run!r}" if own != EMPTY_OBJECT else "a merge by hand"
+            first = "undo that first, and then this one" if own != EMPTY_OBJECT else "undo it with force"
+            return f"{memory!r} was absorbed by {into.target!r} since, in {by}: {first}"
+    named = ", ".join(map(repr, changed[:_NAMED])) + (" and more" if len(changed) > _NAMED else "")
+    return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
+
+
 def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
     """The write that takes one cluster back."""
     run_id, primary_id, _ = key
@@ -364,12 +377,24 @@ def _undoing(rows: Rows, key: EdgeKey, undone: Undone) -> WriteBatch:
     untouched = primary is not None and primary.version == grown.left
     if former is not None and untouched:
         nodes.append(_shrunk(primary_id, former, grown.author))
+    as_before = {each: taken[each].left for each in again if found[each].version == taken[each].left}
+    if former is not None and untouched:
+        as_before[primary_id] = grown.left
+    back += [put for each, left in as_before.items() for put in _earlier_notes(rows, each, left)]
     undone.restored.update(dict.fromkeys(again))
     if not untouched:
         undone.skipped[primary_id] = None
     gone += [key, *((each, primary_id, MERGED_INTO) for each in taken)]
     delete = [] if former is None else [former.id]
     return WriteBatch(nodes=nodes, edges=back, delete_edges=gone, delete_nodes=delete, cost=1000)
+
+
+def _earlier_notes(rows: Rows, memory: str, left: int) -> Iterator[EdgePut]:
+    """What earlier runs note of a memory from now on: as they left it, before a later run, now undone, ``left`` it."""
+    for edge in incoming_of(rows, memory, CONSOLIDATED):
+        grown = grown_of(edge_stamps(edge.attributes).own)
+        if grown.left == left - 1:
+            yield EdgePut(0, edge.key, own=record(msgspec.structs.replace(grown, left=left + 1)))
 
 
 def _shrunk(primary: str, former: NodeRow, author: str) -> NodePut:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -70,8 +70,16 @@ class Stopped(Exception):
     """The view is closing: the step in progress was left where it was."""
 
 
+class Erasure(NamedTuple):
+    """Nodes of which a view is to hold nothing from up to a commit; and ``former``, of which nothing that is over."""
+
+    ids: tuple[str, ...]
+    former: tuple[str, ...]
+    through: int
+
+
 class View(ABC):
-    """A view of one open store, kept in step. One thread calls `step`; any thread reads and waits."""
+    """A view of one open store, kept in step. One thread calls `step` at a time; any thread reads and waits."""
 
     name: str
 
@@ -82,6 +90,7 @@ class View(ABC):
         self.error: str | None = None
         self.refill_wanted = False
         self._refilling = False
+        self._turn = threading.Lock()
         self.schedule = Schedule()  # nobody's, until a thread follows
         self._moved = threading.Condition()
         self._stopping = threading.Event()
@@ -112,6 +121,18 @@ class View(ABC):
         self.error = None
         return self._is_behind()
 
+    def serve(self) -> bool:
+        """As `step`, for any thread: one after the other."""
+        with self._turn:
+            return self.step()
+
+    def erase(self, erasure: Erasure) -> None:
+        """Have its files hold nothing more of some nodes, in the caller's thread. Twice comes to the same. Blocks."""
+        with self._turn:
+            self._continue()
+            self._open_if_closed()
+            self._erase(erasure)
+
     def wait(self, sequence: int, seconds: float) -> bool:
         """Block until the view has seen a commit; whether it has. No wait for one that could not be opened."""
         if self.sequence < sequence:
@@ -133,6 +154,10 @@ class View(ABC):
     def stop(self) -> None:
         """Let a step in progress end soon."""
         self._stopping.set()
+
+    @abstractmethod
+    def _erase(self, erasure: Erasure) -> None:
+        """See `erase`. Twice must come to the same."""
 
     @abstractmethod
     def close(self) -> None:
@@ -200,6 +225,11 @@ class IndexView(View, Generic[Index]):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._folder = store.layout.views / self.folder
+
+    @property
+    def files(self) -> Path:
+        """The folder."""
+        return self._folder
 
     @property
     @abstractmethod
@@ -365,11 +395,23 @@ class IndexFollower(Follower, IndexView[Index]):
         self._begun = rows.at
         self._clear()
         self._move(0)
-        self._fill((text for row in rows.all_nodes() if (text := Text.of(row)).has_words), rows.at)
+        self._fill(texts_of(rows), rows.at)
+
+
+def texts_of(rows: Rows) -> Iterator[Text]:
+    """The texts of all entities that have words."""
+    return (text for row in rows.all_nodes() if (text := Text.of(row)).has_words)
 
 
 def net_effect(changes: Iterable[ChangeSet]) -> Step:
     """What consecutive change sets come to."""
+    rows, sequence = net_rows(changes)
+    put = {node_id: text for node_id, row in rows.items() if row is not None and (text := Text.of(row)).has_words}
+    return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+
+
+def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
+    """What consecutive change sets make of each node that they name, None where it is gone; and the last of them."""
     rows: dict[str, NodeRow | None] = {}
     sequence = 0
     for change in changes:
@@ -377,8 +419,7 @@ def net_effect(changes: Iterable[ChangeSet]) -> Step:
         rows.update((row.id, row) for row in change.nodes_created)
         rows.update((row.id, row) for row in change.nodes_updated)
         sequence = change.sequence
-    put = {node_id: text for node_id, row in rows.items() if row is not None and (text := Text.of(row)).has_words}
-    return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+    return rows, sequence
 
 
 def folder_bytes(folder: Path) -> int:
@@ -459,10 +500,13 @@ class Schedule:
             self._served = None
             self._changed.notify_all()
 
-    def forget(self, view: View) -> bool:
-        """Serve a view no more; blocks while it is being served, once closed for 2 s at most: whether it ended."""
+    def forget(self, view: View, patience: float | None = None) -> bool:
+        """Serve a view no more; blocks while it is being served, for so many seconds: whether it ended.
+
+        Once closed, for 2 s at most.
+        """
         with self._changed:
-            patience = CLOSED_PATIENCE_SECONDS if self._closed else None
+            patience = CLOSED_PATIENCE_SECONDS if self._closed else patience
             over = self._changed.wait_for(lambda: self._served is not view, patience)
             self._drop(view)
             return over
@@ -508,10 +552,10 @@ class FollowerThread:
         view.woken_by.append(partial(self.schedule.wake_later, view))
         self.schedule.wake(view)
 
-    def forget(self, view: View) -> bool:
+    def forget(self, view: View, patience: float | None = None) -> bool:
         """See `Schedule.forget`."""
         view.stop()
-        over = self.schedule.forget(view)
+        over = self.schedule.forget(view, patience)
         self._failures.pop(view, None)
         return over
 
@@ -539,7 +583,7 @@ class FollowerThread:
 
     def _serve(self, view: View) -> None:
         try:
-            more = view.step()
+            more = view.serve()
         except Stopped:
             return
         except Exception as error:  # noqa: BLE001  # an index may fail in any way; it must not end the thread

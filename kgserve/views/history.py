@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from itertools import chain
 from typing import TypeVar
 
 import structlog
@@ -16,8 +17,9 @@ from kgserve.history.history import FOREVER, History, tells_damage
 from kgserve.journal.files import sync_file, sync_folder
 from kgserve.model.change import ChangeSet
 from kgserve.rows.snapshot import Rows
+from kgserve.store.rebuild import all_links
 from kgserve.store.store import Store
-from kgserve.views.follower import Follower, FollowerThread
+from kgserve.views.follower import Erasure, Follower, FollowerThread
 
 log = structlog.get_logger()
 
@@ -146,8 +148,12 @@ class HistoryFollower(Follower):
             raise
 
     def _move(self, sequence: int) -> None:
+        self._note_heads()
         super()._move(sequence)
         self._wake_others()
+
+    def _note_heads(self) -> None:
+        self.store.heads_mark = 0 if self._history is None else self._history.heads_mark
 
     def _wake_others(self) -> None:
         for wake in self.store.after_history:
@@ -167,6 +173,7 @@ class HistoryFollower(Follower):
             self._start_over()
             history = History(self._path)
         self._history = history
+        self._note_heads()
         # Turned on again: what the journal holds of the time before is not taken up.
         self.refill_wanted = self.refill_wanted or self._is_from_before(history)
         return history.sequence
@@ -181,6 +188,7 @@ class HistoryFollower(Follower):
 
     def _remove(self) -> None:
         self.close()
+        self._note_heads()
         for path in self._path.parent.glob("history.sqlite*"):
             path.unlink()
         # Who waits goes on waiting: it is opened again with the next step.
@@ -222,8 +230,14 @@ class HistoryFollower(Follower):
     def _take(self, changes: list[ChangeSet]) -> None:
         self._opened().take(changes)
 
+    def _erase(self, erasure: Erasure) -> None:
+        if self._history is not None:
+            self._history.erase(erasure.ids, erasure.former, erasure.through)
+            self._note_heads()
+
     def _take_all(self, rows: Rows) -> None:
-        self._opened().begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time)
+        links = chain.from_iterable(all_links(self.store.layout, self.store.journal, rows.at))
+        self._opened().begin_at(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
     def _opened(self) -> History:
         if self._history is None:
@@ -266,6 +280,11 @@ class Historian:
             raise Unavailable("this store is just closing; its history cannot be read now")
         found.require()
         return found
+
+    def follower(self, store: Store) -> HistoryFollower | None:
+        """Who follows an open store, be its history turned off or not; None when it closes."""
+        with self._lock:
+            return self._open.get(store.name)
 
     def halt(self) -> None:
         """Begin no further step, and end those in progress soon: all stores are about to close."""

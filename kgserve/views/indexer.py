@@ -51,6 +51,7 @@ class Indexer:
             indexes = self._open.pop(store.name, None)
         if indexes is None:
             return
+        indexes.heads.clear()
         for thread, follower in self._served(indexes):
             if not thread.forget(follower):
                 # The process is about to end: what is half done is noticed and made anew at the next opening.

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,9 +27,10 @@ from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.store.store import Store
-from kgserve.views.follower import Index, IndexFollower, IndexState, IndexView, Step, View
+from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, texts_of
+from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower
-from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex
+from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
 from kgserve.views.past_vectors import PastVectors, forget
 from kgserve.views.recent import Recent
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
@@ -38,6 +39,8 @@ from kgserve.views.vector import VectorHit, VectorIndex
 Found = TypeVar("Found")
 
 EMBED_AT_ONCE = 128
+NEAR = 16
+"""Indexes that are so many commits behind may catch up in a moment; with more, a wait is mostly for nothing."""
 STATES_AT_ONCE = 2_000
 TEXTS_AT_ONCE = 500
 SAVE_SECONDS = 300.0
@@ -65,20 +68,39 @@ class KeywordView(IndexView[KeywordIndex]):
         limit: int,
         only: Filter = ANYTHING,
         *,
-        syntax: bool = False,
+        reading: Reading = "plain",
         other: Frequencies | None = None,
     ) -> list[KeywordHit]:
         """See `KeywordIndex.search`. Raises Unavailable until the index is open."""
-        return self._opened().search(text, limit, only, syntax=syntax, other=other)
+        return self._opened().search(text, limit, only, reading=reading, other=other)
 
-    def frequencies(self, text: str) -> Frequencies:
+    def frequencies(self, text: str, reading: Reading) -> Frequencies:
         """How often the terms of a text are in the index."""
         index = self._opened()
-        return index.frequencies(index.terms(text))
+        return index.frequencies(index.terms(text, reading))
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`. Raises Unavailable until the index is open."""
+        return self._opened().worths(query, texts)
 
     def close(self) -> None:
         """Release the index; every write has left it sealed."""
         self._index = None
+
+    @contextlib.contextmanager
+    def _written_anew(self) -> Generator[KeywordIndex]:
+        """An empty index, which takes this one's place at the end; who searches goes on in the old one."""
+        aside = self._folder.with_name(f"{self._folder.name}.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        yield self._made(aside)
+        shutil.rmtree(self._folder)
+        aside.rename(self._folder)
+        self._index = self._made(self._folder)
+
+    def _made(self, folder: Path) -> KeywordIndex:
+        # Of one that was not finished.
+        shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
+        return KeywordIndex(folder)
 
 
 class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
@@ -88,7 +110,7 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
     being_opened = "the keyword index is being opened"
 
     def _open(self) -> int:
-        self._index = KeywordIndex(self._folder)
+        self._index = self._made(self._folder)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
@@ -97,6 +119,19 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
         if self._index is not None and self.sequence > self._saved and not self.refill_wanted:
             self._save(self.sequence)
         super().close()
+
+    def _erase(self, erasure: Erasure) -> None:
+        """See `View.erase`: tantivy keeps what was removed until it merges, so all is written anew beside it."""
+        if not self._opened().holds(erasure.ids):
+            return
+        with self._written_anew() as anew, self.store.reading() as rows:
+            self.pending = rows.state.nodes
+            try:
+                anew.write(self._counted(texts_of(rows)), (), rows.at, bulk=True)
+            finally:
+                self.pending = 0
+            self._begun = rows.at
+        self._move(self._opened().sequence)
 
     @property
     def _saved(self) -> int:
@@ -187,11 +222,15 @@ class VectorFollower(IndexFollower[VectorIndex]):
             self._cache.close()
             self._cache = None
 
+    def _erase(self, erasure: Erasure) -> None:
+        self._opened().remove(erasure.ids)
+        self._save(self.sequence)
+
     def _open(self) -> int:
         self.check_model()
         # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
         dimensions = self._embedder.dimensions
-        self._cache = self._cache or EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
+        self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
         self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id, between=self._continue)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
@@ -330,8 +369,27 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
     being_opened = "the keyword index of the past is being opened"
 
     def _open(self) -> int:
-        self._index = KeywordIndex(self._folder, lambda key: past_key(key).id)
+        self._index = self._made(self._folder)
         return self._index.sequence
+
+    def _made(self, folder: Path) -> KeywordIndex:
+        return KeywordIndex(folder, lambda key: past_key(key).id)
+
+    def _erase(self, erasure: Erasure) -> None:
+        """See `View.erase`. The history knows nothing of them any more."""
+        if not self._opened().holds(erasure.ids):
+            return
+        place = Place(0)
+        with self._written_anew() as anew:
+            while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
+                self._continue()
+                texts = merged(state for state in found.states if (state.last or 0) > found.oldest)
+                _put_past(anew, texts, found.sequence, found.oldest)
+                place = found.place
+                if len(found.states) < STATES_AT_ONCE:
+                    break
+        self._place = place
+        self._move(max(self._opened().sequence, 0))
 
     def _clear(self) -> None:
         self._index = None
@@ -339,9 +397,12 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
         self._open()
 
     def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
-        index = self._opened()
-        put = [index.lengthened(text) for text in texts if text.has_words]
-        index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
+        _put_past(self._opened(), texts, sequence, ended)
+
+
+def _put_past(index: KeywordIndex, texts: Iterable[Text], sequence: int, ended: int) -> None:
+    put = [index.lengthened(text) for text in texts if text.has_words]
+    index.write(put, (), sequence, bulk=len(put) > EMBED_AT_ONCE, ended=ended)
 
 
 class PastVectorFollower(PastFollower[PastVectors]):
@@ -393,7 +454,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
     def _open(self) -> int:
         self.check_model()
         self.close()
-        self._cache = EmbeddingCache(self.store.layout.views / "embeddings.sqlite")
+        self._cache = EmbeddingCache(self.store.layout.embeddings)
         self._index = PastVectors(self._folder, self._embedder.dimensions, self._embedder.model_id)
         return self._index.sequence
 
@@ -417,6 +478,9 @@ class PastVectorFollower(PastFollower[PastVectors]):
             vectors = embed_cached(self._embedder, cache, meanings)
             index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
         index.write((), {}, sequence, ended)
+
+    def _erase(self, erasure: Erasure) -> None:
+        self._opened().erase(erasure.ids)
 
     def _look(self, question: Callable[[PastVectors], Found]) -> Found:
         try:
@@ -459,6 +523,7 @@ class Indexes:
         self.keyword = KeywordFollower(store)
         self.vector = VectorFollower(store, patient)
         self.recent = Recent()
+        self.heads = Heads(store, lambda texts: self.vector.embedded(texts, queries.embedder))
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
         store.each_second.append(Sync(store, (self.keyword, self.vector)).look)
@@ -467,6 +532,11 @@ class Indexes:
         """How they stand; those of the past only while there is a history for them to follow."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
         return [self.keyword.state(), self.vector.state(), *past]
+
+    @property
+    def views(self) -> tuple[IndexView[Any], ...]:
+        """All of them."""
+        return self.keyword, self.vector, self.past_keyword, self.past_vector
 
     def seen(self, *, words_alone: bool = False) -> int:
         """The commit that both, or the keyword index alone, have seen."""
@@ -478,9 +548,21 @@ class Indexes:
         followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
-    def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> dict[str, float]:
+    def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
+        """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
+        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        present = self.store.state.sequence
+        near = present - self.seen(words_alone=words_alone) <= NEAR
+        if near and all(each.error is None and each.pending <= EMBED_AT_ONCE for each in followers):
+            self.wait(present, seconds, words_alone=words_alone)
+
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
         """The best entities for the words of a query, with BM25 scores, best first. Raises what `search` does."""
-        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, syntax=syntax)}
+        return {hit.id: hit.score for hit in self.keyword.search(query, limit, only, reading=reading)}
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`. Raises what `search` does."""
+        return self.keyword.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
         """The nearest entities, with cosine similarities, nearest first. Raises what `search` does."""
@@ -520,7 +602,7 @@ class IndexesAsOf:
         self._history = history
         self._at = at
 
-    def words(self, query: str, limit: int, only: Filter, *, syntax: bool) -> dict[str, float]:
+    def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
         """The best entities for the words of a query, with BM25 scores, best first.
 
         Raises InvalidInput for a query that is none, Unavailable while an index is behind.
@@ -529,10 +611,14 @@ class IndexesAsOf:
         now, then = self._indexes.keyword, self._indexes.past_keyword
         # Beforehand, too: the same words must weigh the same on the next page.
         self._await(then, now.visible_up_to)
-        hits = now.search(query, limit, only, syntax=syntax, other=then.frequencies(query))
+        hits = now.search(query, limit, only, reading=reading, other=then.frequencies(query, reading))
         with self._complete(now, then):
-            hits += then.search(query, limit, only.of_the_past, syntax=syntax, other=now.frequencies(query))
+            hits += then.search(query, limit, only.of_the_past, reading=reading, other=now.frequencies(query, reading))
         return _best([(hit.id, hit.score) for hit in hits], limit)
+
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """See `KeywordIndex.worths`; words are as rare as they are today."""
+        return self._indexes.worths(query, texts)
 
     def meaning(self, vector: NDArray[np.float32], limit: int, only: Filter) -> dict[str, float]:
         """The nearest entities, with cosine similarities. Raises Unavailable while an index is behind."""

@@ -23,7 +23,7 @@ from kgserve.store.store import Store
 from kgserve.views import consolidating, pruning
 from kgserve.views.comparing import Wanted, plan_of
 from kgserve.views.consolidating import Run
-from kgserve.views.follower import FollowerThread, View
+from kgserve.views.follower import Erasure, FollowerThread, View
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 
@@ -65,6 +65,9 @@ class Keeping(View):
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _erase(self, erasure: Erasure) -> None:
+        """It has no file."""
 
     def _open(self) -> int:
         """From where new memories have to be counted; runs that were broken off are noted as such."""

@@ -10,15 +10,17 @@ import contextlib
 import math
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import tantivy
 
 from kgserve.decoding import decode_json
 from kgserve.errors import InvalidInput
-from kgserve.model.fusion import word_weights
+from kgserve.model.fusion import with_forms, word_weights
 from kgserve.views import manifest
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 
@@ -28,6 +30,9 @@ _ANALYZER = "text"
 # each search a look-up for each word.
 _TEXT_FIELDS = ("content", "name", "summary")
 _LONGEST_TOKEN = 100
+_LONGEST_READ = 4_000
+# Of BM25, as tantivy has them.
+_K1, _B = 1.2, 0.75
 _TIMES = ("since", "until", "valid_from", "valid_to", "freshness_at", "created")
 _WRITER_BYTES = 15_000_000
 _BULK_BYTES = 120_000_000
@@ -68,6 +73,9 @@ class _Segment(msgspec.Struct):
 class _Meta(msgspec.Struct):
     segments: list[_Segment]
 
+
+Reading = Literal["plain", "forms", "syntax"]
+"""How a query is read: as words, as words and their other forms, or in tantivy's query language."""
 
 _Part = tuple[tantivy.Occur, tantivy.Query]
 _Scored = tuple[float, tantivy.DocAddress]
@@ -126,6 +134,11 @@ class KeywordIndex:
         self.seal(sequence)
         self._reload()
 
+    def holds(self, ids: Iterable[str]) -> bool:
+        """Whether its files have anything of some entities, be it of texts that were removed."""
+        searcher = self._index.searcher()
+        return any(searcher.doc_freq("key", _key_of(each)) for each in ids)
+
     def seal(self, sequence: int) -> None:
         """Note the commit that the index has been brought to."""
         manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
@@ -138,11 +151,14 @@ class KeywordIndex:
         self._reload()
         self.sequence, self.fresh = 0, True
 
-    def terms(self, text: str) -> dict[str, float]:
+    def terms(self, text: str, reading: Reading = "plain") -> dict[str, float]:
         """The distinct terms of a text as the index holds them, each with its weight."""
+        words = word_weights(text)
+        if reading == "forms":
+            words = with_forms(words)
         weights: dict[str, float] = {}
         with self._lock:
-            for word, weight in word_weights(text).items():
+            for word, weight in words.items():
                 for term in self._analyzer.analyze(word):
                     weights[term] = max(weight, weights.get(term, 0.0))
         return weights
@@ -164,21 +180,45 @@ class KeywordIndex:
         found = {(field, term): searcher.doc_freq(field, term) for term in terms for field in _TEXT_FIELDS}
         return Frequencies(self._documents, found)
 
+    def worths(self, query: str, texts: Mapping[str, str]) -> dict[str, dict[str, float]]:
+        """What each of some contents has of BM25 for each term of a query that it holds; only their beginnings count.
+
+        Their lengths are compared with each other: they are taken for texts of the usual length.
+        """
+        wanted = self.terms(query, "forms")
+        with self._lock:
+            read = {key: self._analyzer.analyze(text[:_LONGEST_READ]) for key, text in texts.items()}
+        usual = sum(map(len, read.values())) / max(len(read), 1)
+        rare = self.frequencies(wanted)
+        most = {
+            term: weight * (1.0 + _K1) * _rarity(rare.documents, rare.holding["content", term])
+            for term, weight in wanted.items()
+        }
+        return {
+            key: {
+                term: most[term] * count / (count + _K1 * (1.0 - _B + _B * len(words) / usual))
+                for term, count in Counter(word for word in words if word in most).items()
+            }
+            for key, words in read.items()
+        }
+
     def search(
         self,
         text: str,
         limit: int,
         only: Filter = ANYTHING,
         *,
-        syntax: bool = False,
+        reading: Reading = "plain",
         other: Frequencies | None = None,
     ) -> list[KeywordHit]:
         """The best entities for the words of a text, best first.
 
-        ``syntax`` takes the text for tantivy's query language, and raises InvalidInput when it is none. Words are as
-        rare as they are in this index, or in this one and the ``other`` together.
+        With ``forms`` words are also found by what else they may be, such as go by went. ``syntax`` takes the text for
+        tantivy's query language, and raises InvalidInput when it is none. Words are as rare as they are in this index,
+        or in this one and the ``other`` together.
         """
-        query = self._parsed(text) if syntax else self._any_of(self.terms(text), other)
+        syntax = reading == "syntax"
+        query = self._parsed(text) if syntax else self._any_of(self.terms(text, reading), other)
         if query is None:
             return []
         searcher = self._index.searcher()

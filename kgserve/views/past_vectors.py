@@ -23,7 +23,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgserve.asking import of_some
 from kgserve.decoding import msgpack_decoder
+from kgserve.vacuum import write_anew
 from kgserve.views.columns import Column, Columns
 from kgserve.views.matrix import VectorFile, Vectors, products
 from kgserve.views.text import Facets, Filter, Text
@@ -31,8 +33,9 @@ from kgserve.views.vector import VectorHit
 
 # A file of so many rows may keep as many that nobody names.
 SMALL = 1024
+_LOOKED_AT_ONCE = 4_096
 _IDS = "SELECT number, id FROM run WHERE number IN (SELECT value FROM json_each(?))"
-_OF_IDS = "SELECT number FROM run WHERE id IN (SELECT value FROM json_each(?))"
+_OF_IDS = "SELECT number FROM run WHERE id IN"
 _HELD = "SELECT id, number FROM run WHERE id = ? AND first <= ? AND last > ?"
 _FROM = "SELECT id, number FROM run WHERE id >= ? ORDER BY id"
 
@@ -115,6 +118,16 @@ class PastVectors:
                     held.put(past)
         self.sequence = sequence
 
+    def erase(self, ids: Iterable[str]) -> None:
+        """Leave nothing of the texts of some entities, nor of vectors that no other one has."""
+        with self._writing:
+            with self._writer as transaction:
+                transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
+                transaction.execute(_FORGET_UNUSED)
+            write_anew(self._writer)
+            self._held = PastTexts(_read_texts(self._writer)), self._held[1]
+            self._blank_unused(self._held[1])
+
     def search(self, query: Vectors, limit: int, only: Filter) -> list[VectorHit]:
         """The nearest of the texts that held as of ``only.as_of``, nearest first; of equals those that ended first.
 
@@ -161,8 +174,9 @@ class PastVectors:
             return self._reader.execute(query, values).fetchall()
 
     def _of(self, ids: Collection[str]) -> Numbers:
-        found = self._read(_OF_IDS, (json.dumps(list(ids)),))
-        return np.array([number for (number,) in found], np.int64)
+        with self._reading:
+            found = of_some(self._reader.execute, _OF_IDS, [*ids])
+            return np.array([number for (number,) in found], np.int64)
 
     def _beginning_with(self, prefix: str) -> Numbers:
         # Ids are ordered by their bytes, so those with the prefix come in a row.
@@ -223,6 +237,13 @@ class PastVectors:
             ]
             transaction.executemany("INSERT INTO vector VALUES (?, ?, ?)", values)
         return len(new)
+
+    def _blank_unused(self, file: VectorFile) -> None:
+        used = np.fromiter((place for (place,) in self._writer.execute("SELECT place FROM vector")), np.int64)
+        for first in range(0, len(file.rows), _LOOKED_AT_ONCE):
+            places = np.setdiff1d(np.arange(first, min(first + _LOOKED_AT_ONCE, len(file.rows))), used)
+            for place in places[file.rows[places].any(axis=1)].tolist():
+                file.write(place, np.zeros((1, self._dimensions), np.float32))
 
     def _shrunk(self, file: VectorFile) -> VectorFile:
         """The file, or one without the rows that nobody names when those are more than half."""

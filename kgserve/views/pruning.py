@@ -14,6 +14,7 @@ from kgserve.model.change import Access
 from kgserve.model.consolidation import is_pinned
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NO_EXTRAS
+from kgserve.model.half_lives import stated_at
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
@@ -113,5 +114,5 @@ def _protection(rows: Rows, row: NodeRow, access: Access | None, now: int) -> st
 
 def _is_recent(row: NodeRow, access: Access | None, now: int) -> bool:
     """Whether it was written or accessed within a day; what was never changed was written when it says."""
-    written = row.created_at if row.version == 1 else row.updated_at
+    written = stated_at(row) if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY

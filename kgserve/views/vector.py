@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import hnswlib
 import msgspec
@@ -193,10 +193,16 @@ class VectorIndex:
         columns = self._columns
         entities = _Entities(self._ids, columns.types, columns.since.tolist(), columns.facets())
         (aside / _ENTITIES).write_bytes(msgspec.msgpack.encode(entities))
+        # A meaning can be guessed from its vector: of what is gone none is kept.
+        unused = np.array([label for label, node_id in enumerate(self._ids) if not node_id], np.int64)
         if self._graph is None:
             np.save(aside / _MATRIX, self._rows.values)
+            if len(unused):
+                np.load(aside / _MATRIX, mmap_mode="r+")[unused] = 0
         else:
             self._graph.save_index(str(aside / _GRAPH))
+            if len(unused):
+                _blank_in_graph(aside / _GRAPH, unused, len(self._ids), self._dimensions)
         manifest.seal(aside, KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
@@ -413,12 +419,29 @@ def _rows_of_graph(path: Path, labels: int, dimensions: int) -> Iterator[Vectors
     Asked of hnswlib itself, a vector takes 25 µs and more, and all other threads wait. Raises ValueError when the
     file does not look as those of hnswlib 0.8 do.
     """
+    elements, order = _elements_of_graph(path, labels, dimensions, "r")
+    for first in range(0, labels, _READ_AT_ONCE):
+        yield elements["vector"][order[first : first + _READ_AT_ONCE]]
+
+
+def _blank_in_graph(path: Path, unused: Numbers, labels: int, dimensions: int) -> None:
+    """Leave nothing of the vectors of labels that are marked as deleted: ways still lead through their elements."""
+    try:
+        elements, order = _elements_of_graph(path, labels, dimensions, "r+")
+    except ValueError as reason:
+        log.warning("vector_file_unknown", reason=str(reason))
+    else:
+        elements["vector"][order[unused]] = 0
+
+
+def _elements_of_graph(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, Numbers]:
+    """The elements in a file of hnswlib, mapped, and the place of each label among them. Raises ValueError."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     _, _, count, size, label_at, vector_at, _ = _HEADER.unpack_from(header)
     if count != labels or label_at + 8 > size or vector_at + 4 * dimensions > size:
         raise ValueError(f"{path} is not laid out as expected")
-    content = np.memmap(path, np.uint8, "r")
+    content = np.memmap(path, np.uint8, mode)
     element = np.dtype(
         {
             "names": ["label", "vector"],
@@ -431,5 +454,4 @@ def _rows_of_graph(path: Path, labels: int, dimensions: int) -> Iterator[Vectors
     order = np.argsort(elements["label"], kind="stable")
     if not np.array_equal(elements["label"][order], np.arange(count)):
         raise ValueError(f"{path} holds other labels than expected")
-    for first in range(0, count, _READ_AT_ONCE):
-        yield elements["vector"][order[first : first + _READ_AT_ONCE]]
+    return elements, order

@@ -19,8 +19,8 @@ from kgserve.arrow import pa
 from kgserve.errors import EngineFailed
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.digest import to_text
-from kgserve.model.fields import EDGE, ENDS, NODE, TEXTS, TIME, WHOLES, Field, Fields, Width, names
-from kgserve.model.rows import EdgeRow, NodeRow, edge_values, node_values, width_of
+from kgserve.model.fields import EDGE, ENDS, NODE, TEXT, TEXTS, TIME, WHOLES, Field, Fields, Width, names
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_values, node_values, width_of
 from kgserve.worker.columns import arrow_array, engine_time
 from kgserve.worker.session import Session
 
@@ -83,14 +83,27 @@ def _updating_nodes(fields: tuple[Field, ...], values: Callable[[NodeRow], Seque
     return _Change(fields, values, text("$"), f"LOAD FROM $rows {text('')}", 40)
 
 
-def _creating_edges(fields: tuple[Field, ...], values: Callable[[EdgeRow], Sequence[Any]]) -> _Change:
+def _creating_edges(
+    fields: tuple[Field, ...],
+    values: Callable[[EdgeRow], Sequence[Any]],
+    kind: LiteralString = "RELATES_TO",
+    far: LiteralString = "Entity {id: ",
+) -> _Change:
     def text(sign: LiteralString) -> LiteralString:
-        return f"CREATE (x)-[k:RELATES_TO {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
+        return f"CREATE (x)-[k:{kind} {{{_properties(fields[ENDS:], sign)}}}]->(y) RETURN count(*)"
 
-    one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:Entity {{id: $target_}}) {text('$')}"
+    one: LiteralString = f"MATCH (x:Entity {{id: $source_}}), (y:{far}$target_}}) {text('$')}"
     columns: LiteralString = ", ".join(f"{field.name}_" for field in fields[1:])
     begun: LiteralString = f"LOAD FROM $rows MATCH (x:Entity {{id: source_}}) WITH x, {columns}"
-    return _Change(fields, values, one, f"{begun} MATCH (y:Entity {{id: target_}}) {text('')}", 40)
+    return _Change(fields, values, one, f"{begun} MATCH (y:{far}target_}}) {text('')}", 40)
+
+
+def _deleting_edges(kind: LiteralString = "RELATES_TO", far: LiteralString = "Entity {id: ") -> _Change:
+    def text(sign: LiteralString) -> LiteralString:
+        near: LiteralString = f"(x:Entity {{id: {sign}source_}})-[k:{kind} {{relation_type: {sign}relation_type_}}]"
+        return f"MATCH {near}->(y:{far}{sign}target_}}) DELETE k RETURN count(*)"
+
+    return _Change(EDGE.plain[: ENDS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
 def _values(fields: Fields, width: Width) -> Callable[[Any], Sequence[Any]]:
@@ -111,20 +124,22 @@ _DELETE_NODES = _Change(
     20,
 )
 _CREATE_EDGES = [_creating_edges(EDGE.columns(width), _values(EDGE, width)) for width in Width]
-_DELETE_EDGES = _Change(
-    EDGE.plain[: ENDS + 1],
+_DELETE_EDGES = _deleting_edges()
+# A link is made as an edge whose target is the key of what it leads to.
+_LINKS: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
+_CREATE_LINKS = _creating_edges(EDGE.columns(Width.LINKS), _values(EDGE, Width.LINKS), *_LINKS)
+_DELETE_LINKS = _deleting_edges(*_LINKS)
+_ELSEWHERE = (Field("key", TEXT, ""), Field("store", TEXT, ""), Field("id", TEXT, ""))
+_HAVE_ELSEWHERE = _Change(
+    _ELSEWHERE,
     tuple,
-    """
-    MATCH (x:Entity {id: $source_})-[k:RELATES_TO {relation_type: $relation_type_}]->(y:Entity {id: $target_})
-    DELETE k RETURN count(*)
-    """,
-    """
-    LOAD FROM $rows
-    MATCH (x:Entity {id: source_})-[k:RELATES_TO {relation_type: relation_type_}]->(y:Entity {id: target_})
-    DELETE k RETURN count(*)
-    """,
-    200,
+    f"MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '$')}}}) RETURN count(*)",
+    f"LOAD FROM $rows MERGE (y:Elsewhere {{{_properties(_ELSEWHERE, '')}}}) RETURN count(*)",
+    40,
 )
+_LEFT_ELSEWHERE = """
+MATCH (y:Elsewhere {key: $key_}) WHERE NOT EXISTS { MATCH (:Entity)-[:LINKS_TO]->(y) } DELETE y
+"""
 COMMITTED = """
 CREATE (c:StoreCommit {sequence: $sequence, time: $time, digest: $digest, nodes: $nodes, edges: $edges})
 RETURN count(*)
@@ -140,10 +155,12 @@ def apply(session: Session, net: NetChange, state: StoreState | None) -> None:
     # An edge that changes is deleted and made again: SET keeps 60 kB of memory a column until the file is replaced. And
     # no edge is read after the first CREATE: in files built by COPY the engine then misreads what is not committed.
     _change(session, (*net.edges_deleted, *net.edges_updated), _DELETE_EDGES)
+    _links_deleted(session, net)
     _change(session, net.nodes_deleted, _DELETE_NODES)
     _nodes_created(session, net.nodes_created.values())
     _nodes_updated(session, net)
     _edges_created(session, (*net.edges_created.values(), *net.edges_updated.values()))
+    _links_created(session, (*net.links_created.values(), *net.links_updated.values()))
     if state is not None:
         record(session, state)
     session.run("COMMIT")
@@ -163,6 +180,31 @@ def _nodes_updated(session: Session, net: NetChange) -> None:
 
 def _edges_created(session: Session, rows: Iterable[EdgeRow]) -> None:
     _by_width(session, ((width_of(row.extras), row) for row in rows), _CREATE_EDGES)
+
+
+def _links_deleted(session: Session, net: NetChange) -> None:
+    """Take links away, and what no link leads to any more."""
+    keys = (*net.links_deleted, *net.links_updated)
+    _change(session, map(_as_edge, keys), _DELETE_LINKS)
+    for key in {_far_key(key) for key in keys} - {_far_key(key) for key in (*net.links_created, *net.links_updated)}:
+        session.rows(_LEFT_ELSEWHERE, {"key_": key})
+
+
+def _links_created(session: Session, rows: Sequence[LinkRow]) -> None:
+    ends = {_far_key(row.key): (row.store, row.edge.target) for row in rows}
+    _change(session, ((key, *end) for key, end in ends.items()), _HAVE_ELSEWHERE)
+    edges = [msgspec.structs.replace(row.edge, target=_far_key(row.key)) for row in rows]
+    _change(session, edges, _CREATE_LINKS)
+
+
+def _far_key(key: LinkKey) -> str:
+    """What one node in another store is known by: no name of a store has a slash."""
+    return f"{key.store}/{key.edge[1]}"
+
+
+def _as_edge(key: LinkKey) -> EdgeKey:
+    source, _, relation_type = key.edge
+    return source, _far_key(key), relation_type
 
 
 def _by_width(session: Session, rows: Iterable[tuple[Width, NodeRow | EdgeRow]], changes: Sequence[_Change]) -> None:

@@ -71,7 +71,7 @@ def _width(session: Session) -> Width:
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
         return Width.PLAIN
     last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
-    return Width(min(max(last - NARROW, Width.PLAIN), Width.MEMORY))
+    return Width(min(max(last - NARROW, Width.PLAIN), max(Width)))
 
 
 def _read(file: Traversable) -> SchemaFile:

@@ -19,6 +19,7 @@ import numpy as np
 from kgserve.arrow import pa
 from kgserve.cypher.guard import Statement
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.model.fields import Width
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.worker.binding import INTERNAL, QueryResult
@@ -115,9 +116,11 @@ def _cut(values: list[Any], lengths: list[int | None], there: list[bool]) -> lis
 
 _ID, _LABEL, _SOURCE, _TARGET, _NODES, _RELATIONS = INTERNAL
 _BATCH = 10_000
+_LINK = "LINKS_TO"
 _INT64 = range(-(1 << 63), 1 << 63)
 _IDS_OF = "MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.id"
 _ALL_IDS = "MATCH (e:Entity) RETURN offset(id(e)), e.id"
+_ELSEWHERE = "MATCH (e:Elsewhere) WHERE offset(id(e)) IN $offsets RETURN offset(id(e)), e.store, e.id"
 _NODES_THERE = "MATCH (e:Entity) RETURN count(*)"
 
 # Each look-up is a scan of all nodes: after so many ends the ids of all are read at once, where they fit into memory.
@@ -143,6 +146,7 @@ class Cursor:
         self.types: list[str] = [str(name) for name in result.get_column_data_types()]
         self.total: int = result.get_num_tuples()
         self._names: dict[int, str] = {}
+        self._elsewhere: dict[int, tuple[str, str]] = {}
         self._looked_up = 0
         timed = through_arrow or any(time in kind for kind in self.types for time in _TIMES)
         self._rows = self._through_arrow() if timed else self._directly()
@@ -174,9 +178,14 @@ class Cursor:
     def _learn(self, rows: Iterable[list[Any]]) -> None:
         """Find the ids of the ends of relations: the engine only says where in the table they are."""
         offsets: set[int] = set()
+        elsewhere: set[int] = set()
         for row in rows:
             for value in row:
-                _collect(value, self._names, offsets)
+                _collect(value, self._names, offsets, elsewhere)
+        # What a caller puts together may look like a link where there is no table of them.
+        if (elsewhere := elsewhere - self._elsewhere.keys()) and self._session.width is Width.LINKS:
+            found = self._session.rows(_ELSEWHERE, {"offsets": sorted(elsewhere)})
+            self._elsewhere.update((offset, (store, node_id)) for offset, store, node_id in found)
         unknown = sorted(offsets - self._names.keys())
         if not unknown:
             return
@@ -209,15 +218,23 @@ class Cursor:
                 "relations": [self._plain(relation) for relation in value[_RELATIONS]],
             }
         if _is_relation(value):
-            ends = {name: self._names.get(_offset(value[end])) for name, end in (("_from", _SOURCE), ("_to", _TARGET))}
-            return {"_label": value[_LABEL], **ends, **self._properties(value)}
+            return {"_label": value[_LABEL], **self._ends(value), **self._properties(value)}
         if _is_node(value):
             properties = self._properties(value)
             if value[_LABEL] == "Entity":
                 # Where a pattern leaves its labels open, the engine gives each node the columns of all tables.
                 properties = {name: properties[name] for name in NodeRow.__struct_fields__ if name in properties}
+            elif value[_LABEL] == "Elsewhere":
+                properties = {name: properties[name] for name in ("store", "id") if name in properties}
             return {"_label": value[_LABEL], **properties}
         return {str(name): self._plain(part) for name, part in value.items()}
+
+    def _ends(self, value: dict[str, Any]) -> dict[str, Any]:
+        source, target = _offset(value[_SOURCE]), _offset(value[_TARGET])
+        if value[_LABEL] == _LINK:
+            store, node_id = self._elsewhere.get(target, (None, None))
+            return {"_from": self._names.get(source), "_to": node_id, "_to_graph": store}
+        return {"_from": self._names.get(source), "_to": self._names.get(target)}
 
     def _properties(self, value: dict[str, Any]) -> dict[str, Any]:
         return {name: self._plain(part) for name, part in value.items() if name not in INTERNAL}
@@ -253,19 +270,20 @@ def writing(session: Session, statement: Statement) -> Generator[Cursor]:
         yield Cursor(session, statement, result, through_arrow=True)
 
 
-def _collect(value: Any, names: dict[int, str], offsets: set[int]) -> None:
+def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: set[int]) -> None:
     if isinstance(value, list):
         for part in value:
-            _collect(part, names, offsets)
+            _collect(part, names, offsets, elsewhere)
     elif isinstance(value, dict):
         if _is_relation(value):
-            offsets.update((_offset(value[_SOURCE]), _offset(value[_TARGET])))
+            offsets.add(_offset(value[_SOURCE]))
+            (elsewhere if value[_LABEL] == _LINK else offsets).add(_offset(value[_TARGET]))
         elif _is_node(value):
             if value[_LABEL] == "Entity" and isinstance(value.get("id"), str):
                 names[_offset(value[_ID])] = value["id"]
         else:
             for part in value.values():
-                _collect(part, names, offsets)
+                _collect(part, names, offsets, elsewhere)
 
 
 # What a caller puts together may have the same keys: `{_nodes: 1}` is a map like any other.

@@ -35,7 +35,10 @@ def test_what_is_no_key(text: str) -> None:
     assert parse(text) is None
 
 
-@pytest.mark.parametrize("patterns", [[], [""], ["a/b"], ["a*b"], ["**"], ["-a"], ["é"], ["a\n"], ["x" * 65]])
+@pytest.mark.parametrize(
+    "patterns",
+    [[], [""], ["a/b"], ["a*b"], ["**"], ["-a"], ["é"], ["a\n"], ["x" * 65], ["a."], ["a..b"], [".a"], ["a..*"]],
+)
 def test_patterns_that_match_no_store(patterns: list[str]) -> None:
     with pytest.raises(InvalidInput):
         checked_patterns(patterns)
@@ -44,6 +47,7 @@ def test_patterns_that_match_no_store(patterns: list[str]) -> None:
 def test_patterns_are_kept_once_and_all_is_all() -> None:
     assert checked_patterns(["a", "b-*", "a"]) == ("a", "b-*")
     assert checked_patterns(["a", "*"]) == ("*",)
+    assert checked_patterns(["my.project", "my.*", "x" * 64 + "*"]) == ("my.project", "my.*", "x" * 64 + "*")
     with pytest.raises(InvalidInput):
         checked_patterns(f"s{number}" for number in range(MAX_PATTERNS + 1))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.register import READ, Checker, Operation, Register, Step, applied, misnumbered
+from bench.register import READ, Checker, Operation, Register, State, Step, applied, misnumbered
 
 NEVER = 99.0
 
@@ -140,7 +140,7 @@ def _some_order_fits(history: Sequence[Operation]) -> bool:
 
 
 def _fits(order: Sequence[Operation]) -> bool:
-    register: Register | None = None
+    register: State = None
     latest = 0.0
     for each in order:
         if each.end < latest:

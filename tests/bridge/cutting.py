@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import selectors
 import socket
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
+
+from tests.servers import served
 
 
 class Cutting(ThreadingTCPServer):
@@ -56,14 +56,6 @@ class _Connection(BaseRequestHandler):
                         return
 
 
-@contextmanager
-def cutting(url: str) -> Generator[Cutting]:
+def cutting(url: str) -> AbstractContextManager[Cutting]:
     """Such a wire for as long as the block runs."""
-    with Cutting(url) as wire:
-        thread = threading.Thread(target=wire.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield wire
-        finally:
-            wire.shutdown()
-            thread.join()
+    return served(Cutting(url))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.servers import served
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -28,16 +28,8 @@ class Hub(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-@contextmanager
-def running(repository: str, folder: Path) -> Generator[Hub]:
-    with Hub(repository, folder) as hub:
-        thread = threading.Thread(target=hub.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield hub
-        finally:
-            hub.shutdown()
-            thread.join()
+def running(repository: str, folder: Path) -> AbstractContextManager[Hub]:
+    return served(Hub(repository, folder))
 
 
 class _Handler(BaseHTTPRequestHandler):

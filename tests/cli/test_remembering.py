@@ -6,13 +6,22 @@ import json
 import shlex
 import socket
 import subprocess
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kgserve.client import Client
 from tests.cli.running import Running, environment, kgserve
+from tests.embedding.prepared import model_settings
+from tests.http.serving import serving
 
 EVENT = {"session_id": "s", "cwd": "/", "hook_event_name": "UserPromptSubmit"}
+PATIENCE = 30
+PATIENT = ("--within", str(PATIENCE))
+"""For hooks that are to be answered however busy the machine is."""
 
 
 def said(server: Running, *command: str, stdin: str = "") -> str:
@@ -38,11 +47,39 @@ def test_a_memory_by_the_four_verbs(server: Running) -> None:
     assert "2 memories would be withdrawn" in said(server, "forget", store, memory, "--dry-run")
     assert "2 memories withdrawn" in said(server, "forget", store, memory, "--reason", "asked to")
     assert "2 memories brought back" in said(server, "forget", store, memory, "--undo")
+    assert "2 memories would be erased" in said(server, "forget", store, memory, "--erase", "--dry-run")
+    told = said(server, "forget", store, memory, "--erase")
+    assert "2 memories erased" in told
+    assert "may still have it: unknown copies outside of this server" in told
+    assert "0 memories erased" in said(server, "forget", store, memory, "--erase")
     assert "looked at" in said(server, "reflect", store, "--dry-run")
     assert json.loads(said(server, "reflect", store, "--dry-run", "--json"))["dry_run"] is True
     assert kgserve("reflect", store, "--accept", "1;2", "--server", server.url).code == 2
     assert kgserve("reflect", store, "--accept", "1,3", "--server", server.url).code == 1
     assert kgserve("recall", store, "--server", server.url).code == 2
+
+
+def test_lines_of_a_file_are_retained_in_batches(server: Running, tmp_path: Path) -> None:
+    facts = tmp_path / "facts.jsonl"
+    turns = [{"content": f"Turn {each}"} for each in range(600)]
+    rows: list[dict[str, Any]] = [
+        {"content": "Ann lives in Rome.", "entity_id": "home", "valid_from": "2020-01-01T00:00:00Z"},
+        {"content": "Ann lives in Oslo.", "entity_id": "home", "valid_from": "2024-01-01T00:00:00Z"},
+        {"content": turns, "source": "one"},
+        {"content": turns, "source": "two"},
+    ]
+    facts.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
+    assert said(server, "retain", "lines", "--file", str(facts)) == "4 lines: 1,201 create, 1 update\n"
+    assert "4 lines: 1,202 noop" in said(server, "retain", "lines", "--file", "-", stdin=facts.read_text())
+    refused = kgserve(
+        "retain", "lines", "--file", "-", "--server", server.url, stdin='{"content": "x"}\n{"content": ""}'
+    )
+    assert refused.code == 1
+    assert "of lines 1 to 2 nothing is kept" in refused.err
+    wrong = kgserve("retain", "lines", "--file", "-", "--server", server.url, stdin="[]")
+    assert "line 1 is no JSON object" in wrong.err
+    assert kgserve("retain", "lines", "--server", server.url).code == 2
+    assert kgserve("retain", "lines", "--file", str(facts), "--about", "x", "--server", server.url).code == 2
 
 
 def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) -> None:
@@ -58,7 +95,7 @@ def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) 
 
     def told(event: dict[str, Any], command: str = hooks["UserPromptSubmit"][0]["hooks"][0]["command"]) -> str:
         done = subprocess.run(
-            shlex.split(command),
+            [*shlex.split(command), *PATIENT],
             input=json.dumps(event),
             capture_output=True,
             text=True,
@@ -79,9 +116,83 @@ def test_a_hook_is_answered_or_nothing_is_said(server: Running, tmp_path: Path) 
         assert memory.access_count == 0, "what nobody has asked for is no use"
 
     assert told(EVENT | {"prompt": " "}) == ""
+    other = json.loads(told({"hookEventName": "SessionStart", "source": "new"}))["hookSpecificOutput"]
+    assert other == begun
+    started = json.loads(told({"hook_event_name": "sessionStart", "cursor_version": "3.0"}))
+    assert "Trams stop" in started["additional_context"]
+    before = json.loads(told({"hook_event_name": "BeforeAgent", "prompt": "where do trams stop?"}))
+    assert before["hookSpecificOutput"]["hookEventName"] == "BeforeAgent"
     for stdin in ("", "no JSON", "[]", json.dumps(EVENT | {"prompt": 1})):
         assert said(server, "recall", store, "--hook", stdin=stdin) == ""
     assert said(server, "recall", "no-such-store", "--hook", stdin=json.dumps(EVENT | {"prompt": "x"})) == ""
+
+
+@pytest.mark.parametrize(
+    ("client", "events", "seconds"),
+    [
+        ("claude-code", ["SessionStart", "UserPromptSubmit"], 5),
+        ("codex", ["SessionStart", "UserPromptSubmit"], 5),
+        ("gemini", ["SessionStart", "BeforeAgent"], 5_000),
+        ("cursor", ["sessionStart"], 5),
+        ("vscode", ["SessionStart"], 5),
+    ],
+)
+def test_hooks_have_the_form_of_each_editor(client: str, events: list[str], seconds: int) -> None:
+    printed = kgserve("mcp", "hooks", "--client", client, "--store", "s", "--url", "http://127.0.0.1:1")
+    assert printed.code == 0
+    file = json.loads(printed.out)
+    assert list(file["hooks"]) == events
+    assert (file.get("version") == 1) is (client == "cursor")
+    for [entry] in file["hooks"].values():
+        [hook] = entry.get("hooks", [entry])
+        assert ("hooks" in entry) is (client not in {"cursor", "vscode"})
+        assert hook["timeout"] == seconds
+        assert shlex.split(hook["command"])[1:] == ["recall", "s", "--hook", "--server", "http://127.0.0.1:1"]
+    unknown = kgserve("mcp", "hooks", "--client", "emacs")
+    assert unknown.code == 2
+    assert f"{client!r}" in unknown.err
+
+
+def test_a_prompt_about_something_else_gets_nothing(tmp_path: Path) -> None:
+    store, models = "shop", model_settings().models_dir
+    options = {"embedding_provider": "local", "models_dir": models}
+    with serving(tmp_path / "data", **options) as served, Client(served.url) as client:
+        there = client.store(store)
+        there.retain("The web shop ships with Postgres 17.")
+        there.recall("x", at_least=there.settings().sequence, touch=False)
+
+        def told(prompt: str) -> str:
+            command = ("recall", store, "--hook", *PATIENT, "--server", served.url)
+            return kgserve(*command, stdin=json.dumps(EVENT | {"prompt": prompt})).out
+
+        assert "Postgres 17" in told("which database does the web shop use?")
+        assert told("sort these imports") == told("make the button blue") == ""
+
+
+def test_a_hook_does_not_wait_for_one_that_goes_on_for_ever() -> None:
+    """A byte now and then is no answer: the time is for all of it."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        slow.settimeout(PATIENCE)
+        done = threading.Event()
+
+        def drip() -> None:
+            connection, _ = slow.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not done.wait(0.1):
+                    connection.sendall(b"X-More: 1\r\n")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            url = f"http://127.0.0.1:{slow.getsockname()[1]}"
+            found = kgserve(
+                "recall", "any", "--hook", "--server", url, stdin=json.dumps(EVENT | {"prompt": "anything"})
+            )
+        finally:
+            done.set()
+            dripping.join()
+    assert (found.code, found.out, found.err) == (0, "", "")
 
 
 def test_a_hook_does_not_wait_for_a_server_that_says_nothing(tmp_path: Path) -> None:

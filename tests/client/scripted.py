@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
+
+from tests.servers import served
 
 HEALTHY = b'{"status":"ok","version":"0"}'
 
@@ -63,16 +64,8 @@ def problem(status: int, code: str, detail: str = "not now", **more: Any) -> byt
     ).encode()
 
 
-@contextmanager
-def answering() -> Generator[Scripted]:
-    with Scripted() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def answering() -> AbstractContextManager[Scripted]:
+    return served(Scripted())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -28,9 +28,9 @@ from kgserve.model.requests import (
 )
 from tests.client.scripted import problem
 
-# For browsers, for Prometheus, and for those who have no more than an address: clients recall by POST.
+# For browsers, Prometheus, generators of clients, and those who have no more than an address: clients recall by POST.
 NOT_FOR_CLIENTS = {
-    *(("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search")),
+    *(("GET", "/docs"), ("GET", "/metrics"), ("GET", "/api/memories/search"), ("GET", "/openapi-3.0.json")),
     *(("GET", "/api/v1/recall"), ("POST", "/api/v1/recall")),
 }
 SAMPLES: dict[str, tuple[Any, ...]] = {
@@ -70,6 +70,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_memory": ("m",),
     "recall": ("words",),
     "retain": ("words",),
+    "retain_batch": ([{"content": "words"}],),
     "undo_consolidation": ("r",),
     "create_entity": ("Ann", "person"),
     "create_entities": ([{"name": "Ann", "entity_type": "person"}],),

@@ -13,7 +13,7 @@ import pytest
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.model.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
-from kgserve.model.requests import EdgeInput, NodeInput, SearchVariant
+from kgserve.model.requests import EdgeInput, EdgeLine, NodeInput, SearchVariant
 from tests.http.serving import Served
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]
@@ -115,6 +115,32 @@ def test_a_walk_as_a_graph(project: Store) -> None:
     assert graph.nodes["req-1"]["type"] == "requirement"
     assert graph.nodes["req-1"]["attributes"] == {"priority": 1}
     assert graph.edges["req-1", "sym-1", "IMPLEMENTED_BY"]["weight"] == 0.5
+
+
+def test_a_walk_through_stores(project: Store, client: Client) -> None:
+    law = client.store(f"{project.name}-law")
+    law.inject([{"id": "sym-1", "type": "standard"}, {"id": "uri", "type": "standard", "content": "URIs"}])
+    ends = [(law.name, "sym-1"), (law.name, "uri"), (law.name, "nobody")]
+    project.inject([], [{"from": "req-1", "to": to, "relation_type": "CITES", "to_graph": of} for of, to in ends])
+    walk = project.traverse("req-1", follow_symlinks=True)
+    graph = walk.to_networkx()
+    start = (project.name, "req-1")
+    assert {*graph.nodes} == {start, (project.name, "sym-1"), *ends}
+    assert {*graph.successors(start)} == {(project.name, "sym-1"), *ends}
+    assert graph.edges[start, ends[0], "CITES"]["to_graph"] == law.name
+    assert (graph.nodes[ends[2]]["missing"], graph.nodes[ends[1]]["content"]) == (True, "URIs")
+    nodes, edges = walk.to_arrow()
+    [gone] = [row for row in nodes.to_pylist() if row["missing"]]
+    assert (gone["store"], gone["id"], gone["created_at"]) == (law.name, "nobody", None)
+    assert {row["to_graph"] for row in edges.to_pylist()} == {None, law.name}
+    shown = repr(walk)
+    assert "(missing)" in shown
+    assert law.name in shown
+    lines = list(project.export())
+    assert [each.to_graph for each in lines if isinstance(each, EdgeLine)].count(law.name) == 3
+    copy = client.store(f"{project.name}-copy")
+    assert copy.import_(lines).edges_created == len(walk.edges) + 1
+    assert copy.links().outbound == project.links().outbound
 
 
 def test_a_walk_as_tables(project: Store) -> None:

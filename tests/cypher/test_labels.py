@@ -17,7 +17,14 @@ PATTERNS = {
     "MATCH (n) WHERE (n.version + 1) > (2) RETURN (n.id)": "MATCH (n:Entity) WHERE (n.version + 1) > (2) RETURN (n.id)",
     "MATCH (n) WITH (n) MATCH (m) RETURN (m)": "MATCH (n:Entity) WITH (n) MATCH (m:Entity) RETURN (m)",
     "OPTIONAL MATCH (n) RETURN n": "OPTIONAL MATCH (n:Entity) RETURN n",
-    "MATCH p = (a)-[e*1..2]->(b) RETURN p": "MATCH p = (a:Entity)-[e*1..2]->(b:Entity) RETURN p",
+    "MATCH p = (a)-[e*1..2]->(b) RETURN p": "MATCH p = (a:Entity)-[e:RELATES_TO*1..2]->(b:Entity) RETURN p",
+    "MATCH (a)-[* SHORTEST 1..3]-(b) RETURN a": "MATCH (a:Entity)-[:RELATES_TO* SHORTEST 1..3]-(b:Entity) RETURN a",
+    "MATCH (a) WHERE (a)-[]->() AND 1 - (2) < 3 RETURN a": (
+        "MATCH (a:Entity) WHERE (a:Entity)-[]->(:Entity) AND 1 - (2) < 3 RETURN a"
+    ),
+    "MATCH (e:Elsewhere) MATCH (a)-[:LINKS_TO]->(e) RETURN a": (
+        "MATCH (e:Elsewhere) MATCH (a:Entity)-[:LINKS_TO]->(e) RETURN a"
+    ),
     "MATCH (a)-[e:RELATES_TO* SHORTEST 1..3]->(b) RETURN length(e)": (
         "MATCH (a:Entity)-[e:RELATES_TO* SHORTEST 1..3]->(b:Entity) RETURN length(e)"
     ),

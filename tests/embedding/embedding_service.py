@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import xxhash
+
+from tests.servers import served
 
 KEY = "sk-a-secret-that-must-not-show"
 MODEL = "some-model"
@@ -42,16 +42,8 @@ class Service(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-@contextmanager
-def running() -> Generator[Service]:
-    with Service() as service:
-        thread = threading.Thread(target=service.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield service
-        finally:
-            service.shutdown()
-            thread.join()
+def running() -> AbstractContextManager[Service]:
+    return served(Service())
 
 
 class _Handler(BaseHTTPRequestHandler):

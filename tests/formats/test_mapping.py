@@ -96,6 +96,13 @@ def test_files_that_are_named_take_the_places_of_those_of_the_mapping(tmp_path: 
         read(tmp_path / "unknown.csv", kind="csv", mapping=mapping)
 
 
+def test_an_edge_may_lead_into_the_store_that_a_column_names(tmp_path: Path) -> None:
+    mapping = written(tmp_path, MAPPING + 'to_graph = "{where}"\n')
+    (tmp_path / "owns.csv").write_text("who;what;share;place;where\n1;car;;;garage\n2;car;;;\n")
+    rows, _ = read(kind="csv", mapping=mapping)
+    assert [each.get("to_graph") for each in rows if each["kind"] == "edge"] == ["garage", None]
+
+
 def test_json_says_the_same(tmp_path: Path) -> None:
     written(tmp_path)
     mapping = tmp_path / "mapping.json"

@@ -45,7 +45,7 @@ def filled(left: Path, tmp_path: Path) -> Path:
     return shutil.copytree(left, tmp_path, dirs_exist_ok=True)
 
 
-VERSIONS = [(1, 5, None), (3, 3, 4), (2, 2, 3), (1, 1, 2)]
+VERSIONS = [(4, 5, None), (3, 3, 4), (2, 2, 3), (1, 1, 2)]
 
 
 def test_it_follows_and_goes_on_after_a_restart(filled: Path) -> None:
@@ -54,7 +54,7 @@ def test_it_follows_and_goes_on_after_a_restart(filled: Path) -> None:
         assert of.versions("a") == VERSIONS
         write(of.store, node("a", "more"))
         of.caught_up()
-        assert of.versions("a")[0] == (2, 6, None)
+        assert of.versions("a")[0] == (5, 6, None)
         assert of.oldest() == 0
 
 
@@ -63,7 +63,7 @@ def test_what_was_written_while_histories_were_off_is_taken_from_the_journal(fil
         write(store, node("a", "meanwhile"), node("a", "and again"))
     with kept(filled) as of:
         of.caught_up()
-        assert of.versions("a") == [(3, 7, None), (2, 6, 7), (1, 5, 6), *VERSIONS[1:]]
+        assert of.versions("a") == [(6, 7, None), (5, 6, 7), (4, 5, 6), *VERSIONS[1:]]
 
 
 def test_an_unclean_close_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_lock_is_no_damage(filled: Path) -> None:
             until(lambda: of.follower.error is not None)
             assert content_as_of(of, "a", "3") == "text 2", "it can be read meanwhile"
         of.caught_up()
-        assert of.versions("a") == [(2, 6, None), (1, 5, 6), *VERSIONS[1:]]
+        assert of.versions("a") == [(5, 6, None), (4, 5, 6), *VERSIONS[1:]]
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])
@@ -196,7 +196,7 @@ def test_damage_that_following_meets_is_overcome(filled: Path) -> None:
     with kept(filled) as of:
         write(of.store, node("a", "more"))
         of.caught_up()
-        assert of.versions("a") == [(2, 6, None), (1, 5, 6), *VERSIONS[1:]]
+        assert of.versions("a") == [(5, 6, None), (4, 5, 6), *VERSIONS[1:]]
 
 
 def _reads(of: Kept, as_of: str) -> str | None:

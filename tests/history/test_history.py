@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.history.history import History
-from kgserve.model.change import ChangeSet
-from kgserve.model.rows import EdgeRow, NodeRow, edge_attributes
+from kgserve.model.change import ChangeSet, LinksState
+from kgserve.model.rows import EdgeRow, LinkKey, LinkRow, NodeRow, edge_attributes
 from kgserve.model.times import format_time
 
 FIRST_TIME = 1_700_000_000_000_000
@@ -154,6 +155,41 @@ def test_beginning_at_a_commit(history: History) -> None:
     assert (history.sequence_at(FIRST_TIME + 8), history.sequence_at(FIRST_TIME + 9)) == (0, 9)
     history.take([change(10, nodes_updated=[row("x", 5, 10)])])
     assert states(history, "x") == [(5, 10, None), (4, 2, 10)]
+
+
+def link(source: str, store: str, version: int, at: int, *, updated: int = 0) -> LinkRow:
+    return LinkRow(store, edge(source, "x", version, at, updated=updated))
+
+
+def linked(sequence: int, **rows: list[object]) -> ChangeSet:
+    return msgspec.structs.replace(change(sequence, **rows), links=LinksState())
+
+
+def links(history: History, at: int, node_id: str = "") -> list[tuple[str, int]]:
+    found = history.links_from(node_id, at, 9) if node_id else history.links_at(at, LinkKey("", ("", "", "")), 9)
+    return [(state.row.store, state.row.edge.version) for state in found]
+
+
+def test_links_have_states_as_edges_have(history: History) -> None:
+    more = [
+        linked(6, links_created=[link("a", "here", 1, 6), link("a", "there", 1, 6), link("b", "here", 1, 6)]),
+        linked(7, links_updated=[link("a", "here", 2, 7)], links_touched=[link("a", "there", 1, 6, updated=7)]),
+        linked(8, links_deleted=[LinkKey("here", ("a", "x", "R"))]),
+    ]
+    history.take(more)
+    assert [links(history, at, "a") for at in range(5, 9)] == [
+        [],
+        [("here", 1), ("there", 1)],
+        [("here", 2), ("there", 1)],
+        [("there", 1)],
+    ]
+    assert links(history, 7) == [("here", 2), ("there", 1), ("here", 1)]
+    [touched] = history.links_from("a", 8, 9)
+    assert touched.row.edge.attributes == edge("a", "x", 1, 6, updated=7).attributes
+    assert history.prune(8) == 6
+    assert links(history, 8) == [("there", 1), ("here", 1)]
+    history.begin_at([], [], 9, FIRST_TIME + 9, [link("a", "here", 5, 3)])
+    assert links(history, 9) == [("here", 5)]
 
 
 def test_reopening_goes_on(tmp_path: Path) -> None:

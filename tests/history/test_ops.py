@@ -84,7 +84,7 @@ def test_deleted_and_made_again_in_one_write(tmp_path: Path) -> None:
         once = WriteBatch(delete_nodes=["a"], nodes=node("a", "2").nodes)
         write(of.store, node("a", "1"), once)
         newest, oldest = history_of(of, "a")
-        assert (newest.node.content, newest.node.version, newest.from_sequence) == ("2", 1, 2)
+        assert (newest.node.content, newest.node.version, newest.from_sequence) == ("2", 2, 2)
         assert (oldest.node.content, oldest.to_sequence) == ("1", 2)
 
 

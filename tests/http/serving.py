@@ -16,8 +16,10 @@ from kgserve.app import Server, bind, create_app, uvicorn_config
 from kgserve.embedding.embedder import load_embedder
 from kgserve.http.problem import KINDS
 from kgserve.ops.graph import Graphs
+from kgserve.ops.opening import make_extractor, make_syncers
 from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
+from kgserve.views.erasing import Erasers
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
 from tests.engines import ENGINE
@@ -65,8 +67,13 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
         port = listener.getsockname()[1]
         started = threading.Event()
         pool = StorePool(settings)  # the application's lifespan closes it
-        pool.companions += [indexer, historian]
-        app = create_app(Graphs(pool, indexer, historian))
+        extractor = make_extractor(settings, indexer)
+        syncers = make_syncers(settings)
+        others = [each for each in (extractor, syncers) if each]
+        pool.companions += [indexer, historian, *others, Erasers(indexer, historian)]
+        app = create_app(Graphs(pool, indexer, historian, extractor=extractor, syncers=syncers))
+        if syncers is not None:
+            syncers.catch_up(pool)
         server = Server(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()
@@ -77,6 +84,10 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
             server.should_exit = True
             thread.join(PATIENCE)
             assert not thread.is_alive()
+            if extractor is not None:
+                extractor.close()
+            if syncers is not None:
+                syncers.close()
 
 
 def exchange(port: int, request: bytes, *, patience: float = 10) -> Reply:

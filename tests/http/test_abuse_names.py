@@ -66,9 +66,43 @@ def test_abuse_32_over_64_characters(served: Served, http: httpx.Client) -> None
 
 
 @pytest.mark.abuse(33)
-@pytest.mark.parametrize("name", [".hidden", "CON", "con", "NUL", "LPT1", "-x", "_x", "a.b", "a b", "a:b", "~"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".hidden",
+        "CON",
+        "con",
+        "NUL",
+        "LPT1",
+        "con.txt",
+        "Aux.a",
+        "-x",
+        "_x",
+        "a.",
+        "a..b",
+        "..a",
+        "a./b",
+        "a b",
+        "a:b",
+        "~",
+    ],
+)
 def test_abuse_33_names_with_a_meaning_elsewhere(served: Served, http: httpx.Client, name: str) -> None:
     refused_without_a_trace(served, http, quote(name, safe=""))
+
+
+@pytest.mark.parametrize("name", ["my.project", "a.b.c", "a.-b_", "v1.0", "x.con", "keys.json", "a." + "b" * 62])
+def test_dots_inside_are_taken_everywhere(http: httpx.Client, name: str) -> None:
+    wrote = accepted(http.post(f"/api/memory/{name}/inject", json=NODE))
+    assert accepted(http.get(f"/api/memory/{name}/nodes/a"))["node"]["id"] == "a"
+    assert accepted(http.get("/api/memories", params={"store": name}))["memories"] == []
+    assert name in [one["name"] for one in accepted(http.get("/api/memory"))["stores"]]
+    since = {"last_event_id": f"{name}:{wrote['sequence'] - 1}", "store": name}
+    with http.stream("GET", "/api/events", params=since) as stream:
+        assert "a" in next(line for line in stream.iter_lines() if line.startswith("data:"))
+    link = {"from": "a", "to": "b", "relation_type": "SEES", "to_graph": name}
+    accepted(http.post(f"/api/memory/{name}/inject", json={"edges": [link]}))
+    accepted(http.delete(f"/api/memory/{name}", params={"confirm": name}))
 
 
 @pytest.mark.abuse(33)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.access.keys import bearer, given
 from tests.http.serving import Served, accepted, refusal, serving
+from tests.http.versions import node, prune, put, tear
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,19 @@ def test_a_store_there_and_back(client: httpx.Client) -> None:
     assert client.get("/api/memory/a1/nodes").json()["nodes"] == []
     refused = refusal(client.post("/api/restore", json={"from": "first", "store": "a", "as": "a1"}), 409)
     assert "'a1' exists already" in refused["detail"]
+
+
+def test_conflicts_there_and_back(client: httpx.Client) -> None:
+    tear(client, "/api/memory/torn-one")
+    accepted(client.post("/api/memory/torn-one/backup", json={"to": "torn-one"}))
+    prune(client, "/api/memory/torn-one")
+    for full in (False, True):
+        asked = {"to": "torn-one", "full": full}
+        accepted(client.post("/api/memory/torn-one/backup", json=asked))
+        copy = f"/api/memory/torn-{full}"
+        accepted(client.post("/api/restore", json={"from": "torn-one", "store": "torn-one", "as": f"torn-{full}"}))
+        assert (node(client, copy)["conflicts"], node(client, copy, version=2)["content"]) == ([2], "two")
+        assert "conflicts" not in put(client, copy, id="a", content="both", based_on_version=2)["node"]
 
 
 def test_several(client: httpx.Client) -> None:

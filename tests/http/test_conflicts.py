@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
 from tests.http.asking import ask
-from tests.http.serving import accepted
-from tests.http.versions import Json, node, put, subgraph, tear
+from tests.http.serving import accepted, refusal
+from tests.http.versions import Json, beside, node, prune, put, subgraph, tear
 
+NDJSON = "application/x-ndjson"
 EDGE: Json = {"from_lineage": "a", "kind": "r"}
 
 
@@ -57,6 +60,138 @@ def test_what_changes_nothing_leaves_the_heads_alone(http: httpx.Client, torn: s
     accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "a", "type": "note", "content": "three"}]}))
     ask(http, torn, "MATCH (n {id: 'a'}) SET n.content = 'three'", mode="write")
     assert node(http, torn) == before
+
+
+def test_versions_in_conflict_outlast_pruning(http: httpx.Client, torn: str) -> None:
+    put(http, torn, id="b", content="other")
+    accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "a", "content": "four"}]}))
+    assert prune(http, torn) == 2
+    states = accepted(http.get(f"{torn}/nodes/a/history"))["states"]
+    told = [(each["node"]["version"], each["node"].get("is_current"), each["deleted"]) for each in states]
+    assert told == [(4, None, False), (2, True, False)]
+    assert node(http, torn, version=2)["content"] == "two"
+    document = refusal(http.patch(torn, json={"conflict_policy": "lww", "history": "none"}), 409)
+    assert "version 2 of node 'a'" in document["detail"]
+    put(http, torn, id="a", content="both", based_on_version=2)
+    assert node(http, torn, version=2)["superseded_by"] == 5
+    assert prune(http, torn) == 2
+    refusal(http.get(f"{torn}/nodes/a", params={"version": 2}), 404)
+
+
+def found(http: httpx.Client, api: str, query: str, mode: str, **more: Any) -> list[tuple[str, int, bool | None]]:
+    """The hits that hold a word, or mean it exactly: id, version, and whether that is a head beside the present one."""
+    asked = {"query": query, "mode": mode, "at_least": accepted(http.get(f"{api}/stats"))["sequence"], **more}
+    hits = accepted(http.post(f"{api}/search", json=asked))["hits"]
+    score = "semantic_score" if mode == "semantic" else "keyword_score"
+    least = 0.99 if mode == "semantic" else 0.0
+    nodes = [hit["node"] for hit in hits if (hit.get(score) or 0.0) > least]
+    return [(node["id"], node["version"], node.get("is_current")) for node in nodes]
+
+
+@pytest.mark.parametrize("mode", ["keyword", "semantic", "hybrid"])
+def test_every_head_is_found(http: httpx.Client, torn: str, mode: str) -> None:
+    put(http, torn, id="b", content="unrelated")
+    for _ in range(2):
+        assert found(http, torn, "two", mode) == [("a", 2, True)]
+        assert found(http, torn, "three", mode) == [("a", 3, None)]
+        assert found(http, torn, "one", mode) == []
+        prune(http, torn)
+    assert found(http, torn, "two", mode, types=["other"]) == []
+    assert found(http, torn, "two", mode, attributes={"k": 1}) == []
+    batch = {"queries": [{"query": "two three", "mode": mode}], "at_least": 4}
+    assert next(hit["node"]["id"] for hit in accepted(http.post(f"{torn}/search/batch", json=batch))["hits"]) == "a"
+    put(http, torn, id="a", content="both", based_on_version=2)
+    assert found(http, torn, "two", mode) == []
+
+
+def test_what_else_searches_is_not_misled_by_heads(http: httpx.Client, torn: str) -> None:
+    put(http, torn, id="b", content="two of them")
+    subgraph(http, torn, edges=[{"from_lineage": "a", "to_lineage": "b", "kind": "r"}])
+    assert found(http, torn, "two", "hybrid", syntax=False) == [("a", 2, True), ("b", 1, None)]
+    assert sorted(found(http, torn, "content:two", "keyword", syntax=True)) == [("a", 2, True), ("b", 1, None)]
+    told = accepted(http.post(f"{torn}/context", json={"query": "two", "at_least": 5}))
+    assert sorted(told["ids"]) == ["a", "b"]
+    graph = accepted(http.post(f"{torn}/search", json={"query": "two", "mode": "graph", "at_least": 5}))
+    assert {hit["node"]["id"] for hit in graph["hits"]} == {"a", "b"}
+    assert http.get("/api/v1/recall", params={"q": "two", "store": torn.rpartition("/")[2]}).status_code == 200
+
+
+SETTINGS: Json = {"name": "Ours", "kind_whitelist": ["note"], "metadata": {"k": [1]}, "memory": {"alpha": 0.25}}
+
+
+def copied(http: httpx.Client, torn: str, way: str) -> str:
+    """The path of a copy of a store, made by an export and an import, or a restore as of now."""
+    copy = f"{torn}-{way.replace(' ', '-')}"
+    if way == "restore":
+        last = accepted(http.get(f"{torn}/stats"))["sequence"]
+        accepted(http.post(f"{torn}/restore", json={"as_of": str(last), "into": copy.rpartition("/")[2]}))
+        return copy
+    query = {"as_of": str(accepted(http.get(f"{torn}/stats"))["sequence"])} if way == "as of" else {}
+    lines = http.get(f"{torn}/export", params=query)
+    first, done = (
+        accepted(http.post(f"{copy}/import", content=lines.content, headers={"content-type": NDJSON})) for _ in "12"
+    )
+    assert first["errors"] == done["errors"] == []
+    assert (done["nodes_created"], done["nodes_updated"]) == (0, 0)
+    return copy
+
+
+@pytest.mark.parametrize("way", ["export", "as of", "restore"])
+def test_copies_keep_open_conflicts_and_settings(http: httpx.Client, torn: str, way: str) -> None:
+    accepted(http.patch(torn, json=SETTINGS))
+    assert beside(http, torn, id="a", content="four", based_on_version=1)["conflicts"] == [3, 2]
+    prune(http, torn)
+    copy = copied(http, torn, way)
+    there = accepted(http.get(copy))
+    assert {**there, "store": "", "sequence": 0, "created_at": ""} == {
+        **accepted(http.get(torn)),
+        "store": "",
+        "sequence": 0,
+        "created_at": "",
+    }
+    assert (there["conflict_policy"], there["memory"]["alpha"]) == ("manual", 0.25)
+    assert (node(http, copy)["version"], sorted(node(http, copy)["conflicts"])) == (4, [2, 3])
+    for version, content in ((2, "two"), (3, "three")):
+        found = node(http, copy, version=version)
+        assert (found["content"], found["is_current"]) == (content, True)
+    assert "conflicts" not in put(http, copy, id="a", content="all", based_on_version=2)["node"]
+    assert node(http, copy, version=3)["superseded_by"] == 5
+
+
+def test_who_says_the_same_is_known_without_another_version(http: httpx.Client, torn: str) -> None:
+    for author in ("ada", "eve", "eve", "bob"):
+        made = put(http, torn, id="b", content="same", created_by=author)
+    assert (made["node"]["version"], made["node"]["created_by"], made["created"]) == (1, "ada", False)
+    [state] = accepted(http.get(f"{torn}/nodes/b/history"))["states"]
+    assert [each["created_by"] for each in state["also_by"]] == ["eve", "bob"]
+    assert state["recorded_from"] < state["also_by"][0]["recorded_at"] < state["also_by"][1]["recorded_at"]
+    accepted(http.post(f"{torn}/inject", json={"nodes": [{"id": "b", "content": "same", "created_by": "zoe"}]}))
+    put(http, torn, id="b", content="other", created_by="eve")
+    states = accepted(http.get(f"{torn}/nodes/b/history"))["states"]
+    assert ["also_by" in state for state in states] == [False, True]
+    prune(http, torn)
+    assert ["also_by" in state for state in accepted(http.get(f"{torn}/nodes/b/history"))["states"]] == [False]
+
+
+def test_settings_of_an_import_are_for_a_new_store(http: httpx.Client, torn: str) -> None:
+    accepted(http.patch(torn, json=SETTINGS))
+    lines = http.get(f"{torn}/export").content
+    copy = f"{torn}-own"
+    accepted(http.put(copy, json={"name": "Mine"}), 201)
+    done = accepted(http.post(f"{copy}/import", content=lines, headers={"content-type": NDJSON}))
+    assert (done["errors"], accepted(http.get(copy))["name"]) == ([], "Mine")
+    assert node(http, copy)["conflicts"] == [2]
+    header = b'{"kind":"store","conflict_policy":"manual","history":"none"}\n'
+    wrong = accepted(http.post(f"{copy}-2/import", content=header, headers={"content-type": NDJSON}))
+    assert "does not go with the history" in wrong["errors"][0]["message"]
+
+
+def test_other_formats_have_the_present_versions_alone(http: httpx.Client, torn: str) -> None:
+    accepted(http.patch(torn, json=SETTINGS))
+    archive = http.get(f"{torn}/export", params={"format": "csv"})
+    copy = f"{torn}-csv"
+    done = accepted(http.post(f"{copy}/import", content=archive.content, headers={"content-type": "application/zip"}))
+    assert (done["nodes_created"], node(http, copy)["content"]) == (1, "three")
 
 
 def test_a_node_made_again_has_no_heads(http: httpx.Client, torn: str) -> None:

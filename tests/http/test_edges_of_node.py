@@ -88,7 +88,7 @@ def test_an_edge_has_the_same_id_wherever_it_is_shown(http: httpx.Client, shared
         "a~b",
         "~~",
         "a~~c",
-        "a~b~c~d",
+        "a~b~c~d~e",
         "a b~r~c",
         "%2561~r~c",
         "a%257eb~r~c",

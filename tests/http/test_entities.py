@@ -63,7 +63,7 @@ def test_an_entity_that_is_gone_or_was_made_again_keeps_its_versions_apart(
     assert only["valid_to"] is not None
     put(http, api, id="a", content="again")
     found = versions(http, store, "a")
-    assert [each["version"] for each in found] == [1, 1]
+    assert [each["version"] for each in found] == [1, 2]
     assert [each["id"] for each in found] == ["a@1", "a@3"]
 
 

@@ -219,9 +219,28 @@ def test_stores_that_are_made_and_dropped_while_listening_to_all(
     # A store that was dropped before its events were read takes them along.
     kinds = [each.kind for each in told if each.data["store"] == store]
     assert kinds[0] == "store_created"
+    assert told[0].data["conflict_policy"] == "lww"
     assert told[0].id.startswith(f"{store}:0-0,")
     assert told[0].id.endswith("*:0")
     assert "store_dropped" in kinds
+
+
+def test_a_store_is_told_of_with_its_settings_then_and_later(quick: Served, client: httpx.Client, store: str) -> None:
+    with Listener(quick.port, "/api/events?kinds=store_created,store_changed").greet() as listener:
+        settings = {"conflict_policy": "manual", "kind_whitelist": ["note"]}
+        accepted(client.put(f"/api/memory/{store}"), 201)
+        [made] = take(listener, 1)
+        accepted(client.patch(f"/api/memory/{store}", json=settings))
+        [changed] = take(listener, 1)
+    assert [(each.kind, each.data["store"]) for each in (made, changed)] == [
+        ("store_created", store),
+        ("store_changed", store),
+    ]
+    assert (made.data["conflict_policy"], made.data["kind_whitelist"]) == ("lww", [])
+    assert {name: changed.data[name] for name in settings} == settings
+    with Listener(quick.port, "/api/events?kinds=store_created&since=0") as listener:
+        again = next(each for each in listener.events() if each.data["store"] == store)
+    assert {name: again.data[name] for name in settings} == settings
 
 
 def test_the_stream_of_a_dropped_store_ends(quick: Served, client: httpx.Client, store: str) -> None:

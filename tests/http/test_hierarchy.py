@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -155,6 +156,49 @@ def test_a_move_and_a_deletion_and_how_it_was(tree: httpx.Client) -> None:
     refusal(tree.get(f"/api/v1/memories/d/children?as_of={at - 1}"), 404)
 
 
+def test_a_parent_that_is_forgotten_leaves_orphans_until_it_comes_back(tree: httpx.Client, store: str) -> None:
+    forget = "/api/v1/forget"
+    accepted(tree.post(forget, json={"ids": ["c1"]}))
+    assert ids(tree, "d", "descendants") == ["c2", "f3"]
+    assert listed(tree, orphans=True) == {"f1", "f2"}
+    assert ids(tree, "e1", "ancestors") == ["f1"]
+    refusal(tree.put("/api/memories/f3", json={"parent_id": "c1"}), 409)
+    refusal(tree.get("/api/memories?under=c1"), 404)
+    accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
+    assert ids(tree, "d", "descendants") == ["c1", "c2", "e1", "f1", "f2", "f3"]
+    assert ids(tree, "e1", "ancestors") == ["f1", "c1", "d"]
+    # One that was put elsewhere meanwhile stays there.
+    accepted(tree.post(forget, json={"ids": ["c1"]}))
+    accepted(tree.put("/api/memories/f1", json={"parent_id": "c2"}))
+    accepted(tree.post(forget, json={"ids": ["c1"], "undo": True}))
+    assert (ids(tree, "c1", "descendants"), ids(tree, "c2", "descendants")) == (["f2"], ["e1", "f1", "f3"])
+    # Deleted and brought back it is as it was but for its relations.
+    version = accepted(tree.get("/api/memories/c2"))["version"]
+    accepted(tree.delete("/api/memories/c2"))
+    assert listed(tree, orphans=True) == {"f1", "f3"}
+    accepted(tree.post(f"/api/memory/{store}/nodes/c2/revert", json={"version": version}))
+    assert (ids(tree, "c2", "descendants"), listed(tree, orphans=True)) == ([], {"f1", "f3"})
+
+
+def test_a_parent_that_moves_while_children_are_written(tree: httpx.Client) -> None:
+    def move(at: int) -> None:
+        accepted(tree.put("/api/memories/c1", json={"parent_id": ("c2", "d")[at % 2]}))
+
+    def write(at: int) -> None:
+        new = {"content": f"number {at}", "id": f"n{at:02}", "parent_id": "c1", "dedup": "off"}
+        accepted(tree.post("/api/memories", json=new), 201)
+
+    with ThreadPoolExecutor(6) as pool:
+        waiting = [pool.submit(do, at) for at in range(20) for do in (move, write)]
+    for each in waiting:
+        each.result()
+    below = sorted(["e1", "f1", "f2", *(f"n{at:02}" for at in range(20))])
+    assert ids(tree, "c1", "descendants", limit=100) == below
+    assert ids(tree, "d", "descendants", limit=100) == sorted(["c1", "c2", "f3", *below])
+    stats = accepted(tree.get("/api/analytics/overview"))
+    assert (stats["second_parents"], stats["cycles"]) == (0, 0)
+
+
 def test_circles_and_second_parents_that_came_by_other_ways(tree: httpx.Client, store: str) -> None:
     inject(tree, store, ("d", "d"))
     inject(tree, store, ("d", "e1"))
@@ -242,9 +286,10 @@ def test_a_long_way_up_and_a_long_circle(of: httpx.Client, store: str) -> None:
     again = {"Kgserve-Store": f"{store}-again"}
     stats = accepted(of.get("/api/analytics/overview", headers=again))
     assert (stats["second_parents"], stats["cycles"]) == (1, 1)
-    # All in one commit now: of equals the greatest id counts as the newest.
-    assert of.get("/api/v1/memories/n129/ancestors", headers=again).json() == []
-    assert len(of.get("/api/v1/memories/n129/descendants?limit=500", headers=again).json()) == 20
+    # All in one commit now, and the newest relation is the same.
+    (above,) = of.get("/api/v1/memories/n110/ancestors", headers=again).json()
+    assert above["id"] == "n109"
+    assert len(of.get("/api/v1/memories/n109/descendants?limit=500", headers=again).json()) == 20
     refusal(of.get("/api/v1/memories/n109/children?as_of=soon"), 400)
     refusal(of.get("/api/v1/memories/n109/children?cursor="), 400)
     accepted(of.post("/api/memories", json={"id": "a/b ü", "content": "odd", "parent_id": "n001"}), 201)

@@ -10,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgserve.access.caller import Role
 from kgserve.access.keys import KEY_FILE, revoke_key
+from kgserve.model.times import format_time
 from tests.access.keys import audited, bearer, client, given, now
 from tests.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving
 
@@ -65,6 +67,21 @@ def test_a_key_works_at_once_and_ends_at_once(keyed: Served) -> None:
         assert http.get("/api/memory").status_code == 200
         revoke_key(keyed.data, "short", now())
         unauthenticated(http.get("/api/memory"))
+
+
+def test_a_key_is_told_what_it_is(keyed: Served) -> None:
+    ends = now() + 3_600 * SECOND
+    told_of: tuple[tuple[str, Role, list[str], int | None], ...] = (
+        ("reads some", "read", ["team-*", "notes"], ends),
+        ("may all", "admin", ["*"], None),
+    )
+    for name, role, stores, expires in told_of:
+        with client(keyed.url, given(keyed.data, role, stores, name=name, expires_at=expires)) as http:
+            told = accepted(http.get("/api/whoami"))
+        text = None if expires is None else format_time(expires)
+        assert told == {"name": name, "role": role, "stores": stores, "expires": text, "open": False}
+    with client(keyed.url) as http:
+        unauthenticated(http.get("/api/whoami"))
 
 
 def test_an_import_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None:
@@ -243,3 +260,22 @@ def test_denials_and_acts_of_administration_are_on_record(tmp_path: Path) -> Non
     assert all(line["address"] == "127.0.0.1" for line in lines)
     assert lines[0]["key"] == reader[4:12]
     assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_erasing_is_for_administrators_and_on_record(keyed: Served, admin: httpx.Client) -> None:
+    asked = {"ids": ["told"], "erase": True}
+    sentence = "An albatross nests in the attic."
+    admin.post("/api/v1/retain?store=erased", json={"content": sentence, "entity_id": "told"}).raise_for_status()
+    with client(keyed.url, given(keyed.data, "write", name="writer")) as http:
+        for sent in (asked, asked | {"dry_run": True}):
+            told = refusal(http.post("/api/v1/forget?store=erased", json=sent), 403)
+            assert "role admin" in told["detail"]
+        assert http.get("/api/memories/told?store=erased").json()["content"] == sentence
+    done = admin.post("/api/v1/forget?store=erased", json=asked).json()
+    assert (done["memories_removed"], [each["kind"] for each in done["remains"]]) == (1, ["unknown"])
+    assert admin.get("/api/memories/told?store=erased").status_code == 404
+    replayed = admin.get("/api/memory/erased/events?since=0", headers={"last-event-id": "0"})
+    assert replayed.status_code == 410
+    lines = [line for line in audited(keyed.data) if line["act"] == "forget" and line.get("store") == "erased"]
+    assert {(line["kind"], line["outcome"]) for line in lines} == {("denied", "403"), ("admin", "done")}
+    assert all("albatross" not in path.read_text() for path in keyed.data.glob("*.log*"))

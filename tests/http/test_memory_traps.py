@@ -137,6 +137,10 @@ def test_namesakes_are_kept_apart_by_every_way(of: httpx.Client) -> None:
     assert {*ids["person"], nobody} in groups
     for kind, about in (("person", person), ("project", project)):
         assert stored(of, "Alice is late", entities=about)["id"] in ids[kind]
+    both = [{"content": "Alice is early", "entities": about} for about in (person, project, person)]
+    together = accepted(of.post("/api/memories/batch", json={"memories": both}))
+    assert [each["outcome"] for each in together["results"]] == ["created", "created", "duplicate"]
+    assert together["results"][2]["id"] == together["results"][0]["id"]
 
 
 def test_what_is_largest_is_stored_met_and_absorbed(of: httpx.Client) -> None:

@@ -33,8 +33,12 @@ INJECT = "/api/memory/{store}/inject"
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of this module's own: what is counted is known. It keeps two stores open."""
-    with serving(tmp_path_factory.mktemp("watched") / "data", max_open_stores=2) as running:
+    """A server of this module's own: what is counted is known. It keeps two stores open.
+
+    A language model is set, which nobody asks, so that its numbers are there.
+    """
+    model = {"llm_url": "http://127.0.0.1:1/v1", "llm_model": "none"}
+    with serving(tmp_path_factory.mktemp("watched") / "data", max_open_stores=2, **model) as running:
         yield running
 
 

@@ -5,12 +5,15 @@ from html.parser import HTMLParser
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import msgspec
 import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
+from schemathesis.specs.openapi.definitions import OPENAPI_30
 
 from kgserve.app import create_app
+from kgserve.http.openapi_30 import as_openapi_30
 from kgserve.model.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALIAS
@@ -19,7 +22,7 @@ from kgserve.settings import Settings
 from kgserve.store.pool import StorePool
 from tests.http.serving import accepted
 
-OURS = {"/docs/docs.css", "/docs/docs.js"}  # parts of a page, not operations
+OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # pages and their parts, not operations
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +148,81 @@ def test_the_docs_page_links_to_what_exists(http: httpx.Client) -> None:
             assert http.get(link).status_code == 200
         else:
             assert link.startswith(("#", "data:,"))
+
+
+@pytest.fixture(scope="module")
+def older(http: httpx.Client) -> dict[str, Any]:
+    return accepted(http.get("/openapi-3.0.json"))
+
+
+def test_it_is_there_in_openapi_30_too(document: dict[str, Any], older: dict[str, Any]) -> None:
+    assert [*jsonschema_rs.validator_for(OPENAPI_30).iter_errors(older)] == []
+    assert older["openapi"].startswith("3.0.")
+    assert dict(operations(older)).keys() == dict(operations(document)).keys()
+    assert older["components"]["schemas"].keys() == document["components"]["schemas"].keys()
+
+
+def test_examples_fit_both_descriptions(document: dict[str, Any], older: dict[str, Any]) -> None:
+    """What 3.0 has no word for it lets through; so what one takes the other takes, too."""
+    for described, read in ((document, lambda schema: schema), (older, of_openapi_30)):
+        components = {"components": {"schemas": read(described["components"]["schemas"])}}
+        for _, operation in operations(described):
+            bodies = [operation["responses"][status] for status in operation["responses"] if status < "300"]
+            bodies += [operation["requestBody"]] if "requestBody" in operation else []
+            for media, content in ((media, each) for body in bodies for media, each in body["content"].items()):
+                if "json" in media and "$ref" in str(content["schema"]):
+                    jsonschema_rs.validate(read(content["schema"]) | components, content["example"])
+
+
+def of_openapi_30(part: Any) -> Any:
+    """Schemas of 3.0 as JSON Schema has them, by the words of that specification."""
+    if isinstance(part, list):
+        return [of_openapi_30(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    made = {name: value if name == "default" else of_openapi_30(value) for name, value in part.items()}
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if made.pop(exclusive, False) is True:
+            made[exclusive] = made.pop(bound)
+    if made.pop("nullable", False) is True:
+        return {"anyOf": [made, {"type": "null"}]}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("newer", "expected"),
+    [
+        ({"type": ["string", "null"], "maxLength": 3}, {"type": "string", "maxLength": 3, "nullable": True}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "string", "nullable": True}),
+        (
+            {"anyOf": [{"$ref": "#/a"}, {"type": "null"}], "default": None},
+            {"allOf": [{"$ref": "#/a"}], "nullable": True, "default": None},
+        ),
+        ({"$ref": "#/a", "description": "d"}, {"allOf": [{"$ref": "#/a"}], "description": "d"}),
+        (
+            {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]},
+            {"anyOf": [{"type": "integer", "nullable": True}, {"type": "string", "nullable": True}]},
+        ),
+        ({"const": "a"}, {"type": "string", "enum": ["a"]}),
+        ({"enum": [1, None]}, {"type": "integer", "enum": [1, None], "nullable": True}),
+        ({"examples": [{"const": 1}, 2]}, {"example": {"const": 1}}),
+        ({"exclusiveMinimum": 0, "type": "number"}, {"minimum": 0, "exclusiveMinimum": True, "type": "number"}),
+        ({"type": "object", "propertyNames": {"maxLength": 3}, "required": []}, {"type": "object"}),
+        ({"type": "array"}, {"type": "array", "items": {}}),
+        (
+            {"properties": {"const": {"const": True}}, "additionalProperties": {"type": ["null", "number"]}},
+            {
+                "properties": {"const": {"type": "boolean", "enum": [True]}},
+                "additionalProperties": {"type": "number", "nullable": True},
+            },
+        ),
+    ],
+)
+def test_schemas_by_rules(newer: dict[str, Any], expected: dict[str, Any]) -> None:
+    document = {
+        "paths": {"/a": {"schema": newer, "example": {"schema": newer}}},
+        "components": {"schemas": {"A": newer}},
+    }
+    made = as_openapi_30(document)
+    assert made["components"]["schemas"]["A"] == expected
+    assert made["paths"]["/a"] == {"schema": expected, "example": {"schema": newer}}

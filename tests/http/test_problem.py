@@ -69,7 +69,7 @@ def test_defects_are_logged_and_kept_to_ourselves(error: Exception) -> None:
 def test_the_framework_s_errors_are_ours() -> None:
     assert body_of(NotFoundException())["type"] == "urn:kgserve:error:not_found"
     refused = render(MethodNotAllowedException(headers={"allow": "GET"}), "x")
-    assert (refused.status, refused.headers) == (405, {"allow": "GET"})
+    assert (refused.status, refused.headers) == (405, {"allow": "GET, HEAD"})
     assert body_of(HTTPException("bad host", status_code=400))["detail"] == "bad host"
 
 

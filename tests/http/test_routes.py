@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
+from kgserve.cypher.offers import FUNCTIONS, KEYWORDS, LABELS, PROCEDURES
 from tests.http.serving import accepted, refusal
 
 TRIANGLE: dict[str, Any] = {
@@ -111,6 +112,21 @@ def test_traverse_options(http: httpx.Client, filled: str) -> None:
     assert reached(start_id="nobody") == []
 
 
+def test_where_no_key_is_asked_for_everybody_is_local(http: httpx.Client) -> None:
+    told = {"name": "local", "role": "admin", "stores": ["*"], "expires": None, "open": True}
+    assert accepted(http.get("/api/whoami")) == told
+
+
+def test_an_editor_is_offered_what_the_shell_completes(http: httpx.Client) -> None:
+    found = accepted(http.get("/api/cypher/words"))
+    assert {name: found[name] for name in ("keywords", "functions", "procedures")} == {
+        "keywords": [*KEYWORDS],
+        "functions": [*FUNCTIONS],
+        "procedures": [*PROCEDURES],
+    }
+    assert found["labels"] == LABELS
+
+
 def test_health_and_ready(http: httpx.Client) -> None:
     assert accepted(http.get("/health")) == {"status": "ok", "version": __version__}
     assert accepted(http.get("/ready"))["ready"] is True
@@ -120,7 +136,7 @@ def test_unknown_paths_and_methods(http: httpx.Client, filled: str) -> None:
     assert "/docs" in refusal(http.get("/nowhere"), 404)["detail"]
     answer = http.post("/health")
     refusal(answer, 405)
-    assert answer.headers["allow"] == "GET, OPTIONS"
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("path", ["/nodes/", "//nodes", "/", "/nodes//a"])
@@ -142,7 +158,6 @@ def test_request_ids_come_back_when_well_formed(http: httpx.Client) -> None:
         "nodes/a/history?limit=201",
         "changes?since=-1",
         "changes?limit=0",
-        "tags?limit=101",
         "nodes?limit=0",
         "nodes?limit=1001",
         "nodes/a/outgoing?limit=1001",

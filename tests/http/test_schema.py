@@ -64,7 +64,7 @@ def test_tags_by_beginning(http: httpx.Client, filled: str) -> None:
     assert tags(prefix="Status") == []
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "prefix=a&prefix=b", "other=1", "prefix=%ff"])
+@pytest.mark.parametrize("query", ["limit=x", "prefix=a&prefix=b", "other=1", "prefix=%ff"])
 def test_bad_queries_of_tags(http: httpx.Client, filled: str, query: str) -> None:
     refusal(http.get(f"{filled}/tags?{query}"), 400)
 

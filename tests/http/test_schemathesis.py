@@ -42,7 +42,7 @@ made_up = schemathesis.openapi.from_dict(
     description, config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}})
 ).exclude(path_regex="/events$")
 PUBLIC = {"health", "ready", "docs"}
-ABOUT_ITSELF = {"openapi", "docs"}  # they may name what the program is made of
+ABOUT_ITSELF = {"openapi", "openapi30", "docs"}  # they may name what the program is made of
 CALLERS = {"nobody": "", "reader": "read", "writer": "write", "administrator": "admin", "stranger": "admin"}
 ALLOWED = {
     "read": {"reader", "writer", "administrator"},

@@ -52,6 +52,18 @@ def test_settings_may_come_at_creation_and_only_then(http: httpx.Client, api: st
     assert settings(http, api) == CHOSEN
 
 
+def test_the_list_of_stores_has_what_was_chosen(http: httpx.Client, store: str, api: str) -> None:
+    def listed() -> dict[str, Any]:
+        return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store)["settings"]
+
+    accepted(http.put(api), 201)
+    assert listed() == {"name": "", "conflict_policy": "lww", "kind_whitelist": [], "metadata": {}}
+    accepted(http.patch(api, json=CHOSEN))
+    assert listed() == {name: CHOSEN[name] for name in ("name", "conflict_policy", "kind_whitelist", "metadata")}
+    accepted(http.patch(api, json={"metadata": {"long": "x" * 5_000}}))
+    assert "metadata" not in listed()
+
+
 def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json=CHOSEN), 201)
     answer = accepted(http.patch(api, json={"name": "other", "metadata": None}))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import networkx as nx
 import pytest
 
 from tests.formats.converting import FIXTURES, read
@@ -54,6 +55,32 @@ def test_there_and_back(kind: str, served: Served, http: httpx.Client, written: 
     assert first == second
     assert_nothing_left(served, written)
     assert_nothing_left(served, f"{written}-{kind}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_go_there_and_back(kind: str, http: httpx.Client, written: str) -> None:
+    link = {"from": "a", "to": "b", "relation_type": "R", "to_graph": "elsewhere", "weight": 0.5, "ordinal": 2}
+    more = [link, {**link, "from": "b", "attributes": {"to_graph": 1, "k": "v"}}, {**link, "to_graph": "third"}]
+    accepted(http.post(f"{written}/inject", json={"edges": more}))
+    exported = http.get(f"{written}/export", params={"format": kind}).content
+    copy = f"{written}-{kind}"
+    answer = accepted(http.post(f"{copy}/import", content=exported, headers={"content-type": KINDS[kind]}))
+    assert (answer["ok"], answer["nodes_created"], answer["edges_created"], answer["edges_skipped"]) == (True, 2, 4, [])
+    first, second = (sorted(http.get(f"{api}/export").content.splitlines()) for api in (written, copy))
+    assert first == second
+    if kind == "graphml":
+        # For others each end is a node.
+        found = nx.parse_graphml(exported.decode())
+        assert {"elsewhere/b", "third/b"} < set(found.nodes)
+        assert found.nodes["third/b"] == {"to_graph": "third"}
+        assert exported.count(b'id="elsewhere/b"') == 1
+
+
+def test_the_memory_server_is_told_of_no_links(http: httpx.Client, written: str) -> None:
+    before = http.get(f"{written}/export", params={"format": "memory-server"}).content
+    link = {"from": "a", "to": "b", "relation_type": "R2", "to_graph": "elsewhere"}
+    accepted(http.post(f"{written}/inject", json={"edges": [link]}))
+    assert http.get(f"{written}/export", params={"format": "memory-server"}).content == before
 
 
 @pytest.mark.parametrize(

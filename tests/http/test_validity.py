@@ -112,11 +112,8 @@ def test_retiring_ends_it_now(http: httpx.Client, api: str) -> None:
     ],
 )
 def test_the_end_of_a_node_and_of_an_edge(
-    http: httpx.Client, stored: Json, asked: str | None, end: str, changed: bool
+    http: httpx.Client, api: str, stored: Json, asked: str | None, end: str, changed: bool
 ) -> None:
-    api = "/api/memory/ends"
-    for name in ("hub", "leaf", "a"):
-        http.delete(f"{api}/nodes/{name}")
     ends = [{"id": name, "type": "t"} for name in ("hub", "leaf")]
     inject(http, api, *ends, {"id": "a", "type": "t", **stored}, edges=[EDGE | stored])
     body = {"valid_to": asked, "created_by": "ada"}

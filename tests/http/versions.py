@@ -36,3 +36,9 @@ def tear(http: httpx.Client, api: str) -> None:
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two", based_on_version=1)
     assert beside(http, api, id="a", content="three", based_on_version=1)["conflicts"] == [2]
+
+
+def prune(http: httpx.Client, api: str) -> int:
+    """Forget all that is over; how many states that took."""
+    before = str(accepted(http.get(f"{api}/stats"))["sequence"])
+    return accepted(http.post(f"{api}/history/prune", json={"before": before}))["pruned"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from kgserve.journal.journal import Journal
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
@@ -40,14 +42,16 @@ def nodes(count: int, size: int = 10) -> list[ChangeSet]:
 
 
 def mixed() -> History:
-    """A history with every kind of change."""
+    """A history with every kind of change, as programs made it that forgot the numbers of what was deleted."""
     history = History()
     history.add(WriteBatch(nodes=[NodePut(i, name, "t", name) for i, name in enumerate("abcd")]))
     history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "cd", "da", "aa"))]))
     history.add(WriteBatch(nodes=[NodePut(0, "a", content="new")], edges=[EdgePut(0, ("a", "b", "r"), 0.5)]))
     history.add(WriteBatch(delete_nodes=["c"], nodes=[NodePut(0, "e", "t")]))
     history.add(WriteBatch(edges=[EdgePut(0, ("a", "b", "r"))]))
+    history.workspace.ended.clear()
     history.add(WriteBatch(delete_edges=[("a", "a", "r")], nodes=[NodePut(0, "c", "u")]))
+    history.changes[:] = [msgspec.structs.replace(change, last_versions=[]) for change in history.changes]
     return history
 
 

@@ -126,4 +126,4 @@ def test_damaged_accesses_are_named_and_the_rows_beside_them_need_no_look(tmp_pa
     assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]
     (path / snapshot.ACCESSES).write_bytes(b"")
     with pytest.raises(JournalDamaged, match=snapshot.ACCESSES):
-        snapshot.accesses_file(path)
+        snapshot.part_file(path, snapshot.ACCESSES)

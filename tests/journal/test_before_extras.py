@@ -59,6 +59,7 @@ def old_frame(changes: list[ChangeSet]) -> bytes:
 
 def _old(change: ChangeSet) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(change, builtin_types=(bytes,))
+    fields.pop("last_versions", None)
     for name in ("nodes_created", "nodes_updated", "edges_created", "edges_updated", "edges_touched"):
         if name in fields:
             fields[name] = [row[:-1] for row in fields[name]]

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
-from kgserve.journal.frame import MAGIC, FrameError, encode_frame, find_frame, read_frame
+from kgserve.journal.frame import MAGIC, FrameError, encode_frame, find_frame, read_frame, skip_frames
 from tests.journal.history import mixed, nodes
 
 CHANGES = mixed().changes
@@ -48,3 +49,16 @@ def test_the_next_frame_is_found_wherever_it_starts(gap: int) -> None:
 def test_the_mark_alone_is_no_frame() -> None:
     data = b"?" + MAGIC + b"?" * 50 + MAGIC * 20
     assert find_frame(io.BytesIO(data), 0, len(data)) is None
+
+
+def test_frames_are_passed_over_up_to_the_one_that_is_wanted(tmp_path: Path) -> None:
+    changes = nodes(6)
+    frames = [encode_frame(changes[:1]), encode_frame(changes[1:4]), encode_frame(changes[4:])]
+    starts = [0, len(frames[0]), len(frames[0] + frames[1])]
+    (tmp_path / "segment").write_bytes(b"".join(frames))
+    with (tmp_path / "segment").open("rb") as file:
+        end = len(b"".join(frames))
+        found = [skip_frames(file, 0, end, sequence) for sequence in range(1, 8)]
+        assert found == [starts[0], starts[1], starts[1], starts[1], starts[2], starts[2], end]
+        with pytest.raises(FrameError):
+            skip_frames(file, 1, end, 6)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.fold import fold
-from kgserve.model.batch import NodePut, WriteBatch
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import StoreState
 from kgserve.model.rows import EdgeRow, NodeRow
 from tests.journal.history import History, mixed
@@ -128,6 +129,21 @@ def test_folding_on_disk_gives_the_same(tmp_path: Path, middle: int) -> None:
         {row for row in history.workspace.edges.values() if row is not None},
     )
     assert sorted(path.name for path in rows.iterdir()) == [snapshot.EDGES, snapshot.NODES]
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("middle", [0, 2])
+def test_edges_whose_nodes_are_gone_can_be_left_out(tmp_path: Path, middle: int, memory_bytes: int) -> None:
+    history = History()
+    history.add(WriteBatch(nodes=[NodePut(i, name, "t") for i, name in enumerate("abc")]))
+    history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "ca"))]))
+    forgot = msgspec.structs.replace(history.add(WriteBatch(delete_nodes=["b"])), edges_deleted=[])
+    base = folded(tmp_path, history, middle) if middle else None
+    changes = [*history.changes[middle:2], forgot]
+    fold(base, changes, tmp_path, memory_bytes=memory_bytes)
+    assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ab", "bc", "ca"}
+    assert fold(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges == 1
+    assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ca"}
 
 
 def test_wrong_rows_are_rebased_on_disk_too(tmp_path: Path) -> None:

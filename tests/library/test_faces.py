@@ -17,7 +17,7 @@ from kgserve.library import Library
 from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.versioned import EdgeSpec, NodeSpec, PutNodeRequest
 
-OF_A_SERVER = {"health", "ready", "openapi"}
+OF_A_SERVER = {"health", "ready", "openapi", "whoami", "cypher_words", "browser_key"}
 OF_THE_MOMENT = {
     "time",
     "last_accessed_at",
@@ -79,6 +79,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.node("sym-1", version=1, as_of="1"),
     lambda store: list(store.nodes(page_size=2)),
     lambda store: list(store.nodes(type="code", as_of="1")),
+    lambda store: list(store.nodes(type=["code", "requirement"], offset=1, page_size=1, compact=True)),
     lambda store: list(store.nodes(page_size=0)),
     lambda store: store.search("OAuth login", at_least=store.stats().sequence, explain=True),
     lambda store: store.search("OAuth", mode="keyword", types=["code"], at_least=store.stats().sequence),
@@ -136,6 +137,12 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.put_subgraph([{"kind": 1}]),
     lambda store: store.update_settings(conflict_policy="lww", kind_whitelist=[]),
     lambda store: store.node("v-1", version=1),
+    lambda store: store.graph(around=["v-1", "nobody"], depth=2, fields=["label", "version", "tags"], lives=True),
+    lambda store: store.graph(ids=["v-1", "v-2"], as_of=3, valid_at="any"),
+    lambda store: store.graph(overview=2, types=["note"]),
+    lambda store: store.graph(),
+    lambda store: len(store.timeline().buckets) > 0,
+    lambda store: store.timeline(buckets="many"),
     lambda store: store.outgoing("v-2"),
     lambda store: store.outgoing("v-2", limit=2, offset=1),
     lambda store: store.outgoing("v-2", kinds=["cites"], as_of="1"),
@@ -144,6 +151,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.outgoing("v-2", valid_at="soon"),
     lambda store: store.incoming("v-1", kinds=iter(["cites", "CALLS"]), valid_at="2020-01-01T00:00:00Z"),
     lambda store: store.incoming("v-1", kinds=["none"]),
+    lambda store: store.incoming("v-1", follow_symlinks=True),
     lambda store: store.incoming("v-1", offset=-1),
     lambda store: store.edge("v-2~cites~v-1"),
     lambda store: store.edge("v-2~cites~nobody"),
@@ -175,6 +183,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.delete_edge_by_id("v-2~cites~v-1"),
     lambda store: store.delete_edge_by_id("v-2~cites"),
     lambda store: store.describe_schema(),
+    lambda store: store.links(),
     lambda store: store.list_tags(),
     lambda store: store.list_tags("topic:", limit=1),
     lambda store: store.list_tags("z", limit=0),
@@ -233,8 +242,17 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: [each.content for each in store.memories(valid_at="2021-01-01T00:00:00Z", types=["fact"]).memories],
     lambda store: [(each.id, each.content) for each in store.entity_history("home")],
     lambda store: store.retain([{"role": "user", "content": "Hello"}], source="chat").operations,
+    lambda store: store.retain_batch(
+        [
+            {"content": f"Ann drinks {what}.", "entity_id": "cup", "valid_from": f"{year}-01-01T00:00:00Z"}
+            for what, year in (("tea", 2024), ("milk", 2020), ("water", 2025))
+        ]
+    ),
+    lambda store: store.retain_batch([{"content": "fine"}, {"content": "x", "supersedes": "nobody"}]),
     lambda store: store.forget(entity_id="home"),
     lambda store: store.forget(ids=["home"], undo=True),
+    lambda store: len(store.forget(ids=["home"], erase=True, dry_run=True).ids),
+    lambda store: [each.name for each in store.forget(ids=["home", "nobody"], erase=True).remains],
     lambda store: store.forget(),
     lambda store: store.create_entity("Bob", "person"),
     lambda store: store.create_entities([{"name": "Eve", "entity_type": "person"}]),
@@ -257,6 +275,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.consolidations(),
     lambda store: store.undo_consolidation("none"),
     lambda store: store.reflect(dry_run=True).looked_at,
+    lambda store: store.extract_memories(),
     lambda store: store.prune_memories(dry_run=True).count,
     lambda store: store.memory_stats().memories_by_type,
     lambda store: store.memory_growth(by="month").periods[0].total,

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import kgserve
-from kgserve.client import Event
+from kgserve.client import Client, Event, WriteHandler, subscribe
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.library import Library, Store
+from kgserve.model.answers import Edge, Node
+from kgserve.model.stores import StoreSettings
 
 THREADS = 16
 
@@ -116,6 +118,22 @@ def test_events_come_to_another_thread_until_it_is_closed(library: Library) -> N
     assert kinds == {"s": ["node_created", "store_dropped"], "later": ["store_created", "node_created"]}
 
 
+def test_links_and_settings_are_told_then_and_later(library: Library) -> None:
+    link = {"from": "a", "to": "x", "relation_type": "cites", "to_graph": "elsewhere"}
+    with library.events() as live:
+        library.store("s").inject([{"id": "a", "type": "t"}], [link])
+        heard = [next(live) for _ in range(3)]
+        library.store("s").update_settings(conflict_policy="manual")
+        heard.append(next(live))
+    assert [each.kind for each in heard] == ["store_created", "node_created", "link_created", "store_changed"]
+    assert heard[3].data["conflict_policy"] == "manual"
+    with library.events(since=0) as again:
+        made, _, linked = (next(again) for _ in range(3))
+    assert (made.kind, made.data["conflict_policy"]) == ("store_created", "manual")
+    assert linked.edge is not None
+    assert (linked.kind, linked.edge.to_graph) == ("link_created", "elsewhere")
+
+
 def test_events_end_when_their_store_is_dropped(library: Library) -> None:
     library.create("s")
     with library.store("s").events(kinds=["store_dropped", "node_created"]) as events:
@@ -164,3 +182,86 @@ def test_a_stream_that_is_left_gives_the_store_back(library: Library) -> None:
     assert rows.about["columns"] == ["n.id"]
     rows.close()
     assert library.drop("s", confirm="s")
+
+
+class Heard(WriteHandler):
+    """Keeps what it is told, and raises where it is told of a node that is called so."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.changed = threading.Condition()
+
+    def _note(self, kind: str, about: str) -> None:
+        with self.changed:
+            self.told.append((kind, about))
+            self.changed.notify_all()
+
+    def on_node_written(self, node: Node, event: Event) -> None:
+        self._note(event.kind, node.id)
+        if node.id == "unwanted":
+            raise ValueError(node.id)
+
+    def on_edge_written(self, edge: Edge, event: Event) -> None:
+        self._note(event.kind, f"{edge.target} {edge.to_graph}" if edge.to_graph else edge.target)
+
+    def on_graph_created(self, settings: StoreSettings, event: Event) -> None:
+        self._note(event.kind, f"{event.store} {settings.conflict_policy}")
+
+    def on_event(self, event: Event) -> None:
+        self._note(event.kind, event.store)
+
+    def have(self, count: int) -> list[tuple[str, str]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.told) >= count, 10), self.told
+            return self.told
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_handler_is_told_from_the_beginning_until_it_is_closed(
+    library: Library, client: Client, remote: bool
+) -> None:
+    asker: Client | Library = client if remote else library
+    # That stores were made is told to who names none.
+    stores = ["subscribed"] if remote else []
+    store, known = asker.store("subscribed"), 0 if remote else 1
+    asker.create("subscribed", conflict_policy="manual")
+    handler = Heard()
+    with subscribe(asker, handler, stores, since=0) as subscription:
+        edges = [{"from": "a", "to": "a", "relation_type": "r"}]
+        edges.append({"from": "a", "to": "x", "relation_type": "r", "to_graph": "elsewhere"})
+        store.inject([{"id": "a", "type": "t"}], edges)
+        handler.have(known + 3)
+        store.update_settings(conflict_policy="lww")
+        handler.have(known + 4)
+        store.delete_node("a")
+        handler.have(known + 6)
+        assert subscription.active
+    assert not subscription.active
+    store.inject([{"id": "later", "type": "t"}])
+    behind = Heard()
+    with subscribe(asker, behind, stores, last_event_id=subscription.last_event_id):
+        while ("node_created", "later") not in behind.told:
+            behind.have(len(behind.told) + 1)
+    assert ("subscribed manual" in dict(handler.told[:1]).values()) == (not remote)
+    assert handler.told[known : known + 4] == [
+        ("node_created", "a"),
+        ("edge_created", "a"),
+        ("link_created", "x elsewhere"),
+        ("store_changed", "subscribed lww"),
+    ]
+    assert {kind for kind, _ in handler.told[known + 4 :]} <= {"node_deleted", "edge_deleted", "link_deleted"}
+
+
+def test_a_subscription_ends_with_the_library_and_with_a_fault(library: Library) -> None:
+    patient, faulty = Heard(), Heard()
+    first, second = subscribe(library, patient), subscribe(library, faulty)
+    library.store("s").inject([{"id": "unwanted", "type": "t"}])
+    library.store("s").inject([{"id": "wanted", "type": "t"}])
+    assert [about for _, about in patient.have(2)][1] == "unwanted"
+    faulty.have(2)
+    second.close()
+    assert isinstance(second.error, ValueError)
+    assert ("node_created", "wanted") not in faulty.told
+    library.close()
+    first.close()
+    assert not first.active

@@ -16,7 +16,6 @@ from kgserve.mcp.likely import listed
 from kgserve.mcp.present import Reply
 from kgserve.mcp.schemas import (
     Context,
-    DescribeStore,
     GetEntity,
     Inject,
     ListEntities,
@@ -26,6 +25,7 @@ from kgserve.mcp.schemas import (
     SearchBatch,
     Traverse,
 )
+from kgserve.mcp.store_tools import DescribeStore
 from kgserve.mcp.toolsets import TOOLS
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, refusal, text_of

@@ -111,6 +111,10 @@ def test_a_decision_is_retained_recalled_superseded_and_forgotten(agent: Agent) 
     assert agent("forget", ids=[now["id"]], undo=True)["memories_restored"] == 2
     assert agent("recall", query="Postgres")["memories"][0]["id"] == now["id"]
     assert agent("forget", ids=["nobody"])["memories_removed"] == 0
+    erased = agent("forget", ids=[now["id"]], erase=True)
+    assert (erased["memories_removed"], [each["kind"] for each in erased["remains"]]) == (2, ["unknown"])
+    assert "erased" in agent.text
+    assert agent("recall", query="Postgres")["memories"] == []
     assert "one of entity_id, ids and query" in agent.refused("forget")
 
 
@@ -121,6 +125,10 @@ def test_a_talk_is_retained_turn_by_turn(agent: Agent) -> None:
     again = agent("retain", content=turns, source="talk")
     assert "create" not in [each["type"] for each in again["operations"]]
     assert "content" in agent.refused("retain", content=[])
+    later = agent("retain", messages=[*turns, {"role": "user", "content": "And on Sundays?"}], source="talk")
+    assert [each["content"] for each in later["operations"] if each["type"] == "create"] == ["And on Sundays?"]
+    assert "as content, or a talk as messages" in agent.refused("retain", messages=turns, content="both")
+    assert "as content, or a talk as messages" in agent.refused("retain", source="neither")
 
 
 def test_answers_keep_to_budget_and_size(agent: Agent) -> None:

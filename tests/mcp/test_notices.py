@@ -11,6 +11,8 @@ import pytest
 
 from kgserve.mcp.notices import LEVELS
 from tests.cli.running import Running, serving
+from tests.embedding.embedding_service import MODEL
+from tests.embedding.embedding_service import running as embedding_service
 from tests.http.sockets import eventually
 from tests.mcp.talking import Mode, Session, Stateless
 
@@ -20,13 +22,19 @@ NODES = {"nodes": [{"id": "a", "type": "t", "content": "words"}], "edges": []}
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose embedding service is not there, with a store whose vector index fails for that."""
-    options = ("--embedding-provider", "openai", "--embedding-url", "http://127.0.0.1:1/v1", "--embedding-model", "m")
-    with serving(tmp_path_factory.mktemp("failing") / "data", *options) as running:
+    """A server whose embedding service refuses its key, with a store whose vector index fails for that."""
+    options = ("--embedding-provider", "openai", "--embedding-model", MODEL, "--embedding-url")
+    data = tmp_path_factory.mktemp("failing") / "data"
+    with embedding_service() as service, serving(data, *options, service.url) as running:
         api = f"{running.url}/api/memory/s"
         httpx.post(f"{api}/inject", json=NODES).raise_for_status()
-        eventually(lambda: any(index["error"] for index in httpx.get(f"{api}/stats").json()["indexes"]))
+        # That of the past asks the same service, and may be the first to hear nothing.
+        eventually(lambda: any(index["error"] for index in stats(api)["indexes"] if index["name"] == "vector"))
         yield running
+
+
+def stats(api: str) -> dict[str, Any]:
+    return httpx.get(f"{api}/stats").raise_for_status().json()
 
 
 def told(http: httpx.Client, mode: Mode, level: str | None, tool: str = "search_knowledge") -> dict[str, str]:

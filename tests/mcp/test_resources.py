@@ -9,6 +9,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import ResourceListChangedNotification, TextContent, TextResourceContents
 
+from kgserve.model.context import count_tokens
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, talk
 
@@ -28,7 +29,9 @@ def test_stores_and_nodes_are_resources(server: Running, mode: Mode, store: str)
 
     async def look(client: Client) -> None:
         templates = (await client.list_resource_templates()).resource_templates
-        assert [each.uri_template for each in templates] == ["kgserve://{store}", "kgserve://{store}/{id}"]
+        assert [each.uri_template for each in templates] == [
+            *("kgserve://{store}", "kgserve://{store}/memory", "kgserve://{store}/{id}")
+        ]
         uris = {str(each.uri) for each in (await client.list_resources()).resources}
         assert {"kgserve://stores", f"kgserve://{store}"} <= uris
         assert store in {each["name"] for each in (await read(client, "kgserve://stores"))["stores"]}
@@ -217,3 +220,44 @@ def test_the_prompts_teach(server: Running, mode: Mode) -> None:
             await client.get_prompt("other")
 
     talk(server.url, mode, look)
+
+
+def test_what_a_store_remembers_is_a_page(server: Running, mode: Mode, store: str) -> None:
+    def retain(content: str, **more: Any) -> None:
+        call(server.url, mode, "retain", index=store, content=content, **more)
+
+    retain("The heron keeps the invoices.", importance=1)
+    retain("Answers are short.", memory_type="preference")
+    retain("We ship on Mondays.", memory_type="decision")
+    for number in range(60):
+        retain(f"Fact number {number} of many, " + "which goes on for a while " * 8)
+    retain("Was never true.", memory_type="decision", valid_to="2020-01-01T00:00:00Z")
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "memory", "type": "t"}])
+
+    async def look(client: Client) -> str:
+        uri = f"kgserve://{store}/memory"
+        assert uri in {str(each.uri) for each in (await client.list_resources()).resources}
+        [contents] = (await client.read_resource(uri)).contents
+        assert isinstance(contents, TextResourceContents)
+        assert contents.mime_type == "text/plain"
+        assert (await read(client, f"kgserve://{store}/%6Demory"))["node"]["id"] == "memory"
+        return contents.text
+
+    text = talk(server.url, mode, look)
+    order = ("Pinned:", "heron", "Preferences:", "short", "decisions:", "Mondays", "Also known:")
+    places = [text.index(each) for each in order]
+    assert places == sorted(places)
+    assert "Was never true" not in text
+    assert text.count("heron") == 1
+    assert 1_000 < count_tokens(text) <= 1_500
+
+
+def test_an_empty_memory_says_so(server: Running, mode: Mode, store: str) -> None:
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=[{"id": "a", "type": "t"}])
+
+    async def look(client: Client) -> str:
+        [contents] = (await client.read_resource(f"kgserve://{store}/memory")).contents
+        assert isinstance(contents, TextResourceContents)
+        return contents.text
+
+    assert "remembers nothing yet" in talk(server.url, mode, look)

@@ -124,6 +124,18 @@ def test_an_entity_is_told_of_when_it_or_its_edges_change(server: Running, mode:
     run(look)
 
 
+def test_what_a_store_remembers_is_told_of_with_its_writes(server: Running, mode: Mode, store: str) -> None:
+    call(server.url, "auto", "retain", index=store, content="Herons fish.")
+    here = f"kgserve://{store}/memory"
+
+    async def look() -> None:
+        async with subscribed(server, mode, here) as (client, heard):
+            assert not (await client.call_tool("retain", {"index": store, "content": "Owls hunt."})).is_error
+            assert await heard.all() == {here}
+
+    run(look)
+
+
 def test_a_write_of_many_rows_tells_of_those_alone_that_it_wrote(server: Running, mode: Mode, store: str) -> None:
     """Too many for an event each."""
     call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=[node("a"), node("n7")])

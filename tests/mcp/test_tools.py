@@ -50,6 +50,7 @@ EXPECTED = {
     "describe_schema": READS,
     "list_tags": READS,
     "query_cypher": READS,
+    "configure_store": (False, False),
     "drop_store": (False, True),
 }
 
@@ -58,6 +59,7 @@ NOT_IDEMPOTENT = {"put_node", "put_subgraph", "drop_store"}
 GRAPH = {
     *("get_context", "search_knowledge", "get_entity", "traverse_knowledge_graph", "inject_knowledge_graph"),
     *("list_entities", "describe_store", "query_cypher", "delete_graph_entity", "delete_graph_relation"),
+    "list_stores",
 }
 
 
@@ -70,11 +72,13 @@ async def listed(client: Client) -> Any:
 
 
 def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode) -> None:
-    tools = talk(server.url, mode, listed, tools="all")
+    everything = talk(server.url, mode, listed, tools="all")
     others = {tool.name for tool in MEMORY_SERVER_TOOLS}
     remembering = {tool.name for tool in (*ENTITY_MEMORY_TOOLS, *MEMORY_TOOLS)}
-    assert set(tools) == set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others - remembering
+    assert set(everything) == set(EXPECTED) | remembering
+    assert set(EXPECTED) == (IDEMPOTENT | set(WHERE_TO_LOOK)) - others - remembering
     assert others | remembering <= IDEMPOTENT | set(WHERE_TO_LOOK)
+    tools = {name: tool for name, tool in everything.items() if name in EXPECTED}
     assert set(talk(server.url, mode, listed, tools="memory-server")) == others
     for name, tool in tools.items():
         hints = tool.annotations
@@ -87,7 +91,8 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
         assert tool.input_schema["type"] == "object", name
     walk = tools["traverse_knowledge_graph"].input_schema
     assert set(walk["properties"]) == {
-        *("index", "detail", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at")
+        *("index", "detail", "start_id", "depth", "relation_types", "direction", "max_nodes", "as_of", "valid_at"),
+        "follow_symlinks",
     }
     assert walk["required"] == ["start_id"]
     assert walk["properties"]["depth"]["default"] == 2
@@ -100,6 +105,12 @@ def test_every_tool_is_listed_with_schemas_and_hints(server: Running, mode: Mode
 
 def test_a_connection_says_which_tools_it_wants_to_see(server: Running, bare: httpx.Client, mode: Mode) -> None:
     assert set(talk(server.url, mode, listed)) == GRAPH
+    both = talk(server.url, mode, listed, tools="")
+    assert set(both) == GRAPH | {tool.name for tool in MEMORY_TOOLS}
+    assert both == talk(server.url, mode, listed, tools="default")
+    assert len(both) == 16
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in both.values()) <= 20_000
+    assert all((tool.description or "").startswith(("When ", "Before ")) for tool in both.values())
     assert set(talk(server.url, mode, listed, tools="time,list_stores")) == {
         *("put_node", "put_subgraph", "merge_entities", "retire", "entity_history", "list_stores")
     }
@@ -152,7 +163,7 @@ def test_a_default_store_that_is_not_there_yet_is_empty(bare: httpx.Client, stor
 def test_without_a_store_the_stores_are_described(server: Running, mode: Mode, store: str) -> None:
     filled(server, mode, store)
     found = call(server.url, mode, "describe_store").structured_content
-    assert {"name": store, "nodes": 3, "edges": 2} in found["stores"]
+    assert {"name": store, "nodes": 3, "edges": 2, "conflict_policy": "lww"} in found["stores"]
 
 
 def test_the_documentation_names_every_tool() -> None:

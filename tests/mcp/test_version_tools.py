@@ -186,8 +186,64 @@ def test_retiring(server: Running, mode: Mode, store: str) -> None:
     assert "nobody" in refusal(server.url, mode, "retire_entity", index=store, id="nobody")
 
 
+def test_stale_entities_are_left_out_of_a_search(server: Running, mode: Mode, store: str) -> None:
+    nodes = [{"id": "old", "type": "t", "content": "tea", "freshness_at": "2020-01-01T00:00:00Z"}]
+    nodes += [{"id": "new", "type": "t", "content": "tea"}]
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes)
+    for asked in ({"query": "tea"}, {"queries": ["tea", "tea?"]}):
+        for fresh, ids in ((False, {"old", "new"}), (True, {"new"})):
+            given = {"index": store, **asked, "mode": "keyword", "fresh_only": fresh, "at_least": 1}
+            found = call(server.url, mode, "search_knowledge", **given).structured_content["hits"]
+            assert {hit["node"]["id"] for hit in found} == ids
+
+
 def test_refusals(server: Running, mode: Mode, store: str) -> None:
     assert "kind" in refusal(server.url, mode, "put_node", index=store, content="x")
     assert "valid_from" in refusal(server.url, mode, "put_node", index=store, kind="t", valid_from="soon")
     assert "list_stores" in refusal(server.url, mode, "put_node", kind="t")
     assert "index" in refusal(server.url, mode, "put_subgraph", nodes=[{"kind": "t"}])
+
+
+def test_the_contracts_payload_as_it_stands(server: Running, mode: Mode, store: str) -> None:
+    nodes = [
+        {"ref": "a", "kind": "note", "content": "1", "metadata": {"n": 1}, "created_by": "ann"},
+        {"ref": "bad", "kind": ["note"], "content": "2"},
+        {"ref": "odd", "kind": "note", "knid": 1},
+        {"lineage_id": "kept", "kind": "note", "freshness_at": "2030-01-01T00:00:00Z", "tags": ["x"]},
+    ]
+    edges = [
+        {"from_ref": "a", "to_lineage": "kept", "to_graph": store, "kind": "R", "ordinal": 2},
+        {"from_ref": "bad", "to_lineage": "kept", "kind": "R"},
+        {"from_ref": "a", "to_lineage": "kept", "kind": "S", "ordinal": "first"},
+    ]
+    done = call(server.url, mode, "put_subgraph", graph_id=store, nodes=nodes, edges=edges).structured_content
+    assert [node["created"] for node in done["nodes"]] == [True, False, False, True]
+    assert [node.get("ref") for node in done["nodes"][:3]] == ["a", "bad", "odd"]
+    assert "kind" in done["nodes"][1]["error"]
+    assert "knid" in done["nodes"][2]["error"]
+    assert done["edges"][1] == {"error": "not_found: ref not found: bad"}
+    assert "ordinal" in done["edges"][2]["error"]
+    cleared = [{"from_ref": "again", "to_lineage": "kept", "kind": "R", "ordinal": None}]
+    again = [{"ref": "again", "lineage_id": done["nodes"][0]["lineage_id"], "kind": "note"}]
+    call(server.url, mode, "put_subgraph", index=store, nodes=again, edges=cleared)
+    walked = call(server.url, mode, "traverse_knowledge_graph", index=store, start_id="kept", direction="")
+    assert walked.structured_content["edges"] == []
+    read = call(server.url, mode, "get_entity", index=store, id="kept", as_of=2)
+    assert read.structured_content["incoming"] == []
+    [edge] = call(server.url, mode, "get_entity", index=store, id="kept").structured_content["incoming"]
+    assert "ordinal" not in edge
+
+
+def test_limits_and_kinds_are_those_of_the_contract(server: Running, mode: Mode, store: str) -> None:
+    nodes = [{"id": f"n{n}", "type": "note" if n else "task", "content": "alike", "tags": [f"t{n}"]} for n in range(60)]
+    call(server.url, mode, "inject_knowledge_graph", index=store, nodes=nodes)
+    query = {"query": "alike", "mode": "keyword", "limit": 5000}
+    asked = {"index": store, "at_least": 1, "queries": [query]}
+    assert len(call(server.url, mode, "search_batch", **asked).structured_content["hits"]) == 20
+    assert len(call(server.url, mode, "search_batch", **asked, limit=5000).structured_content["hits"]) == 50
+    kinds = {"query": "alike", "mode": "keyword", "kinds": ["task"]}
+    hits = call(server.url, mode, "search_knowledge", index=store, at_least=1, **kinds).structured_content["hits"]
+    assert [hit["node"]["id"] for hit in hits] == ["n0"]
+    hits = call(server.url, mode, "search_batch", **asked | {"queries": [kinds]}).structured_content["hits"]
+    assert [hit["node"]["id"] for hit in hits] == ["n0"]
+    assert len(call(server.url, mode, "list_tags", index=store, limit=1000).structured_content["tags"]) == 60

@@ -24,6 +24,7 @@ SUBGRAPH = {
 }
 LINK = "shed~STANDS_ON~quay"
 END = "2030-01-01T00:00:00.000000Z"
+WORKS = {"source": "Ann", "target": "Acme", "relation_type": "works_at"}
 BY_ID = "MATCH (e:Entity) WHERE e.id = $id RETURN e.id, e.type"
 
 
@@ -49,7 +50,59 @@ class Outcome(msgspec.Struct, frozen=True):
         return sorted(tool["name"] for tool in self.tools)
 
 
+def entity_steps(store: str) -> list[Step]:
+    """The tools of an entity memory, each once."""
+    there: dict[str, Any] = {"index": store}
+    entity = {"name": "Ann", "entity_type": "person", "description": "An engineer", "metadata": {"since": 2019}}
+    memory = {"content": "Ann drinks tea", "memory_type": "preference", "tags": ["a"], "confidence": 0.9}
+    memory |= {"source": "talk", "context": "at lunch", "metadata": {"n": 1}, "entity_names": ["Ann"]}
+    asked = {"query": "tea", "search_mode": "keyword", "memory_types": ["preference"], "tags": ["a"], "limit": 5}
+    return [
+        Step("create_entities", there | {"entities": [entity]}, {("entities", 0, "outcome"): "created"}),
+        Step("create_relations", there | {"relations": [WORKS]}, {("relations", 0, "strength"): 0.5}),
+        Step("store_memory", there | memory, {("outcome",): "created", ("confidence",): 0.9, ("entities",): ["Ann"]}),
+        Step(
+            "recall_memories",
+            there | asked | {"min_confidence": 0.1, "entity_name": "ann"},
+            {("memories", 0, "content"): "Ann drinks tea"},
+        ),
+        Step(
+            "get_entity_graph",
+            there | {"entity_name": "Ann", "depth": 1, "min_strength": 0.5, "include_memories": True},
+            {("nodes", 1, "name"): "Acme", ("nodes", 0, "memories", 0, "content"): "Ann drinks tea"},
+        ),
+        Step("get_memory_stats", there, {("total_memories",): 1, ("total_entities",): 2, ("total_relations",): 1}),
+        Step(
+            "consolidate_memories",
+            there | {"similarity_threshold": 0.85, "dry_run": True},
+            {("dry_run",): True, ("clusters_found",): 0},
+        ),
+        Step("delete_relations", there | {"relations": [WORKS]}, {("deleted",): 1}),
+        Step("delete_memories", there | {"memory_types": ["preference"]}, {("deleted",): 1}),
+        Step("delete_entities", there | {"entity_names": ["Ann"], "cascade_memories": False}, {("deleted",): 1}),
+    ]
+
+
+def verb_steps(store: str) -> list[Step]:
+    """The tools of a memory, each once."""
+    there: dict[str, Any] = {"index": store}
+    said = "The quay is closed on Sundays."
+    return [
+        Step("retain", there | {"content": said, "entity_id": "closed"}, {("operations", 0, "type"): "create"}),
+        Step("recall", there | {"query": "quay Sundays"}, {("memories", 0, "id"): "closed"}),
+        Step("get_memory", there | {"id": "closed"}, {("content",): said}),
+        Step("reflect", there | {"dry_run": True}, {("dry_run",): True}),
+        Step("forget", there | {"ids": ["closed"]}, {("memories_removed",): 1}),
+    ]
+
+
 def steps(store: str) -> list[Step]:
+    """All tools, each once: what is remembered in a store of its own, then the conversation about a graph."""
+    remembered = f"{store}-memory"
+    return [*verb_steps(remembered), *entity_steps(remembered), *graph_steps(store)]
+
+
+def graph_steps(store: str) -> list[Step]:
     """The conversation about one store, which it makes and drops."""
     in_store: dict[str, Any] = {"index": store}
     seen = in_store | {"at_least": 1}
@@ -80,6 +133,7 @@ def steps(store: str) -> list[Step]:
         Step("retire_entity", in_store | {"id": "shed", "valid_to": END}, {("version",): 2}),
         Step("delete_graph_relation", in_store | relation, {("existed",): True}),
         Step("delete_graph_entity", in_store | {"id": "quay"}, {("edges_deleted",): 2}),
+        Step("configure_store", in_store | {"description": "harbour"}, {("description",): "harbour"}),
         Step("drop_store", in_store | {"confirm": store}, {("dropped",): store}),
     ]
 

@@ -13,12 +13,12 @@ from kgserve.model.change import Access, ChangeSet
 from kgserve.model.decay import DAY
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.half_lives import HalfLives
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import EdgeRow, NodeRow, edge_created_at
 from tests.journal.history import History
 
 HALF_LIVES = HalfLives(30.0, {"preference": None, "error": 2.5})
 TYPES = ("fact", "preference", "error", "person")
-IDS = [f"n{number}" for number in range(14)]
+IDS = [*(f"n{number}" for number in range(12)), "n1\0", "n1\0b"]
 NOW = 400 * DAY
 
 
@@ -115,7 +115,7 @@ class Writer:
         for edge in self.edges:
             ends = edge.extras is not None and edge.extras.valid_to is not None
             if edge.relation_type == "child_of" and not ends and edge.source in there and edge.target in there:
-                steps.setdefault(edge.source, []).append((edge.sequence, edge.target))
+                steps.setdefault(edge.source, []).append((edge_created_at(edge), edge.target))
         newest = {child: max(some) for child, some in steps.items()}
         circles = {frozenset(circle) for child in newest if (circle := _circle(newest, child))}
         for circle in circles:
@@ -178,8 +178,8 @@ def contents(memories: Memories) -> dict[str, Any]:
     }
     step = "SELECT c.id, p.id, {} FROM {} AS t JOIN memory AS c ON c.number = t.{} JOIN memory AS p ON p.number = t.{}"
     found |= {
-        "upward": run(step.format("sequence", "upward", "child", "parent")).fetchall(),
-        "parent": run(step.format("t.id, sequence, others, closing", "parent", "child", "parent")).fetchall(),
+        "upward": run(step.format("t.created", "upward", "child", "parent")).fetchall(),
+        "parent": run(step.format("t.id, t.created, others, closing", "parent", "child", "parent")).fetchall(),
         "closure": run(step.format("t.id, depth", "closure", "descendant", "ancestor")).fetchall(),
     }
     found["steps"] = [run(f"SELECT count(*) FROM {name}").fetchone() for name in ("upward", "parent", "closure")]

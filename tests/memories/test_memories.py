@@ -17,7 +17,7 @@ from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import NodeRow
-from tests.memories.follow import HALF_LIVES, NOW, TYPES, Writer, contents, is_active
+from tests.memories.follow import HALF_LIVES, IDS, NOW, TYPES, Writer, contents, is_active
 
 STEPS = 60
 ANY = NOW
@@ -127,6 +127,7 @@ def wanted_by(choice: random.Random) -> MemoryFilter:
         layer=pick((None, None, None, None, 1)),
         entity=pick(("", "", "", "", "n0", "n3")),
         ended=pick(("", "any", "merged")),
+        among=pick((None, None, None, None, frozenset(choice.sample(IDS, 7)), frozenset[str]())),
     )
 
 
@@ -137,6 +138,7 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
     about = [edge for edge in writer.edges_of(row.id) if edge.key == (row.id, wanted.entity, "is_about")]
     return (
         (is_active(row) and row.holds_at(NOW) if not wanted.ended else wanted.ended in ("any", extras.ended))
+        and (wanted.among is None or row.id in wanted.among)
         and (not wanted.types or row.type in wanted.types)
         and set(wanted.tags) <= set(extras.tags)
         and writer.worth(row, HALF_LIVES, NOW) >= wanted.min_confidence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +10,8 @@ from typing import Any
 
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.servers import served
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -65,15 +66,9 @@ def receiving() -> Generator[Receiver]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the class above
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         receiver = Receiver(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="receiver")
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
+        yield receiver
 
 
 def _span(span: Any, service: str) -> Span:

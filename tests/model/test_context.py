@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.model.answers import Edge, Node
-from kgserve.model.context import as_json, count_tokens, markdown
+from kgserve.model.context import Entry, as_json, count_tokens, entries, markdown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 IDS = st.lists(TEXTS.filter(bool), min_size=1, max_size=8, unique=True)
@@ -42,29 +42,28 @@ def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
 @given(graphs(), st.integers(1, 300))
 def test_markdown_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = markdown(nodes, edges, budget)
+    made = markdown(entries(nodes, edges), budget)
     assert count_tokens(made.text) <= made.tokens <= budget
-    assert made.ids == [each.id for each in nodes][: len(made.ids)]
-    assert all(f"[{each}]" in made.text for each in made.ids)
-    assert made.truncated or len(made.ids) == len(nodes)
+    assert all(f"[{each.id}]" in made.text for each in nodes[: made.count])
+    assert made.truncated or made.count == len(nodes)
 
 
 @given(graphs(), st.integers(1, 600))
 def test_json_is_never_over_the_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = as_json(nodes, edges, budget)
+    made = as_json(entries(nodes, edges), budget)
     assert count_tokens(made.text) == made.tokens <= budget
-    assert made.truncated == (len(made.ids) < len(nodes))
-    if made.ids:
-        value = decoded(made.text)
-        assert [each["id"] for each in value["nodes"]] == made.ids == [each.id for each in nodes][: len(made.ids)]
-        inside = [each for each in edges if {each.source, each.target} <= set(made.ids)]
+    assert made.truncated == (made.count < len(nodes))
+    if made.count:
+        value, told = decoded(made.text), [each.id for each in nodes[: made.count]]
+        assert [each["id"] for each in value["nodes"]] == told
+        inside = [each for each in edges if {each.source, each.target} <= set(told)]
         assert len(value["edges"]) == len(inside)
 
 
 def test_edges_between_nodes_of_the_text_come_with_them() -> None:
     edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
-    made = markdown([node("a", "first"), node("b", "second"), node("c")], edges, 1000)
+    made = markdown(entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000)
     assert made.text.splitlines() == [
         "- [a] (t) first",
         "- [b] (t) second",
@@ -73,24 +72,37 @@ def test_edges_between_nodes_of_the_text_come_with_them() -> None:
         "- [c] (t)",
         "  - [c] IS [c]",
     ]
-    assert (made.ids, made.truncated) == (["a", "b", "c"], False)
-    value = decoded(as_json([node("a", "first"), node("b")], edges, 1000).text)
+    assert (made.count, made.truncated) == (3, False)
+    value = decoded(as_json(entries([node("a", "first"), node("b")], edges), 1000).text)
     assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
     assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
     assert len(value["edges"]) == 2
 
 
+def test_what_is_of_several_stores_says_which() -> None:
+    mixed = [Entry(node("a", "first"), (), "mine"), *entries([node("a"), node("b")], [edge("a", "b")], "ours")]
+    assert markdown(mixed, 1000).text.splitlines() == [
+        "- [a] (t, in mine) first",
+        "- [a] (t, in ours)",
+        "- [b] (t, in ours)",
+        "  - [a] KNOWS [b]",
+    ]
+    value = decoded(as_json(mixed, 1000).text)
+    assert [each["store"] for each in value["nodes"]] == ["mine", "ours", "ours"]
+    assert value["edges"][0]["store"] == "ours"
+
+
 def test_a_long_text_is_cut_at_a_word() -> None:
-    made = markdown([node("a", "word " * 100), node("b", "never reached")], [], 40)
+    made = markdown(entries([node("a", "word " * 100), node("b", "never reached")], []), 40)
     assert made.text.startswith("- [a] (t) word word")
     assert made.text.endswith("word …")
-    assert (made.ids, made.truncated) == (["a"], True)
+    assert (made.count, made.truncated) == (1, True)
 
 
 def test_nothing_fits() -> None:
-    assert markdown([node("a", "text")], [], 1) == as_json([node("a", "text")], [], 1)
-    assert markdown([node("a", "text")], [], 1).truncated
-    assert not markdown([], [], 100).truncated
+    assert markdown([Entry(node("a", "text"))], 1) == as_json([Entry(node("a", "text"))], 1)
+    assert markdown([Entry(node("a", "text"))], 1).truncated
+    assert not markdown([], 100).truncated
 
 
 @pytest.mark.parametrize(
@@ -120,6 +132,6 @@ def test_large_texts_take_time_in_proportion(write: Any) -> None:
     count_tokens("".join(each.content for each in nodes))
     once = time.monotonic() - started
     started = time.monotonic()
-    made = write(nodes, edges, 1_000_000)
-    assert len(made.ids) == 100
+    made = write(entries(nodes, edges), 1_000_000)
+    assert made.count == 100
     assert time.monotonic() - started < 10 * once + 1

@@ -154,7 +154,7 @@ def test_two_puts_of_an_edge_in_a_batch_are_one(writing: Writing) -> None:
     key = ("n", "n", "r")
     puts = [
         EdgePut(0, key, extras=EdgeExtrasPut(4, "ada", 10, 20)),
-        EdgePut(1, key, extras=EdgeExtrasPut(None, "", None, UNSET)),
+        EdgePut(1, key, extras=EdgeExtrasPut(UNSET, "", None, UNSET)),
         EdgePut(2, key, 0.5),
     ]
     assert writing(WriteBatch(edges=puts)).edges_created == 1
@@ -168,7 +168,7 @@ def test_that_somebody_else_says_the_same_makes_no_state(writing: Writing) -> No
     assert writing.node(NodeExtrasPut("s", created_by="bob")) is first
     assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
     assert writing.node(NodeExtrasPut(created_by="bob"), content="new").extras == NodeExtras("s", created_by="bob")
-    assert writing.edge(EdgeExtrasPut(None, "bob"), 0.5).extras == EdgeExtras(1, "bob")
+    assert writing.edge(EdgeExtrasPut(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
 
 
 def test_order_of_tags_makes_a_state(writing: Writing) -> None:
@@ -190,7 +190,7 @@ def test_a_node_made_again_takes_nothing_over(writing: Writing) -> None:
     writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20))
     writing.workspace.incident = {"n": set()}
     writing(WriteBatch(delete_nodes=["n"], nodes=[NodePut(0, "n", "t")]))
-    assert (writing.workspace.nodes["n"].extras, writing.workspace.nodes["n"].version) == (None, 1)
+    assert (writing.workspace.nodes["n"].extras, writing.workspace.nodes["n"].version) == (None, 3)
 
 
 @pytest.mark.parametrize(

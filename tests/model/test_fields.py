@@ -19,7 +19,7 @@ from kgserve.model.versioned import EdgeSpec, NodeSpec
 from kgserve.rows.encoding import EdgeFields, ExportedEdge, ExportedNode, NodeFields
 
 SCHEMA = Path(__file__).parents[2] / "schema"
-FOUND_WHEN_READ = {"stale", "superseded_by"}
+FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
 STORED: dict[fields.Type, Any] = {
     fields.TEXT: str,
     fields.TEXTS: tuple[str, ...],

@@ -49,6 +49,24 @@ def test_similarities_are_kept_within_zero_and_one() -> None:
     assert (found["a"].score, found["b"].semantic) == (0.0, 1.0)
 
 
+def test_a_best_word_may_be_too_little_to_count_fully() -> None:
+    words, meaning = {"filler": 1.0}, {"filler": 0.1, "sense": 0.4}
+    assert max(fusion.weighted(words, meaning).items(), key=lambda each: each[1].score)[0] == "filler"
+    found = fusion.weighted(words, meaning, top=4.0)
+    assert found["filler"].keyword == 0.25
+    assert found["sense"].score > found["filler"].score
+    assert fusion.weighted({"a": 8.0}, {}, top=4.0) == fusion.weighted({"a": 8.0}, {})
+
+
+def test_irregular_forms_come_behind_their_words_at_less() -> None:
+    found = fusion.with_forms(fusion.word_weights("When did the children go away"))
+    assert {"went", "gone", "child"} < found.keys()
+    assert found["went"] == found["child"] == fusion.FORM_WEIGHT
+    assert found["go"] == found["children"] == 1.0
+    assert not {"do", "does", "done"} & found.keys()
+    assert fusion.with_forms({"go": 1.0, "went": 1.0})["went"] == 1.0
+
+
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])
 def test_alpha_at_its_ends_is_one_list_alone(alpha: float, first: str) -> None:
     found = fusion.weighted({"word": 5.0}, {"sense": 0.4}, alpha)

@@ -116,3 +116,12 @@ def test_a_net_change_is_what_its_change_sets_come_to(batches: list[WriteBatch],
         net.edges_deleted,
     )
     assert len(net) == sum(map(len, kinds))
+
+
+def test_a_change_meets_what_it_writes_and_the_edges_of_what_is_to_go() -> None:
+    edge = EdgeRow("a", "b", "r", 1.0, "{}", 1, 1)
+    change = ChangeSet(sequence=1, time=1, digest=b"", nodes=2, edges=1, edges_created=[edge])
+    assert change.meets(set(), {("a", "b", "r")}, set())
+    assert change.meets(set(), set(), {"a"})
+    assert change.meets(set(), set(), {"b"})
+    assert not change.meets({"a", "b"}, {("b", "a", "r")}, {"c"})

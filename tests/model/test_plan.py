@@ -206,11 +206,11 @@ def test_deleting_the_same_twice_counts_once(edge: Planner) -> None:
     assert (report.nodes_deleted, report.edges_deleted) == (1, 1)
 
 
-def test_deleted_and_made_again_in_one_batch_starts_anew(edge: Planner) -> None:
+def test_deleted_and_made_again_in_one_batch_starts_anew_but_for_its_number(edge: Planner) -> None:
     again = WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)])
     report = edge.write(again)
     assert (report.nodes_deleted, report.nodes_created, report.edges_deleted, report.edges_created) == (1, 1, 1, 1)
-    assert (edge.a.version, edge.ab.version, edge.ab.weight) == (1, 1, 1.0)
+    assert (edge.a.version, edge.ab.version, edge.ab.weight) == (2, 1, 1.0)
 
 
 def test_versions_and_times_of_an_export_are_taken_and_never_go_back(nodes: Planner) -> None:

@@ -204,6 +204,35 @@ def test_what_was_written_since_stands_in_the_way_of_taking_back(place: Place, s
         assert {row.target for row in rows.outgoing("m2")} == {"y", "q"}
 
 
+def test_a_run_whose_primary_was_absorbed_later_names_the_run_that_did(place: Place, store: str) -> None:
+    with place.pool.lease(store, create=True) as leased:
+        put(
+            leased,
+            [memory("a", "The user likes tea", confidence=0.9), memory("b", "the user likes tea", confidence=0.5)],
+        )
+    of = place.graph(store)
+    before = exported(of)
+    first = run(place, store)
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("c", "THE USER LIKES TEA", confidence=1.0)])
+    again = run(place, store)
+    assert [(each.primary, each.absorbed) for each in again.clusters] == [("c", ["a"])]
+    with pytest.raises(Conflict, match=f"'a' was absorbed by 'c' since, in the consolidation '{again.run}': undo that"):
+        undo_consolidation(of, UndoConsolidationRequest(run_id=first.run or ""))
+    # A third one, of which "c" is the primary, and takes words over.
+    with place.pool.lease(store) as leased:
+        put(leased, [memory("d", "The User likes TEA", confidence=0.5, tags=("warm",))])
+    third = run(place, store)
+    assert [(each.primary, each.absorbed) for each in third.clusters] == [("c", ["d"])]
+    with pytest.raises(Conflict, match="changed since the consolidation: 'c'"):
+        undo_consolidation(of, UndoConsolidationRequest(run_id=again.run or ""))
+    for done in (third, again, first):
+        assert undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or "")).restored_count == 1
+    with place.pool.lease(store) as leased:
+        leased.submit(WriteBatch(delete_nodes=["c", "d"])).result()
+    assert exported(of) == before
+
+
 def test_what_the_guard_keeps_apart_is_told(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         texts = ("The user prefers React over Vue", "The user prefers Vue over React")

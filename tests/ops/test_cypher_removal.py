@@ -22,6 +22,7 @@ from kgserve.store import removal
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.ops.stating import fill, one, write
+from tests.store.test_links import link, links, weights
 from tests.store.writing import NAME, PATIENCE, SYNC_SECONDS, assert_whole, flip, held, ids, opened, settings, until
 
 OLD, NEWER, KEPT = 120, 60, 20
@@ -276,3 +277,18 @@ def test_a_removal_says_how_much_the_journal_takes(pool: StorePool) -> None:
         assert (report.nodes_deleted, report.edges_deleted) == (2, len(change.edges_deleted))
         least = msgspec.structs.replace(change, nodes_deleted=[], edges_deleted=[])
         assert 0 < len(encode_frame([change])) - len(encode_frame([least])) <= found.cost + len("nodes_deleted" * 3)
+
+
+def test_links_go_with_very_many_nodes(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        stock(pool)
+        with pool.lease(NAME) as store:
+            for source in ("old0", "old1", "kept0"):
+                store.submit(links(link(source, "elsewhere", "x"))).result(PATIENCE)
+            with store.reading() as rows:
+                gone = sum(1 for row in rows.all_edges() if {"old"} & {end[:3] for end in row.key[:2]})
+            changes = write(pool, CLEAR).changes
+            assert changes is not None
+            assert (changes.nodes_deleted, changes.edges_deleted) == (OLD, gone + 2)
+            assert list(weights(store)) == [("kept0", "elsewhere", "x")]
+            assert_whole(store)

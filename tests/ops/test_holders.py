@@ -57,13 +57,13 @@ def test_hits_are_what_is_left_of_all(said: Watched, wanted: dict[str, Any], as_
     with at_moment(said.store, said.indexer, past, "any") as searched:
         narrowed = among(searched, said, wanted, tried)
         vector = searched.queries.of("fox")
-        words = searched.indexes.words("fox", EVERY, ANYTHING, syntax=False)
+        words = searched.indexes.words("fox", EVERY, ANYTHING)
         meaning = searched.indexes.meaning(vector, EVERY, ANYTHING)
         asked = conditions(wanted)
         left = {key for key, row in searched.around.rows({*words, *meaning}).items() if has_all(row.attributes, asked)}
         for limit in (1, 7, 40, EVERY):
             kept = [score for key, score in words.items() if key in left][:limit]
-            found = narrowed.words("fox", limit, ANYTHING, syntax=False)
+            found = narrowed.words("fox", limit, ANYTHING)
             assert [*found.values()] == pytest.approx(kept)
             assert found.keys() <= left
             kept = [score for key, score in meaning.items() if key in left][:limit]

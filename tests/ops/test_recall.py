@@ -19,9 +19,9 @@ from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.decay import DAY
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.memories import MemoryRequest, RecallAnswer, RecallRequest
+from kgserve.model.recall import WORDS_AT_LEAST
 from kgserve.model.times import format_time
-from kgserve.ops import memories
-from kgserve.ops import recall as recalling
+from kgserve.ops import memories, recaller
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.recall import recall
 from kgserve.ops.worth import now_in_microseconds
@@ -312,15 +312,15 @@ def test_a_few_confident_ones_among_many_faded_are_all_found(world: World, monke
     strong = [memory(f"s{number}", "fox hen owl cat elk bat", confidence=0.9) for number in range(3)]
     world.write(WriteBatch(nodes=[*faded, *strong]))
     for many, judged in ((10_000, 3_200), (1, 3_200), (1, 1)):
-        monkeypatch.setattr(recalling, "MANY", many)
-        monkeypatch.setattr(recalling, "MOST_JUDGED", judged)
+        monkeypatch.setattr(recaller, "MANY", many)
+        monkeypatch.setattr(recaller, "MOST_JUDGED", judged)
         for mode in ("keyword", "semantic", "hybrid"):
             found = world.found(mode=mode, min_confidence=0.5, min_similarity=0.0)
             assert sorted(found) == ["s0", "s1", "s2"], (many, judged, mode)
         world.recall(touch=True, limit=1, min_confidence=0.5)
     past: dict[str, Any] = {"min_confidence": 0.5, "min_similarity": 0.0, "as_of": str(world.store.state.sequence)}
     for judged, expected in ((3_200, ["s0", "s1", "s2"]), (200, [])):
-        monkeypatch.setattr(recalling, "MOST_JUDGED", judged)
+        monkeypatch.setattr(recaller, "MOST_JUDGED", judged)
         assert sorted(world.found(mode="semantic", limit=3, **past)) == expected
 
 
@@ -393,12 +393,12 @@ def test_a_filter_in_graph_mode_reaches_all_memories_of_a_hub(world: World, monk
     nodes = [memory(f"m{number}", "fox", tags=("rare",) if number < 3 else ()) for number in range(60)]
     world.write(WriteBatch(nodes=[*people("User"), *nodes], edges=[about(each.id, "p0", 0.5) for each in nodes]))
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
-    monkeypatch.setattr(recalling, "_JUDGED_AT_ONCE", 10)
+    monkeypatch.setattr(recaller, "_JUDGED_AT_ONCE", 10)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 60
-    monkeypatch.setattr(recalling, "HUB", 20)
+    monkeypatch.setattr(recaller, "HUB", 20)
     assert len(world.found(mode="graph", entity="User", limit=100)) == 20
     assert set(world.found(mode="graph", entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
-    monkeypatch.setattr(recalling, "MANY", 30)
+    monkeypatch.setattr(recaller, "MANY", 30)
     for mode in ("keyword", "hybrid"):
         assert set(world.found(mode=mode, entity="User", tags=["rare"])) == {"m0", "m1", "m2"}
 
@@ -455,11 +455,12 @@ def test_what_stands_beside_the_best_takes_a_part_of_their_scores(world: World) 
     nodes += [
         memory("faded", "bygone", layer=2, confidence=0.01),
         memory("void", "gone", ended="forgotten", valid_from=ago(9), valid_to=ago(9)),
+        memory("later", "to come", layer=2, valid_from=ago(-9)),
         memory("again", "Technical skills: experienced with Haskell!", layer=2, confidence=0.5),
         *people("Ann"),
     ]
     tree = [("functional", "domain"), ("haskell", "functional"), ("talk", "haskell")]
-    tree += [(child, "functional") for child in ("erlang", "faded", "void")]
+    tree += [(child, "functional") for child in ("erlang", "faded", "void", "later")]
     ways = [about("haskell", "p0"), about("other", "p0"), EdgePut(0, ("haskell", "erlang", "next"), 0.2)]
     sequence = world.write(WriteBatch(nodes=nodes, edges=[*(below(*pair) for pair in tree), *ways]))
     asked: dict[str, Any] = {"query": "technical skills", "mode": "keyword"}
@@ -488,6 +489,52 @@ def test_what_stands_beside_the_best_takes_a_part_of_their_scores(world: World) 
         assert {"functional", "talk", "erlang"} < {hit.id for hit in found if isinstance(hit.via, str)}
     by_id = {hit.id: hit for hit in found}
     assert all(hit.score < by_id[hit.via].score for hit in found if isinstance(hit.via, str))
+
+
+SAID = {
+    "t1": "Ann: which instrument did you buy?",
+    "t2": "Bob: an old cello",
+    "t3": "Ann: how lovely",
+    "u1": "Bob: it rains",
+    "u2": "Ann: a pity",
+}
+
+
+def talk(**fields: dict[str, Any]) -> WriteBatch:
+    nodes = [memory(key, said, layer=3, **fields.get(key, {})) for key, said in SAID.items()]
+    edges = [EdgePut(0, (*pair, "next"), 1.0) for pair in (("t1", "t2"), ("t2", "t3"), ("u1", "u2"))]
+    return WriteBatch(nodes=nodes, edges=edges)
+
+
+def test_turns_of_a_conversation_are_found_by_what_is_said_around_them(world: World) -> None:
+    sequence = world.write(talk())
+    asked: dict[str, Any] = {"query": "which instrument did Bob buy", "explain": True}
+    assert world.found("instrument", mode="keyword") == ["t1"]
+    for expand in (False, True):
+        hits = {hit.id: hit for hit in world.recall(expand=expand, **asked).hits}
+        assert [*hits][:2] == ["t1", "t2"]
+        assert (hits["t2"].via, hits["t2"].hops) == ("t1", 1)
+        assert "1 turn from t1" in str(hits["t2"].why)
+    assert "asks" in str(hits["t1"].why)
+    assert world.found(as_of=str(sequence), **asked)[:2] == ["t1", "t2"]
+
+
+def test_turns_that_do_not_pass_take_nothing(world: World) -> None:
+    world.write(talk(t2={"tags": ("red",)}, t3={"confidence": 0.01}))
+    asked: dict[str, Any] = {"query": "which instrument did Bob buy", "expand": True, "explain": True}
+    hits = {hit.id: hit for hit in world.recall(**asked).hits}
+    assert hits["t2"].via == "t1"
+    assert "t3" not in hits
+    assert [hit.via for hit in world.recall(tags=["red"], **asked).hits] == [msgspec.UNSET]
+
+
+def test_a_filler_word_of_a_small_store_is_not_worth_the_most(world: World) -> None:
+    world.write(WriteBatch(nodes=[memory("fox", "fox"), memory("hen", "hen elk"), memory("owl", "owl")]))
+    best = world.recall("hen cat dog yak", explain=True).hits[0]
+    assert best.id == "hen"
+    assert isinstance(best.keyword_score, float)
+    assert best.keyword_score < WORDS_AT_LEAST
+    assert f"words {best.keyword_score / WORDS_AT_LEAST:.2f}" in str(best.why)
 
 
 def test_a_hub_gives_nothing_and_of_many_children_the_nearest_take(world: World) -> None:

@@ -56,9 +56,12 @@ def test_what_is_certain_is_placed_and_the_rest_is_proposed(place: Place, store:
         edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF))
         assert edge is not None
         assert edge.weight == done.linked[0].score
+    texts = {f"{topic}/{at:02}": text for topic in TOPICS for at, text in enumerate(TOPICS[topic])}
     for concept in (each for each in done.proposals if each.kind == "concept"):
         assert len(concept.ids) >= 3
-        assert concept.name
+        said = " ".join(texts[node_id] for node_id in concept.ids)
+        assert all(word in said for word in concept.name.split())
+        assert len(concept.name.split()) == 2
 
     again = run(place, store, dry_run=True)
     assert not {link.id for link in again.linked} & {link.id for link in done.linked}
@@ -126,3 +129,11 @@ def test_what_says_the_same_is_made_one_and_an_undo_brings_it_back(place: Place,
     assert run(place, store).merged == 1
     assert run(place, store, undo=True).undone == 1
     assert exported(place.graph(store)) == before
+
+
+def test_a_concept_without_words_is_named_by_what_its_first_memory_says(place: Place, store: str) -> None:
+    texts = ("1 + 1 = 2", "1 + 2 = 3", "2 + 2 = 4", "2 + 3 = 5")
+    with place.pool.lease(store, create=True) as leased:
+        put(leased, [memory(f"sum{at}", text) for at, text in enumerate(texts)])
+    [concept] = (each for each in run(place, store, dry_run=True).proposals if each.kind == "concept")
+    assert concept.name == texts[int(concept.ids[0][3:])]

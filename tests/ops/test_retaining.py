@@ -129,6 +129,27 @@ def test_a_conversation_that_is_sent_again_adds_its_new_turns(kept: Store) -> No
         kept.retain(turns, entity_id="x")
 
 
+def test_what_was_said_long_ago_fades_from_when_it_is_kept(library: Library, store: str) -> None:
+    library.create(store, memory={"prune": "off"})
+    kept = library.store(store)
+    old = "2020-02-03T04:05:06Z"
+    said = kept.retain([{"role": "Ann", "content": "The pelican is painted blue.", "at": old}], source="chat")
+    told = kept.retain("The stork is painted green.", created_at=old)
+    turn, text = (each.operations[0].memory_id for each in (said, told))
+    found = kept.recall("Which bird is painted?", at_least=told.sequence, touch=False)
+    assert ([hit.id for hit in found.hits], found.withheld) == ([turn], {"below_confidence": 1})
+    memory = kept.memory(turn, touch=False)
+    assert memory.created_at.startswith("2020-02-03")
+    assert memory.effective_confidence == pytest.approx(1, abs=0.01)
+    assert {each.id for each in kept.memories(before_date="2020-03-01T00:00:00Z").memories} == {turn, text}
+    assert kept.prune_memories(dry_run=True).ids == [text]
+    # What is said to be unsure fades from now as well, and stays for a day.
+    unsure = kept.retain([{"content": "Or red.", "at": old}], source="chat", first=1, confidence=0.01)
+    assert kept.prune_memories(dry_run=True).ids == [text]
+    assert kept.prune_memories(dry_run=True).kept == {"recent": 1}
+    assert kept.memory(unsure.operations[0].memory_id, touch=False).effective_confidence == pytest.approx(0.01)
+
+
 def versions_of_a_secret(kept: Store) -> int:
     for at in range(5):
         text = f"Ann keeps the spare key under stone {at}."

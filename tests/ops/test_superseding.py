@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.answers import EntityVersion
-from kgserve.model.layers import ForgetRequest, RetainAnswer, RetainOperation, RetainRequest
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.layers import (
+    ForgetRequest,
+    RetainAnswer,
+    RetainBatchRequest,
+    RetainedBatch,
+    RetainOperation,
+    RetainRequest,
+)
 from kgserve.model.memories import (
     AssociatedEntity,
     MemoriesQuery,
@@ -19,15 +29,19 @@ from kgserve.model.memories import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
-from kgserve.model.queries import EntityHistoryRequest, NodesQuery
-from kgserve.model.requests import TraverseRequest
+from kgserve.model.queries import EntityHistoryRequest, NodeId, NodesQuery
+from kgserve.model.requests import CypherRequest, DeleteNodesRequest, TraverseRequest
 from kgserve.model.times import format_time
-from kgserve.ops import forgetting, history, memories, memory_lists, retaining
+from kgserve.model.withdrawing import VERSION_OF
+from kgserve.ops import cypher, forgetting, history, memories, memory_lists, retaining, selecting, writing
 from kgserve.ops.graph import Graph
+from kgserve.store import removal
 from kgserve.store.pool import StorePool
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of, nodes_of, walked
-from tests.store.writing import PATIENCE, settings
+from tests.store.writing import PATIENCE, assert_whole, held, settings
+
+Operations = list[RetainOperation]
 
 DAY = 86_400_000_000
 FACTS = 20_000 if is_thorough() else 2_000
@@ -117,7 +131,91 @@ def test_what_was_true_is_found_everywhere_without_a_history(graph: Graph) -> No
         versions(graph, "home")
 
 
-def test_facts_told_in_any_order_come_to_the_same(place: StorePool, store: str) -> None:
+def by_node(graph: Graph) -> None:
+    assert writing.delete_node(graph, NodeId(node_id="home")).result(PATIENCE).edges_deleted == 5
+
+
+def by_filter(graph: Graph) -> None:
+    wanted = DeleteNodesRequest(types=["fact"], limit=1)
+    foretold = selecting.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
+    done = selecting.delete_nodes(graph, wanted).result(PATIENCE)
+    assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
+
+
+def by_statement(graph: Graph) -> None:
+    query = "MATCH (n:Entity {id: 'home'}) DETACH DELETE n"
+    changes = cypher.run(graph, CypherRequest(query=query, mode="write")).changes
+    assert changes is not None
+    assert (changes.nodes_deleted, changes.edges_deleted) == (3, 5)
+
+
+def in_one_commit_with_another_version(graph: Graph) -> None:
+    with graph.lease() as store, held(store):
+        request = RetainRequest(content="Alice lives in Rome.", entity_id="home", valid_from="2026-01-01T00:00:00Z")
+        later = retaining.retain(graph, request)
+        gone = writing.delete_node(graph, NodeId(node_id="home"))
+    later.result(PATIENCE)
+    gone.result(PATIENCE)
+
+
+@pytest.mark.parametrize("delete", [by_node, by_filter, by_statement, in_one_commit_with_another_version])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_former_versions_go_with_the_memory_however_it_is_deleted(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, delete: Callable[[Graph], None], *, is_large: bool
+) -> None:
+    homes(graph)
+    if is_large:
+        monkeypatch.setattr(removal, "LARGE", 1)
+    with graph.lease() as store:
+        # What others call so is no version.
+        nodes = [NodePut(0, "draft", "paper", "x"), NodePut(1, "other@1", "paper", "y")]
+        edges = [
+            EdgePut(0, (source, target, VERSION_OF)) for source, target in (("draft", "other@1"), ("draft", "Alice"))
+        ]
+        store.submit(WriteBatch(nodes=nodes, edges=edges)).result(PATIENCE)
+        delete(graph)
+        writing.delete_node(graph, NodeId(node_id="other@1")).result(PATIENCE)
+        with store.reading() as rows:
+            assert {row.id for row in rows.all_nodes()} == {"Alice", "draft"}
+            assert [row.key for row in rows.all_edges()] == [("draft", "Alice", VERSION_OF)]
+        assert_whole(store)
+
+
+def test_bounds_do_not_reach_into_those_of_a_former_version(graph: Graph) -> None:
+    homes(graph)
+
+    def changed(**wanted: Any) -> None:
+        memories.update_memory(graph, UpdateMemoryRequest(memory_id="home", **wanted)).result(PATIENCE)
+
+    for wanted in ({"valid_from": "2024-12-31T00:00:00Z"}, {"valid_from": "2018-01-01T00:00:00Z"}):
+        with pytest.raises(Conflict, match=r"'home@\d' was from 20"):
+            changed(**wanted)
+        with pytest.raises(Conflict, match="former version"):
+            told(graph, "Alice lives in London.", entity_id="home", update="correct", **wanted)
+    # Between two that were, and later.
+    changed(valid_from="2021-02-01T00:00:00Z", valid_to="2021-11-01T00:00:00Z")
+    with pytest.raises(Conflict, match="'home@1' was from 2022-01-01"):
+        changed(valid_to="2022-02-01T00:00:00Z")
+    changed(valid_to="2022-01-01T00:00:00Z", valid_from="2021-01-01T00:00:00Z")
+    assert true_at(graph, "2021-06-01T00:00:00Z") == {"home": "Alice lives in London."}
+    told(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
+
+
+def told_at_once(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+    """Each in a write of its own, which share groups: what is decided in one counts, and then what is there."""
+    waiting = [retaining.retain(graph, request) for request in requests]
+    return [each.result(PATIENCE).operations for each in waiting]
+
+
+def told_in_one_commit(graph: Graph, requests: list[RetainRequest]) -> list[Operations]:
+    done = retaining.retain_batch(graph, RetainBatchRequest(items=requests)).result(PATIENCE)
+    return [each.operations for each in done.results]
+
+
+@pytest.mark.parametrize("tell", [told_at_once, told_in_one_commit])
+def test_facts_told_in_any_order_come_to_the_same(
+    place: StorePool, store: str, tell: Callable[[Graph, list[RetainRequest]], list[Operations]]
+) -> None:
     made = random.Random(7)
     graph = graph_of(place, store)
     starts = {(f"s{made.randrange(60)}", made.randrange(20_000) * DAY) for _ in range(FACTS)}
@@ -132,21 +230,21 @@ def test_facts_told_in_any_order_come_to_the_same(place: StorePool, store: str) 
     ]
     made.shuffle(facts)
     for first in range(0, len(facts), 100):
-        # At once, so that what is decided in one group counts, and then again by what is there.
-        waiting = [
-            retaining.retain(
-                graph,
-                RetainRequest(
-                    content=text,
-                    entity_id=subject,
-                    valid_from=format_time(start),
-                    valid_to=None if end is None else format_time(end),
-                    source="told",
-                ),
+        requests = [
+            RetainRequest(
+                content=text,
+                entity_id=subject,
+                valid_from=format_time(start),
+                valid_to=None if end is None else format_time(end),
+                source="told",
             )
             for subject, start, end, text in facts[first : first + 100]
         ]
-        assert {each.type for one in waiting for each in one.result(PATIENCE).operations} <= {"create", "update"}
+        for operations in tell(graph, requests):
+            assert {each.type for each in operations} <= {"create", "update"}
+            for each in operations:
+                version = memories.get_memory(graph, MemoryRequest(memory_id=each.memory_id, touch=False))
+                assert version.id.partition("@")[0] == each.memory_id.partition("@")[0]
     model: dict[str, list[tuple[int, int | None, str]]] = {}
     for subject, start, end, text in facts:
         model.setdefault(subject, []).append((start, end, text))
@@ -165,10 +263,89 @@ def test_facts_told_in_any_order_come_to_the_same(place: StorePool, store: str) 
         assert len(by_source.memories) == len(expected)
     for subject, known in model.items():
         told_of = versions(graph, subject)
+        assert len({each.id for each in told_of}) == len(told_of)
         assert [(each.content, each.valid_from) for each in told_of] == [
             (text, format_time(start)) for start, _, text in sorted(known, key=lambda each: each[0])
         ]
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
+
+
+def batch(graph: Graph, *items: dict[str, Any]) -> RetainedBatch:
+    request = msgspec.convert({"items": items}, RetainBatchRequest)
+    return retaining.retain_batch(graph, request).result(PATIENCE)
+
+
+def test_a_batch_comes_to_what_its_items_come_to_one_after_the_other(place: StorePool, store: str) -> None:
+    items: list[dict[str, Any]] = [
+        {"content": "Alice lives in Berlin.", "entity_id": "home", "valid_from": "2022-01-01T00:00:00Z"},
+        {"content": "Alice lives in London.", "supersedes": "home", "valid_from": "2025-01-01T00:00:00Z"},
+        {
+            "content": "Alice lives in Madrid.",
+            "entity_id": "home",
+            "valid_from": "2019-01-01T00:00:00Z",
+            "valid_to": "2021-01-01T00:00:00Z",
+        },
+        {"content": "alice lives in london", "entity_id": "home"},
+        {"content": "Alice lives in London, England.", "entity_id": "home", "update": "correct", "tags": ["x"]},
+        {"content": "Tea is at four.", "dedup": "exact"},
+        {"content": "tea is at four", "dedup": "exact"},
+        {"content": [{"content": "Hello"}, {"content": "Good day"}], "source": "chat"},
+        {"content": [{"content": "Good day"}, {"content": "Bye"}], "source": "chat", "first": 1},
+        {"content": "Alice lives in Leeds.", "entity_id": "home", "valid_from": "2026-01-01T00:00:00Z"},
+        {"content": "Alice lived in Rome.", "entity_id": "home", "valid_from": "2018-01-01T00:00:00Z"},
+    ]
+    for each in items[:3]:
+        each["entities"] = [{"name": "Alice", "entity_type": "person"}]
+    one, other = (graph_of(place, f"{store}-{name}") for name in ("one", "other"))
+    done = batch(one, *items)
+    assert [{step.type for step in each.operations} for each in done.results] == [
+        {
+            step.type
+            for step in retaining.retain(other, msgspec.convert(each, RetainRequest)).result(PATIENCE).operations
+        }
+        for each in items
+    ]
+    told_of = [
+        [(each.content, each.valid_from, each.valid_to) for each in versions(graph, "home")] for graph in (one, other)
+    ]
+    assert told_of[0] == told_of[1]
+    assert [content.split()[3] for content, *_ in told_of[0]] == ["Rome.", "Madrid.", "Berlin.", "London,", "Leeds."]
+    for moment in ("2020-01-01T00:00:00Z", "2023-01-01T00:00:00Z", None):
+        walk = TraverseRequest(start_id="Alice", direction="both", valid_at=moment)
+        found = [{node.content for node in walked(graph, walk).nodes} for graph in (one, other)]
+        assert found[0] == found[1]
+        assert len(found[0]) == 2
+    # What was told of is there under the id that it has come to, and nothing else is called so.
+    for each in done.results[:3]:
+        step = each.operations[0]
+        assert step.version_id is not None
+        assert step.version_id in {version.id for version in versions(one, "home")}
+    assert len({version.id for version in versions(one, "home")}) == 5
+
+
+def test_a_batch_is_kept_whole_or_not_at_all_and_says_where(graph: Graph) -> None:
+    fine = {"content": "Fine.", "entity_id": "fine"}
+    for wanted, kind, said in (
+        ({"content": "x", "supersedes": "nobody"}, NotFound, "items[1]: there is no memory 'nobody'"),
+        ({"content": "x", "entity_id": "fine", "update": "never"}, Conflict, "items[1]: memory 'fine'"),
+        ({"content": "x", "parent": "nobody"}, NotFound, "items[1]: parent_id: "),
+        (
+            {"content": "x", "entity_id": "fine", "valid_from": "2020-01-01T00:00:00Z", "valid_to": "1"},
+            InvalidInput,
+            "items[1].valid_to: is not an RFC 3339 time",
+        ),
+        (
+            {"content": "x", "entity_id": "fine", "valid_to": "2020-01-01T00:00:00Z"},
+            InvalidInput,
+            "items[1].valid_to: is not after valid_from",
+        ),
+        ({"content": [{"content": " "}]}, InvalidInput, "items[1].content: says nothing"),
+        ({"content": [{"content": "x", "at": "soon"}]}, InvalidInput, "items[1].content[0].created_at"),
+        ({"content": [{"content": "x"}] * 1_000}, InvalidInput, "items: hold 1,001 texts and messages"),
+    ):
+        with pytest.raises(kind, match=re.escape(said)):
+            batch(graph, fine, wanted)
+    assert batch(graph, fine).results[0].operations[0].type == "create"
 
 
 def test_bounds_that_meet_each_other(graph: Graph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -106,7 +107,7 @@ def metadata(wheel: Path) -> tuple[Message, str]:
 def test_the_wheel_holds_schema_pages_and_types_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder, place in (("schema", "kgserve/schema"), ("kgserve/http/static", "kgserve/http/static")):
-        expected = {f"{place}/{path.name}" for path in (TOP / folder).iterdir() if path.is_file()}
+        expected = {f"{place}/{path.relative_to(TOP / folder)}" for path in (TOP / folder).rglob("*") if path.is_file()}
         assert expected
         assert expected <= names
     modules = {path.relative_to(TOP).as_posix() for path in (TOP / "kgserve").rglob("*.py")}
@@ -186,6 +187,9 @@ def test_its_pages_are_inside(served: httpx.Client) -> None:
     assert page.headers["content-type"].startswith("text/html")
     for link in ("docs.css", "docs.js"):
         assert link in page.text
+    page = served.get("/").raise_for_status()
+    for link in re.findall(r'(?:href|src)="(/explorer/[^"]+)"', page.text):
+        served.get(link).raise_for_status()
     assert served.get("/openapi.json").raise_for_status().json()["info"]["version"] == __version__
 
 

@@ -148,7 +148,7 @@ class Batches:
         # Heads that it knows of, or not; now and then nothing else is new.
         based_on = self.random.choice((None, graph.nodes[node_id].version, 1, 2, 3))
         content = self.random.choice((None, None, self._text()))
-        extras = self.random.choice((None, self._node_extras()))
+        extras = self.random.choice((None, NodeExtrasPut(created_by="eve"), self._node_extras()))
         return NodePut(index, node_id, None, content, None, None, None, None, extras, based_on, self._rarely(3))
 
     def _node(self, index: int, node_id: str) -> NodePut:

@@ -54,12 +54,15 @@ class Graph:
         self.sequence = 0
         self.kinds: frozenset[str] = frozenset()
         self.keeps_both = False
+        self.ended: dict[str, int] = {}
+        self.said: dict[tuple[str, int, str], int] = {}
 
     def copy(self) -> Graph:
         """The same, to go on from separately."""
         other = Graph()
         other.nodes, other.edges, other.sequence = dict(self.nodes), dict(self.edges), self.sequence
-        other.kinds, other.keeps_both = self.kinds, self.keeps_both
+        other.kinds, other.keeps_both, other.ended = self.kinds, self.keeps_both, dict(self.ended)
+        other.said = dict(self.said)
         return other
 
     def true_at(self, moment: int | None) -> Graph:
@@ -120,7 +123,7 @@ class Graph:
         for key in edges:
             del self.edges[key]
         for node_id in nodes:
-            del self.nodes[node_id]
+            self.ended[node_id] = self.nodes.pop(node_id).version
         outcome.edges_deleted, outcome.nodes_deleted = len(edges), len(nodes)
         return len(edges) + len(nodes)
 
@@ -129,7 +132,7 @@ class Graph:
         if self._is_wrong(put):
             outcome.rejected_count += 1
             return False
-        before = NodeRow(put.id, "", "", "{}", 0, 0, now, now) if old is None else old
+        before = NodeRow(put.id, "", "", "{}", self.ended.get(put.id, 0), 0, now, now) if old is None else old
         row = NodeRow(
             put.id,
             either(put.type, before.type),
@@ -145,10 +148,18 @@ class Graph:
         joins = put.resolves and extras_of(old)["conflicts"] and not extras_of(row)["conflicts"]
         if old is not None and _said(row) == _said(old) and not joins:
             outcome.nodes_unchanged += 1
-            return False
+            return self._note_author(put, old, sequence)
         self.nodes[put.id] = row
         outcome.nodes_created += old is None
         outcome.nodes_updated += old is not None
+        return True
+
+    def _note_author(self, put: NodePut, old: NodeRow, sequence: int) -> bool:
+        """Whoever puts a whole version that somebody else has written is noted, and makes a commit."""
+        author = put.extras.created_by if put.extras is not None and put.resolves else ""
+        if author in {"", extras_of(old)["created_by"]}:
+            return False
+        self.said.setdefault((old.id, old.version, author), sequence)
         return True
 
     def _node_extras(self, put: NodePut, old: NodeRow | None) -> NodeExtras | None:
@@ -238,7 +249,16 @@ def was_true(row: NodeRow | EdgeRow, moment: int) -> bool:
     return begun and (fields["valid_to"] is None or moment < fields["valid_to"])
 
 
-_CLEARED_BY_NONE = ("freshness_at", "valid_from", "valid_to", "confidence", "confidence_at", "importance", "layer")
+_CLEARED_BY_NONE = (
+    "ordinal",
+    "freshness_at",
+    "valid_from",
+    "valid_to",
+    "confidence",
+    "confidence_at",
+    "importance",
+    "layer",
+)
 
 
 def extras_of(row: NodeRow | None) -> _Fields:

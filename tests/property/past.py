@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.model.answers import Edge, NodePage
-from kgserve.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.model.answers import Edge, Node, NodePage
+from kgserve.model.batch import EdgePut, NodePut, WriteBatch, conflicts
 from kgserve.model.fields import NODE, TIME, EdgeExtrasPut, NodeExtrasPut
 from kgserve.model.plan import Report
-from kgserve.model.queries import NodesQuery, RetireNode, RevertNode
+from kgserve.model.queries import HistoryRequest, NodesQuery, RetireNode, RevertNode
 from kgserve.model.requests import RevertRequest, TraverseRequest
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.times import format_time, parse_time
@@ -38,6 +38,7 @@ from tests.property.batches import Batches
 from tests.property.driver import NAME, PATIENCE, Driver, listed
 from tests.property.graph import Graph, edge_extras_of, extras_of
 
+N = TypeVar("N", bound=Node)
 Harm = Literal["gone", "cut", "foreign", "log gone"]
 HARMS: tuple[Harm, ...] = get_args(Harm)
 
@@ -48,14 +49,15 @@ class PastDriver(Driver):
     def __init__(self, root: Path, **options: Any) -> None:
         self.past: list[Graph] = [Graph()]
         self.times: list[int] = [0]
+        self.oldest = 0
         super().__init__(root, **options)
 
     # Writing
 
     def revert(self, source: random.Random, node_id: str) -> None:
         """Go back to one of the versions that a node has had, or fail for one that it has not."""
-        rows = {row.version: row for graph in self.past if (row := graph.nodes.get(node_id)) is not None}
-        version = source.choice([*rows, max(rows, default=0) + 1])
+        rows = self._versions(node_id, self.oldest)
+        version = source.choice([*rows, max(self._versions(node_id, 0), default=0) + 1])
         request = RevertRequest(version=version)
         if version not in rows:
             with pytest.raises(NotFound):
@@ -73,6 +75,36 @@ class PastDriver(Driver):
         counts = ("nodes_created", "nodes_updated", "nodes_unchanged", "sequence")
         told = _report(answer, lambda given: Report(**{name: getattr(given, name) for name in counts}))
         self._settle([WriteBatch(nodes=[put])], [told])
+
+    def _versions(self, node_id: str, since: int) -> dict[int, NodeRow]:
+        """What a node has said as of a commit or later, by version."""
+        states = (graph.nodes.get(node_id) for graph in self.past[since:])
+        return {row.version: row for row in states if row is not None}
+
+    def prune(self, source: random.Random) -> None:
+        """Forget what was over by some commit."""
+        self.oldest = source.randrange(self.oldest, len(self.past))
+        follower = self.historian.of(self.store)
+        assert follower.wait(self.graph.sequence, PATIENCE)
+        follower.prune(self.oldest)
+
+    def look_at_heads(self) -> None:
+        """Every version that a node names beside itself is there, whatever was forgotten."""
+        assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
+        graph = graph_of(self.pool, NAME, historian=self.historian)
+        for row in self.graph.nodes.values():
+            for version in conflicts(row):
+                found = history_ops.node_version(graph, row.id, version).node
+                was = render.node(self._versions(row.id, 0)[version])
+                assert found == msgspec.structs.replace(was, is_current=True)
+        for node_id in {node_id for node_id, version, _ in self.graph.said if self._is_present(node_id, version)}:
+            states = history_ops.node_history(graph, HistoryRequest(node_id=node_id, limit=1)).states
+            assert {
+                (node_id, states[0].node.version, each.created_by): each.sequence for each in states[0].also_by or ()
+            } == {key: at for key, at in self.graph.said.items() if self._is_present(*key[:2]) and key[0] == node_id}
+
+    def _is_present(self, node_id: str, version: int) -> bool:
+        return node_id in self.graph.nodes and self.graph.nodes[node_id].version == version
 
     def retire(self, source: Batches, node_id: str) -> None:
         """End a node, at a date or now."""
@@ -128,6 +160,7 @@ class PastDriver(Driver):
         """See `Driver.crash`: what the copy has not seen never was."""
         super().crash(*under_way, torn=torn)
         del self.past[self.graph.sequence + 1 :], self.times[self.graph.sequence + 1 :]
+        self.oldest = min(self.oldest, self.graph.sequence)
 
     def restart_harmed(self, harm: Harm) -> None:
         """Close cleanly, do something to the history that leaves the journal to make it from, and open."""
@@ -162,6 +195,8 @@ class PastDriver(Driver):
 
     def look_back(self, source: Batches, count: int) -> None:
         """At random moments, recorded ones and ones of the world: get, list, walk, export."""
+        # What has superseded a version is told by the history alone.
+        assert self.historian.of(self.store).wait(self.graph.sequence, PATIENCE)
         for wanted in (source.walk() for _ in range(count)):
             past, graph = self._moment(source.random)
             true = graph.true_at(wanted.valid_at)
@@ -177,7 +212,7 @@ class PastDriver(Driver):
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
         rows = [row for _, row in sorted(true.nodes.items())][:1000]
-        assert self._page(NodesQuery(limit=1000), past).nodes == list(map(render.node, rows))
+        assert self._page(NodesQuery(limit=1000), past).nodes == [self._shown(row, past) for row in rows]
         self._get_then(past, graph, wanted.start, None)
         self._export_then(past, graph, None)
 
@@ -191,8 +226,8 @@ class PastDriver(Driver):
         """Now, or a commit by its number, by its time, or by a time shortly before or after it."""
         if source.random() < 0.2:
             return None, self.graph
-        sequence = source.randrange(len(self.past))
-        if sequence == 0 or source.random() < 0.5:
+        sequence = source.randrange(self.oldest, len(self.past))
+        if sequence == self.oldest or source.random() < 0.5:
             return Past(self.historian, str(sequence)), self.past[sequence]
         moment = self.times[sequence] + source.choice((-1, 0, 0, 1))
         before = [number for number, at in enumerate(self.times) if at <= moment]
@@ -208,7 +243,7 @@ class PastDriver(Driver):
         found = node_of(
             graph_of(self.pool, NAME, historian=self.historian), node_id, as_of=_text(past), valid_at=valid_at
         )
-        assert found.node == render.node(graph.nodes[node_id])
+        assert found.node == self._shown(graph.nodes[node_id], past)
         if not found.edges_truncated:
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
@@ -226,7 +261,23 @@ class PastDriver(Driver):
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert found == list(map(render.node, rows))
+        assert found == [self._shown(row, past) for row in rows]
+
+    def _shown(self, row: NodeRow, past: Past | None) -> Node:
+        return self._standing(render.node(row), row, past)
+
+    def _standing(self, node: N, row: NodeRow, past: Past | None) -> N:
+        """A node as it was, with whether that counts yet: until a state that does not name it beside itself."""
+        if past is None:
+            return node
+        for graph in self.past[row.sequence + 1 :]:
+            later = graph.nodes.get(row.id)
+            if later is None or (later.version != row.version and row.version not in conflicts(later)):
+                return msgspec.structs.replace(
+                    node, is_current=False, superseded_by=msgspec.UNSET if later is None else later.version
+                )
+        is_present = self.graph.nodes[row.id].version == row.version
+        return node if is_present else msgspec.structs.replace(node, is_current=True)
 
     def _walk_then(self, past: Past | None, graph: Graph, wanted: Walk, valid_at: str | None) -> None:
         request = TraverseRequest(
@@ -241,23 +292,39 @@ class PastDriver(Driver):
         )
         found = walked(graph_of(self.pool, NAME, historian=self.historian), request)
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
-        assert found.nodes == [render.reached(graph.nodes[node_id], depth) for node_id, depth in depths.items()]
+        assert found.nodes == [
+            self._standing(render.reached(graph.nodes[node_id], depth), graph.nodes[node_id], past)
+            for node_id, depth in depths.items()
+        ]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
         assert (len(found.edges), found.truncated, found.sequence) == (len(edges), more, graph.sequence)
 
     def _export_then(self, past: Past | None, graph: Graph, valid_at: str | None) -> None:
-        stream = (
-            export(graph_of(self.pool, NAME), valid_at)
-            if past is None
-            else export_as_of(graph_of(self.pool, NAME), past, valid_at)
-        )
+        asked = graph_of(self.pool, NAME, historian=self.historian)
+        stream = export(asked, valid_at) if past is None else export_as_of(asked, past, valid_at)
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
+        self._check_beside([line for line in lines if line["kind"] in {"head", "node"}], graph, all_known=past is None)
+        lines = [line for line in lines if line["kind"] in {"node", "edge"}]
         nodes = {line["id"]: line for line in lines if line["kind"] == "node"}
         edges = {(line["from"], line["to"], line["relation_type"]): line for line in lines if line["kind"] == "edge"}
         assert len(lines) == len(nodes) + len(edges), "a row is exported twice"
         assert nodes == {row.id: _line(row) for row in graph.nodes.values()}
         assert {key: _timeless(line) for key, line in edges.items()} == _rows(graph.edges.values())
+
+    def _check_beside(self, lines: list[dict[str, Any]], graph: Graph, *, all_known: bool) -> None:
+        """Before each node come the versions beside it that are known, each naming those before it."""
+        heads: dict[str, list[int]] = {}
+        for line in lines:
+            beside = line.pop("conflicts", [])
+            before = heads.setdefault(line["id"], [])
+            assert beside == before
+            if line["kind"] == "head":
+                assert line | {"kind": "node"} == _line(self._versions(line["id"], 0)[line["version"]])
+                before.append(line["version"])
+            else:
+                named = conflicts(graph.nodes[line["id"]])
+                assert (before == sorted(named)) if all_known else {*before} <= {*named}
 
 
 def _report(answer: Future[Any], report: Callable[[Any], Report]) -> Future[Report]:

@@ -68,6 +68,12 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(seed=SEEDS)
     def look(self, seed: int) -> None:
         self.driver.look_back(self.source(seed), MOMENTS)
+        self.driver.look_at_heads()
+
+    @rule(seed=SEEDS)
+    def prune(self, seed: int) -> None:
+        self.driver.prune(random.Random(seed))
+        self.driver.look_at_heads()
 
     @rule()
     def restart(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EdgeExtras, NodeExtras
+from kgserve.model.merging import MERGED_INTO
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow, edge_attributes
 from kgserve.rows.base import Base, ranges
 from kgserve.rows.encoding import RowsDamaged
@@ -173,6 +174,37 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
     texts.unlink()
     with pytest.raises(RowsDamaged):
         Base(rows)
+
+
+def test_who_reads_a_changed_text_is_told(tmp_path: Path) -> None:
+    view, content = RowsView(tmp_path), "x" * (1 << 20)
+    row = NodeRow("a", "t", content, "{}", 1, 1, 1, 1)
+    view.apply([ChangeSet(sequence=1, time=1, digest=bytes(16), nodes=1, edges=0, nodes_created=[row])])
+    view.fold()
+    (rows,), (texts,) = tmp_path.glob("*.rows"), tmp_path.glob("*.texts")
+    whole = texts.read_bytes()
+    first = whole.index(content.encode())
+    for place in (first, first + len(content) // 2, first + len(content) - 1):
+        texts.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
+        with pytest.raises(RowsDamaged):
+            Base(rows).node(0)
+
+
+@pytest.mark.parametrize("others", ["", "a", "z", "az"])
+def test_whether_anything_was_merged_is_known_of_a_base(tmp_path: Path, others: str) -> None:
+    """Wherever among the relation types the one of merges stands."""
+    for merges in (False, True):
+        types = [*others, *([MERGED_INTO] if merges else [])]
+        edges = [EdgeRow("a", "b", each, 1.0, edge_attributes(STAMP, STAMP, "{}"), 1, 1) for each in types]
+        nodes = [NodeRow(each, "t", "", "{}", 1, 1, 1, 1) for each in "ab"]
+        view = RowsView(tmp_path / f"{merges}")
+        change = ChangeSet(
+            sequence=1, time=1, digest=bytes(16), nodes=2, edges=len(edges), nodes_created=nodes, edges_created=edges
+        )
+        view.apply([change])
+        view.fold()
+        with view.reading() as held:
+            assert held.know_merges == merges
 
 
 def test_texts_are_added_to_a_file_until_half_of_it_is_unused(tmp_path: Path) -> None:

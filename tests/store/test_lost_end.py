@@ -19,6 +19,7 @@ from kgserve.store.closed_store import witnesses
 from kgserve.store.layout import Layout
 from kgserve.store.salvage import salvage
 from tests.history.following import SMALL_JOURNAL, Kept, kept
+from tests.store.test_links import everything, link, links
 from tests.store.writing import assert_whole, batch, forget_close, ids, layout, newest_segment, opened, settings, write
 
 EDGES = [("a", "b", "r"), ("b", "c", "r"), ("c", "d", "r")]
@@ -160,3 +161,54 @@ def test_a_write_that_was_never_acknowledged_is_cut_without_a_word(tmp_path: Pat
     with opened(tmp_path) as store:
         assert store.state.digest == digest
     assert path.read_bytes() == whole
+
+
+def test_links_come_back_and_older_ones_are_as_they_were(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        write(of.store, batch(*"abcd", content="x" * MEBIBYTE), links(link("a", "o", "1"), link("b", "o", "1")))
+        write(of.store, links(link("c", "o", "1"), link("d", "o", "1")), batch(content="y" * MEBIBYTE))
+        write(of.store, batch(*"ef", content="y" * MEBIBYTE))
+        assert len(list_segments(layout(tmp_path).journal)) == 2
+        write(of.store, links(link("e", "o", "2"), link("a", "o", "1", 0.5)), WriteBatch(delete_nodes=["b"]))
+        write(of.store, WriteBatch(delete_links=[link("c", "o", "1").key]), links(link("c", "o", "1", 3.0)))
+        write(of.store, WriteBatch(links=[link("d", "o", "1")]))
+        of.caught_up()
+        expected, last = everything(of.store), of.store.state.sequence
+    forget_close(tmp_path)
+    gone(layout(tmp_path))
+    said = "\n".join(salvage(layout(tmp_path), settings(tmp_path)))
+    assert "came back from the history" in said
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        assert of.store.state.sequence == last
+        assert everything(of.store) == expected
+        assert_whole(of.store)
+        write(of.store, links(link("a", "o", "3")))
+        of.caught_up()
+
+
+def test_a_damaged_link_and_a_history_from_before_links(tmp_path: Path) -> None:
+    with kept(tmp_path, **SMALL_JOURNAL) as of:
+        write(
+            of.store,
+            batch(*"ab", content="x" * MEBIBYTE),
+            batch("c", content="y" * MEBIBYTE),
+            links(link("a", "o", "1")),
+        )
+        of.caught_up()
+    forget_close(tmp_path)
+    files = layout(tmp_path)
+    for statement, told, found in (
+        ("UPDATE link SET row = x'00'", "link 'a~knows~1~o' is damaged in the history", {}),
+        ("DROP TABLE link", "", {}),
+    ):
+        copy = tmp_path / "copy"
+        shutil.copytree(files.root.parent, copy)
+        with closing(sqlite3.connect(layout(copy).history)) as history:
+            history.execute(statement)
+            history.commit()
+        gone(layout(copy))
+        assert told in "\n".join(salvage(layout(copy), settings(copy)))
+        with opened(copy) as store:
+            assert everything(store) == found
+            assert_whole(store)
+        shutil.rmtree(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 import time
@@ -132,6 +133,19 @@ def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0xFF
     path.write_bytes(data)
+
+
+def hurt(data: Path, file: Path, choose: random.Random) -> None:
+    """Treat the files of a closed store, and one of them, as a crash, a failing disk or an operator might."""
+    match choose.randrange(4):
+        case 0:
+            shutil.rmtree(layout(data).views)
+        case 1:
+            forget_close(data)
+        case 2 if file.exists():
+            flip(file, min(5_000, file.stat().st_size - 1))
+        case _:
+            pass
 
 
 def ids(store: Store) -> list[str]:

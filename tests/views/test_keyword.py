@@ -53,6 +53,24 @@ def test_words_of_an_id_are_found(index: KeywordIndex) -> None:
     assert found(index, "lovelace") == ["people/ada-lovelace"]
 
 
+def test_irregular_forms_are_found_where_they_are_asked_for(index: KeywordIndex) -> None:
+    index.write([text("a", "She went to the lake"), text("b", "go now"), text("c", "two mice")], (), 1)
+    assert found(index, "go") == ["b"]
+    assert [hit.id for hit in index.search("go", 9, reading="forms")] == ["b", "a"]
+    assert [hit.id for hit in index.search("mouse", 9, reading="forms")] == ["c"]
+
+
+def test_worths_of_words_are_those_of_the_index(index: KeywordIndex) -> None:
+    texts = {"1": "a kiln for clay and clay pots", "2": "clay", "3": "the lake", "4": "she went where kilns are"}
+    index.write([text(*each) for each in texts.items()], (), 1)
+    query = "what clay goes into the kiln"
+    scores = {hit.id: hit.score for hit in index.search(query, 9, reading="forms")}
+    worths = index.worths(query, texts)
+    assert {key: sum(each.values()) for key, each in worths.items()} == pytest.approx(scores | {"3": scores["3"]})
+    assert worths["1"]["clay"] > worths["1"]["kiln"]
+    assert index.worths(query, {}) == {}
+
+
 def test_function_words_weigh_less(index: KeywordIndex) -> None:
     index.write([text("a", "what did she do and where was it then"), text("b", "the violin")], (), 1)
     assert found(index, "what did she do with the violin") == ["b", "a"]
@@ -114,14 +132,14 @@ def test_text_is_never_syntax(index: KeywordIndex, query: str) -> None:
     index.write([text("a", "fox")], (), 1)
     index.search(query, 10)
     with pytest.raises(InvalidInput, match="query"):
-        index.search(query, 10, syntax=True)
+        index.search(query, 10, reading="syntax")
 
 
 def test_syntax_when_asked_for(index: KeywordIndex) -> None:
     index.write([text("a", "red fox", "x"), text("b", "brown fox", "y")], (), 1)
 
     def asked(query: str) -> list[str]:
-        return sorted(hit.id for hit in index.search(query, 10, syntax=True))
+        return sorted(hit.id for hit in index.search(query, 10, reading="syntax"))
 
     assert asked("fox -red") == ["b"]
     assert asked('"brown fox"') == ["b"]

@@ -43,7 +43,7 @@ def put(of: Watched, content: str) -> dict[str, NodeRow]:
 
 def found(of: Watched, indexes: Indexes | IndexesAsOf, word: str, only: Filter) -> tuple[set[str], set[str]]:
     vector = of.indexes.queries.of(word)
-    return {*indexes.words(word, 9, only, syntax=False)}, {*indexes.meaning(vector, 9, only)}
+    return {*indexes.words(word, 9, only)}, {*indexes.meaning(vector, 9, only)}
 
 
 def test_memories_are_told_apart_now_and_then(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_name_is_found_by_word_and_with_what_it_means(tmp_path: Path, fields: 
         ]
         write(of.store, WriteBatch(nodes=nodes))
         of.settle()
-        assert set(of.indexes.words("vixen", 9, Filter(), syntax=False)) == {"n1", "n3", "Vixen"}
+        assert set(of.indexes.words("vixen", 9, Filter())) == {"n1", "n3", "Vixen"}
         near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
         embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
         for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):

@@ -1,0 +1,25 @@
+"""What completion offers in a statement, in the shell and on the explorer's page; few of the words that the engine has.
+
+The labels of every store have their properties, with the engine's names of the types of these.
+"""
+
+from __future__ import annotations
+
+from kgserve.cypher import words
+from kgserve.model.fields import EDGE, ENDS, NODE
+
+KEYWORDS = (
+    "ALL", "AND", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
+    "DISTINCT", "ELSE", "END", "ENDS", "EXISTS", "FALSE", "IN", "IS", "LIMIT", "MATCH", "MERGE", "NOT", "NULL",
+    "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
+    "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
+)  # fmt: skip
+FUNCTIONS = tuple(sorted(words.ALLOWED))
+PROCEDURES = tuple(sorted(words.CALLS))
+_RELATION = {field.name: field.type.engine for field in EDGE.whole[ENDS:]}
+NODE_LABELS: dict[str, dict[str, str]] = {
+    "Entity": {field.name: field.type.engine for field in NODE.whole},
+    "Elsewhere": {"store": "STRING", "id": "STRING"},
+}
+RELATION_LABELS = {"RELATES_TO": _RELATION, "LINKS_TO": _RELATION}
+LABELS: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS

@@ -1,0 +1,139 @@
+// What changes, as it changes. One stream serves all tabs: browsers have six connections to a host, and each stream would hold one.
+
+import { signal } from "./vendor/preact.js";
+import { key, Refused, request } from "./server.js";
+import { me, store } from "./state.js";
+
+/** @typedef {{id: string, event: string, data: any}} Told */
+
+const KEPT = 200;
+const LONGEST_PAUSE = 30_000;
+const SHARED = "BroadcastChannel" in globalThis && Boolean(navigator.locks);
+
+/** Whether events come, and if not why. */
+export const live = signal({ on: false, why: "" });
+export const wanted = signal(true);
+/** The last events of the store that is shown, newest first. */
+export const strip = signal(/** @type {Told[]} */ ([]));
+/** @type {Set<(told: Told) => void>} */
+const listeners = new Set();
+/** @type {BroadcastChannel | null} */
+let channel = null;
+/** @type {AbortController | null} */
+let running = null;
+let lastId = "";
+
+/** Be told of events of the store that is shown; what is returned ends that. @param {(told: Told) => void} listener @returns {() => void} */
+export function listen(listener) {
+  listeners.add(listener);
+  return () => void listeners.delete(listener);
+}
+
+/** @param {Told} told */
+function receive(told) {
+  if (told.id) lastId = told.id;
+  if (told.event === "on") live.value = { on: true, why: "" };
+  if (told.event === "off") live.value = { on: false, why: told.data };
+  if (!told.data?.store || told.data.store !== store.value) return;
+  strip.value = [told, ...strip.value].slice(0, KEPT);
+  for (const listener of listeners) listener(told);
+}
+
+/** Tell this tab and the others. @param {Told} told */
+function tell(told) {
+  channel?.postMessage(told);
+  receive(told);
+}
+
+/** Begin to follow, or follow as somebody else. */
+export function follow() {
+  running?.abort();
+  channel?.close();
+  channel = null;
+  live.value = { on: false, why: "" };
+  if (!wanted.value || !me.value) return;
+  const mine = new AbortController();
+  running = mine;
+  if (!SHARED) {
+    void alone(mine.signal);
+    return;
+  }
+  const name = `kgserve-events ${me.value.name} ${key.value ? key.value.slice(0, 12) : ""}`;
+  channel = new BroadcastChannel(name);
+  channel.onmessage = ({ data }) => {
+    if (data.event === "who") {
+      if (leading) tell({ id: "", event: live.value.on ? "on" : "off", data: live.value.why });
+    } else receive(data);
+  };
+  let leading = false;
+  channel.postMessage({ id: "", event: "who", data: null });
+  navigator.locks
+    .request(name, { signal: mine.signal }, async () => {
+      leading = true;
+      await stream(mine.signal);
+    })
+    .catch(() => undefined);
+}
+
+/** Without the means to share, a tab that nobody sees does without. @param {AbortSignal} signal */
+async function alone(signal) {
+  while (!signal.aborted) {
+    if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+    const visible = new AbortController();
+    const stop = () => document.hidden && visible.abort();
+    document.addEventListener("visibilitychange", stop);
+    await stream(AbortSignal.any([signal, visible.signal]));
+    document.removeEventListener("visibilitychange", stop);
+  }
+}
+
+/** Follow until told to stop, coming back where it was left. @param {AbortSignal} signal */
+async function stream(signal) {
+  let pause = 1000;
+  while (!signal.aborted) {
+    let why = "";
+    try {
+      const answer = await request("GET", "/api/events", { query: { last_event_id: lastId }, signal, accept: "text/event-stream" });
+      tell({ id: "", event: "on", data: null });
+      pause = 1000;
+      for await (const told of events(answer)) {
+        if (told.event === "dropped") lastId = told.data?.resume ?? "";
+        else tell(told);
+      }
+    } catch (error) {
+      if (signal.aborted) break;
+      if (error instanceof Refused && error.status === 401) return;
+      if (error instanceof Refused && (error.status === 410 || error.status === 400)) lastId = "";
+      why = error instanceof Refused ? error.message : "";
+    }
+    tell({ id: "", event: "off", data: why });
+    await new Promise((done) => setTimeout(done, pause));
+    pause = Math.min(LONGEST_PAUSE, pause * 2);
+  }
+}
+
+/** The events of an answer. @param {Response} answer @returns {AsyncGenerator<Told>} */
+async function* events(answer) {
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += decoder.decode(value, { stream: true });
+    const blocks = rest.split("\n\n");
+    rest = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const told = readEvent(block);
+      if (told) yield told;
+    }
+  }
+}
+
+/** One event of the stream; null for a comment. @param {string} block @returns {Told | null} */
+export function readEvent(block) {
+  const fields = new Map(block.split("\n").map((line) => /** @type {[string, string]} */ (line.split(/: ?(.*)/s).slice(0, 2))));
+  if (!fields.has("data") && !fields.has("id")) return null;
+  const data = fields.get("data");
+  return { id: fields.get("id") ?? "", event: fields.get("event") ?? "", data: data ? JSON.parse(data) : null };
+}

@@ -1,0 +1,98 @@
+// Everything by keys. What stands here is also what `?` lists.
+
+import { towards } from "./graph/pick.js";
+import { expand } from "./load.js";
+import { canvas } from "./panel/canvas.js";
+import { step } from "./panel/time.js";
+import { changed, choose, compared, cypherOpen, focus, graph, helpOpen, message, selected, store, visible, way } from "./state.js";
+
+const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
+const ZOOM = 1.25;
+
+/** The path between two selected nodes, or from the one in focus to the one selected. */
+export function findPath() {
+  const ends = [...selected.value];
+  if (ends.length === 1 && focus.value && focus.value !== ends[0]) ends.push(focus.value);
+  if (ends.length < 2) return false;
+  way.value = graph.path(ends[0], ends[1]);
+  return true;
+}
+
+/** Take nodes from the sight, until they are brought back. @param {Iterable<string>} keys */
+export function hide(keys) {
+  for (const key of keys) {
+    const node = graph.nodes.get(key);
+    if (node) node.hidden = true;
+  }
+  selected.value = new Set();
+  changed();
+}
+
+/** @param {Iterable<string>} keys */
+export function pin(keys) {
+  for (const key of keys) {
+    const node = graph.nodes.get(key);
+    if (node) node.pinned = !node.pinned;
+  }
+  changed();
+}
+
+export function unhide() {
+  for (const node of graph.nodes.values()) node.hidden = false;
+  changed();
+}
+
+/** @param {"up" | "down" | "left" | "right"} direction */
+function go(direction) {
+  const { nodes } = visible.value;
+  const from = nodes.get(focus.value);
+  if (!from) {
+    focus.value = nodes.keys().next().value ?? "";
+    return;
+  }
+  const seen = graph.neighbours(from.key).flatMap((key) => nodes.get(key) ?? []);
+  const next = towards(from, seen, direction) ?? towards(from, [...nodes.values()], direction);
+  if (next) focus.value = next.key;
+}
+
+/** Keys of the canvas; whether it knew this one. @param {KeyboardEvent} event */
+function onCanvas(event) {
+  const direction = ARROWS[event.key];
+  if (direction) go(direction);
+  else if (event.key === "Enter") void expand(focus.value);
+  else if (event.key === " ") choose(focus.value);
+  else if (event.key === "h") hide(selected.value.size ? selected.value : [focus.value]);
+  else if (event.key === "H") unhide();
+  else if (event.key === "p") pin([focus.value]);
+  else if (event.key === "w") findPath();
+  else if (event.key === "+" || event.key === "=") canvas.zoom(ZOOM);
+  else if (event.key === "-") canvas.zoom(1 / ZOOM);
+  else if (event.key === "0") canvas.fit();
+  else return false;
+  return true;
+}
+
+/** Keys of the whole page. @param {KeyboardEvent} event */
+function anywhere(event) {
+  if (event.key === "?") helpOpen.value = true;
+  else if (event.key === "/" && store.value) document.getElementById("search")?.focus();
+  else if (event.key === "g" && store.value) document.getElementById("graph")?.focus();
+  else if (event.key === "c" && store.value) cypherOpen.value = !cypherOpen.value;
+  else if (event.key === "[" && store.value) step(-1);
+  else if (event.key === "]" && store.value) step(1);
+  else if (event.key === "Escape") {
+    way.value = [];
+    compared.value = null;
+    message.value = { text: "", bad: false };
+  } else return false;
+  return true;
+}
+
+/** @param {KeyboardEvent} event */
+export function onKey(event) {
+  const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (target.isContentEditable || target.matches?.("input, textarea, select")) return;
+  const known = (target.id === "graph" && onCanvas(event)) || anywhere(event);
+  if (known) event.preventDefault();
+}

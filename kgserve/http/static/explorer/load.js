@@ -1,0 +1,256 @@
+// Bringing things onto the canvas, and taking them away.
+
+import { batch, signal } from "./vendor/preact.js";
+import { foreignKey, MOST_NODES } from "./graph/model.js";
+import { labelOf } from "./graph/labels.js";
+import { ask, memory, Refused } from "./server.js";
+import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
+import { W } from "./words.js";
+
+const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
+const FIRST = 12;
+export const FIRST_NODES = 300;
+const AN_EXPANSION = 50;
+const DETAILED = 1000;
+/** So often an overview can grow. */
+const ROUNDS = 9;
+const BUCKETS = 120;
+/** What was put on the canvas, rather than the overview. */
+export const chosenIds = signal(false);
+
+/** Ask for a piece of the graph, with lives where there are any. @param {any} wanted @returns {Promise<any>} */
+async function piece(wanted) {
+  const path = memory(store.value, "graph");
+  const body = { ...wanted, fields: FIELDS, valid_at: "any" };
+  if (noPast.value) return ask("POST", path, { body });
+  try {
+    return await ask("POST", path, { body: { ...body, lives: true } });
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 409) throw error;
+    noPast.value = error.message;
+    return ask("POST", path, { body });
+  }
+}
+
+/** Make room for a store. */
+export function clear() {
+  graph.nodes.clear();
+  graph.edges.clear();
+  graph.around.clear();
+  chosenIds.value = false;
+  batch(() => {
+    selected.value = new Set();
+    focus.value = "";
+    way.value = [];
+    truncated.value = false;
+    changed();
+  });
+}
+
+/** Forget the store before. */
+export function leave() {
+  clear();
+  batch(() => {
+    about.value = null;
+    timeline.value = [];
+    noPast.value = "";
+    asOf.value = null;
+    validAt.value = "now";
+    compared.value = null;
+    hiddenTypes.value = new Set();
+    hiddenRelations.value = new Set();
+  });
+}
+
+/** What the store holds and how it is set. */
+export async function refreshAbout() {
+  const name = store.value;
+  const [stats, settings] = await Promise.all([ask("GET", memory(name, "stats")), ask("GET", memory(name))]);
+  if (store.value === name) about.value = { stats, settings };
+}
+
+export async function refreshTimeline() {
+  const name = store.value;
+  const found = await ask("GET", memory(name, "timeline"), { query: { buckets: BUCKETS } }).catch((error) => {
+    if (error.status === 409) noPast.value = error.message;
+    return null;
+  });
+  if (found && store.value === name) timeline.value = Array.isArray(found) ? found : found.buckets;
+}
+
+/** Take an answer onto the canvas. @param {any} answer @param {string} [start] */
+function show(answer, start) {
+  const fresh = graph.take(answer, start);
+  changed();
+  void conflicts(fresh);
+  return fresh;
+}
+
+/** Whether so many more fit; if not, says so. @param {number} more */
+function fits(more) {
+  if (graph.nodes.size + more <= MOST_NODES) return true;
+  say(W.tooMany(graph.nodes.size + more, MOST_NODES), true);
+  return false;
+}
+
+/** First sight: all of a small store, else the best connected nodes and what is around them; each further `round` shows more. */
+export const overview = (round = 0) =>
+  attempt(async () => {
+    const nodes = about.value?.stats.nodes ?? 0;
+    const most = Math.min(MOST_NODES, FIRST_NODES * 4 ** round);
+    clear();
+    rounds = round;
+    show(await piece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types: onlyShownTypes() }));
+    truncated.value = graph.nodes.size < nodes && round < ROUNDS;
+    if (nodes > MOST_NODES && round && most >= MOST_NODES) say(W.tooMany(nodes, MOST_NODES), true);
+  });
+
+/** The types that are not switched off, where some are. */
+function onlyShownTypes() {
+  if (!hiddenTypes.value.size) return undefined;
+  return Object.keys(about.value?.stats.types ?? {}).filter((type) => !hiddenTypes.value.has(type));
+}
+
+/** How often more of the overview was asked for. */
+let rounds = 0;
+
+/** More of the overview: four times as much, up to what the canvas takes. */
+export const more = () => overview(rounds + 1);
+
+/** Put nodes on the canvas, with all edges among them and those that are there. @param {string[]} ids */
+export const put = (ids) =>
+  attempt(async () => {
+    const fresh = ids.filter((id) => !graph.nodes.has(id));
+    if (!fits(fresh.length)) return;
+    chosenIds.value = true;
+    const answer = await piece({ ids: [...own(), ...fresh] });
+    show(answer);
+    if (answer.missing?.length) say(W.missing(answer.missing), true);
+  });
+
+/** Ids of the nodes of this store that are on the canvas. */
+export const own = () => [...graph.nodes.values()].filter((node) => !node.store).map((node) => node.id);
+
+/** A node and what is around it, alone on the canvas. @param {string} id @param {number} depth */
+export const around = (id, depth) =>
+  attempt(async () => {
+    clear();
+    chosenIds.value = true;
+    const answer = await piece({ around: [id], depth, per_node: AN_EXPANSION, max_nodes: FIRST_NODES });
+    show(answer);
+    if (graph.nodes.has(id)) focus.value = id;
+    if (answer.missing?.length) say(W.missing(answer.missing), true);
+  });
+
+/** Bring the neighbours of a node; if that was done, take back what only it brought. @param {string} key */
+export const expand = (key) =>
+  attempt(async () => {
+    const node = graph.nodes.get(key);
+    if (!node || node.store) return;
+    if (graph.broughtOnlyBy(key).length) {
+      const gone = graph.collapse(key);
+      if (!graph.nodes.has(focus.value)) focus.value = key;
+      selected.value = new Set([...selected.value].filter((one) => graph.nodes.has(one)));
+      changed();
+      say(W.collapsed(node.label, gone));
+      return;
+    }
+    if (!fits(1)) return;
+    chosenIds.value = true;
+    const types = onlyShownTypes();
+    const room = Math.min(FIRST_NODES, MOST_NODES - graph.nodes.size);
+    const answer = await piece({ around: [node.id], depth: 1, per_node: AN_EXPANSION, max_nodes: room, types });
+    const fresh = show(answer, key);
+    const elsewhere = await links(node, answer);
+    say(W.expanded(node.label, fresh.length + elsewhere));
+    if (graph.nodes.size <= 2000 && fresh.length) graph.take(await piece({ ids: own() }));
+    changed();
+  });
+
+/**
+ * Nodes of other stores that links lead to from a node, or from which they lead to it, drawn apart.
+ * @param {import("./graph/model.js").Node} node @param {any} answer the drawing around it, with the links that lead out @returns {Promise<number>}
+ */
+async function links(node, answer) {
+  const out = answer.links;
+  const found = (out?.from ?? []).flatMap((/** @type {number} */ place, /** @type {number} */ i) =>
+    answer.nodes.id[place] === node.id ? [{ name: out.to_graph[i], id: out.to[i], type: out.type[i], leads: true }] : []);
+  if (stores.value?.find((one) => one.name === store.value)?.links?.inbound) {
+    const into = await ask("GET", `${memory(store.value, "nodes", node.id)}/incoming`, { query: { limit: 200, follow_symlinks: true } });
+    for (const edge of into.edges) if (edge.store && edge.store !== store.value) found.push({ name: edge.store, id: edge.from, type: edge.relation_type, leads: false });
+  }
+  let count = 0;
+  for (const { name, id, type, leads } of found) {
+    const key = foreignKey(name, id);
+    if (!graph.nodes.has(key)) count++;
+    graph.addNode({ key, id, store: name, type: W.elsewhere, label: `${name} / ${id}`, broughtBy: new Set([node.key]) });
+    const [from, to] = leads ? [node.key, key] : [key, node.key];
+    graph.addEdge({ from, to, type: typeof type === "number" ? (answer.relation_types[type] ?? "") : type });
+  }
+  return count;
+}
+
+/** Bring what an overview of then would have and the canvas has not: what is gone by now. @param {number} sequence */
+export const bringThen = (sequence) =>
+  attempt(async () => {
+    if (chosenIds.value || noPast.value) return;
+    const body = { overview: FIRST, max_nodes: FIRST_NODES, as_of: sequence, valid_at: "any", fields: [], types: onlyShownTypes() };
+    const then = await ask("POST", memory(store.value, "graph"), { body });
+    const gone = then.nodes.id.filter((/** @type {string} */ id) => !graph.nodes.has(id));
+    if (!gone.length || chosenIds.value || graph.nodes.size + gone.length > MOST_NODES) return;
+    graph.take(await piece({ ids: [...own(), ...gone] }));
+    changed();
+  });
+
+/** Which nodes are in conflict; only where conflicts are kept. @param {import("./graph/model.js").Node[]} nodes */
+async function conflicts(nodes) {
+  const wanted = nodes.filter((node) => !node.store).map((node) => node.id);
+  if (about.value?.settings.conflict_policy !== "manual" || wanted.length > DETAILED) return;
+  const name = store.value;
+  for (let i = 0; i < wanted.length; i += 100) {
+    const answer = await ask("POST", memory(name, "get"), { body: { ids: wanted.slice(i, i + 100), valid_at: "any" } }).catch(() => null);
+    if (!answer || store.value !== name) return;
+    for (const node of answer.nodes) detail(node);
+  }
+  changed();
+}
+
+/** Note what a row says of a node on the canvas. @param {any} row */
+export function detail(row) {
+  const node = graph.nodes.get(row.id);
+  if (!node) return;
+  node.conflict = Boolean(row.conflicts?.length);
+  node.layer = row.layer ?? null;
+  node.ended = row.ended ?? "";
+  node.confidence = row.confidence === undefined ? null : left(row);
+}
+
+/** What is left of a confidence by now. @param {any} row */
+function left(row) {
+  const memorySettings = about.value?.settings.memory ?? {};
+  const own = memorySettings.half_life_by_type?.[row.type];
+  const days = own === undefined ? memorySettings.half_life_days : own;
+  if (!days) return row.confidence;
+  const age = (Date.now() - Date.parse(row.confidence_at ?? row.created_at)) / 86_400_000;
+  return row.confidence * 0.5 ** (Math.max(0, age) / days);
+}
+
+/** How many memories a store has: its numbers tell. */
+export const memoryCount = signal({ store: "", count: 0 });
+
+/** A node that was written: what the canvas shows of it. @param {any} row as the server gives it */
+export function refreshNode(row) {
+  const node = graph.nodes.get(row.id);
+  if (!node) return;
+  Object.assign(node, {
+    type: row.type, label: labelOf(row), version: row.version, tags: row.tags ?? [],
+    validFrom: row.valid_from ? Date.parse(row.valid_from) : null, validTo: row.valid_to ? Date.parse(row.valid_to) : null,
+  });
+  const last = node.lives?.findIndex(([, to]) => to === null) ?? -1;
+  if (node.lives && row.sequence && (last < 0 || node.lives[last][0] < row.sequence)) {
+    if (last >= 0) node.lives[last] = [node.lives[last][0], row.sequence];
+    node.lives.unshift([row.sequence, null]);
+  }
+  detail(row);
+  changed();
+}

@@ -1,0 +1,184 @@
+// Ask in Cypher: what comes back as graph, table, JSON, and as CSV of all rows.
+
+import { html, signal, useEffect, useRef } from "../vendor/preact.js";
+import { put } from "../load.js";
+import { ask, memory, Refused, request, save } from "../server.js";
+import { about, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
+import { W } from "../words.js";
+import { open } from "./editor.js";
+import { number, Pages, plain } from "./parts.js";
+
+const FIRST = "MATCH (n)-[e]->(m) RETURN n, e, m LIMIT 25";
+const REMEMBERED = 30;
+const OFF = "kgserve-no-statements";
+
+const text = signal(FIRST);
+const result = signal(/** @type {any} */ (null));
+const wrong = signal("");
+const how = signal("table");
+const writing = signal(false);
+const running = signal(false);
+const page = signal(0);
+const remembers = signal(localStorage.getItem(OFF) === null);
+/** Goes up when the statements of a store have changed. */
+const noted = signal(0);
+
+const place = () => `kgserve-statements ${store.value}`;
+/** @returns {string[]} statements of this store, newest first */
+const statements = () => JSON.parse(localStorage.getItem(place()) ?? "[]");
+
+/** @param {string} statement */
+function remember(statement) {
+  if (!remembers.value) return;
+  localStorage.setItem(place(), JSON.stringify([statement, ...statements().filter((one) => one !== statement)].slice(0, REMEMBERED)));
+  noted.value++;
+}
+
+function forgetStatements() {
+  remembers.value = !remembers.value;
+  if (remembers.value) localStorage.removeItem(OFF);
+  else {
+    localStorage.setItem(OFF, "1");
+    for (const name of Object.keys(localStorage)) if (name.startsWith("kgserve-statements ")) localStorage.removeItem(name);
+  }
+  noted.value++;
+}
+
+/** @type {import("./editor.js").Editor | null} */
+let editor = null;
+
+async function run() {
+  const query = text.value.trim();
+  if (!query || running.value) return;
+  running.value = true;
+  wrong.value = "";
+  try {
+    const body = writing.value && mayWrite.value ? { query, mode: "write" } : { query };
+    result.value = await ask("POST", memory(store.value, "cypher"), { body });
+    page.value = 0;
+    remember(query);
+    say(W.rowsFound(result.value.row_count, result.value.truncated));
+    if (how.value === "graph") await draw();
+  } catch (error) {
+    wrong.value = /** @type {Error} */ (error).message;
+    const at = /line (\d+), column (\d+)/.exec(wrong.value) ?? /line: ?(\d+), offset: ?(\d+)/.exec(wrong.value);
+    if (at) editor?.mark(Number(at[1]), Number(at[2]));
+  } finally {
+    running.value = false;
+  }
+}
+
+/** Ids of the nodes that a value names, however deep they lie. @param {any} value @param {Set<string>} ids */
+export function idsIn(value, ids = new Set()) {
+  if (value === null || typeof value !== "object") return ids;
+  if (value._label === "Entity" && typeof value.id === "string") ids.add(value.id);
+  if (typeof value._from === "string" && typeof value._to === "string" && value._label === "RELATES_TO") ids.add(value._from).add(value._to);
+  for (const each of Object.values(value)) idsIn(each, ids);
+  return ids;
+}
+
+async function draw() {
+  const ids = [...idsIn(result.value?.rows ?? [])];
+  if (!ids.length) {
+    say(W.noNodesInRows, true);
+    return;
+  }
+  await put(ids);
+  selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
+  view.value = "graph";
+}
+
+const csv = () =>
+  attempt(async () => {
+    const answer = await request("POST", memory(store.value, "cypher"), { body: { query: text.value.trim() }, accept: "text/csv" });
+    save(await answer.blob(), `${store.value}.csv`);
+  });
+
+/** @type {{store: string, words: {label: string, type: string}[]}} */
+let offered = { store: "", words: [] };
+
+/** What completion offers: the shell's words, and what this store uses. */
+async function learn() {
+  const mine = store.value;
+  const found = await ask("GET", "/api/cypher/words").catch((error) => {
+    if (error instanceof Refused) return { keywords: [], functions: [], procedures: [], labels: {} };
+    throw error;
+  });
+  const { stats } = about.value ?? { stats: { types: {}, relation_types: {} } };
+  const kinds = /** @type {[string, string[]][]} */ ([
+    ["keyword", found.keywords], ["function", found.functions], ["function", found.procedures], ["class", Object.keys(found.labels)],
+    ["property", [...new Set(Object.values(found.labels).flatMap((label) => Object.keys(/** @type {object} */ (label))))]],
+    ["constant", [...Object.keys(stats.types), ...Object.keys(stats.relation_types)]],
+  ]);
+  offered = { store: mine, words: kinds.flatMap(([type, labels]) => labels.map((label) => ({ label, type }))) };
+}
+
+function Field() {
+  const host = useRef(/** @type {HTMLElement | null} */ (null));
+  const ready = useRef(signal(false)).current;
+  useEffect(() => {
+    let gone = false;
+    void learn();
+    open(/** @type {HTMLElement} */ (host.current), { text: text.value, label: W.statement, words: () => offered.words, run: () => void run(), change: (now) => { text.value = now; } })
+      .then((made) => {
+        if (gone) return made.destroy();
+        editor = made;
+        ready.value = true;
+      })
+      .catch(() => undefined);
+    return () => {
+      gone = true;
+      editor?.destroy();
+      editor = null;
+    };
+  }, []);
+  const key = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void run();
+  };
+  return html`<div class="editor" ref=${host}></div>
+    ${ready.value ? null : html`<textarea aria-label=${W.statement} rows="3" spellcheck="false" value=${text.value} onKeyDown=${key} onInput=${(/** @type {any} */ event) => { text.value = event.currentTarget.value; }}></textarea>`}`;
+}
+
+export function CypherPane() {
+  noted.value;
+  const before = statements();
+  const again = (/** @type {any} */ event) => {
+    const chosen = event.currentTarget.value;
+    if (!chosen) return;
+    text.value = chosen;
+    editor?.set(chosen);
+    event.currentTarget.value = "";
+  };
+  return html`<${Field} key=${store.value} />
+    <p class="row">
+      <button type="button" disabled=${running.value} onClick=${run}>${running.value ? W.running : W.run}</button>
+      ${mayWrite.value ? html`<label class="check"><input type="checkbox" checked=${writing.value} onChange=${() => { writing.value = !writing.value; }} /> ${W.mayChange}</label>` : null}
+      ${before.length ? html`<label><span class="hidden">${W.earlier}</span><select aria-label=${W.earlier} onChange=${again}><option value="">${W.earlier}</option>${before.map((one) => html`<option key=${one} value=${one}>${one.slice(0, 80)}</option>`)}</select></label>` : null}
+      <label class="check"><input type="checkbox" checked=${remembers.value} onChange=${forgetStatements} /> ${W.rememberStatements}</label>
+    </p>
+    ${wrong.value ? html`<p class="note mono" role="alert">${wrong.value}</p>` : null}
+    ${result.value ? html`<${Result} />` : null}`;
+}
+
+function Result() {
+  const { columns, rows, row_count, truncated, took_ms, changes } = result.value;
+  const tab = (/** @type {string} */ name, /** @type {() => void} */ then = () => undefined) => html`<button type="button" role="tab" aria-selected=${how.value === name} aria-controls="rows" onClick=${() => { how.value = name; then(); }}>${W.forms[name]}</button>`;
+  return html`<p class="row"><span>${W.rowsFound(row_count, truncated)} <span class="soft">${number(Math.round(took_ms))} ms</span></span>
+      <span role="tablist" aria-label=${W.form}>${tab("graph", () => void attempt(draw))}${tab("table")}${tab("json")}</span>
+      ${writing.value ? null : html`<button type="button" class="plain" onClick=${csv}>${W.csv}</button>`}</p>
+    ${changes ? html`<p class="note">${Object.entries(changes).filter(([, value]) => value).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`).join(", ") || W.nothingChanged}</p>` : null}
+    <div id="rows" class="scroll rows" tabindex="0" role="tabpanel" aria-label=${W.forms[how.value]}>
+      ${how.value === "json"
+        ? html`<pre>${JSON.stringify(rows.slice(0, 200), null, 2)}</pre>`
+        : how.value === "table"
+          ? html`<${Pages} rows=${rows} page=${page}>${(/** @type {any[][]} */ some) => html`<table><thead><tr>${columns.map((/** @type {string} */ name, /** @type {number} */ i) => html`<th scope="col" key=${i}>${name}</th>`)}</tr></thead>
+              <tbody>${some.map((row, i) => html`<tr key=${i}>${row.map((value, j) => html`<td key=${j}>${cell(value)}</td>`)}</tr>`)}</tbody></table>`}<//>`
+          : html`<p class="soft">${W.isOnCanvas}</p>`}</div>`;
+}
+
+/** A value in a cell: a node by its id. @param {any} value */
+function cell(value) {
+  if (value?._label === "Entity") return html`<button type="button" class="link" onClick=${() => put([value.id]).then(() => { selected.value = new Set([value.id]); })}>${value.id}</button>`;
+  if (value?._label) return `${value._from} –${value.relation_type}→ ${value._to}`;
+  return plain(value).slice(0, 500);
+}

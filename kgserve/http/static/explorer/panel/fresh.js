@@ -1,0 +1,63 @@
+// What comes of events: what is on the canvas is updated, what is new is offered.
+
+import { html, signal } from "../vendor/preact.js";
+import { listen } from "../events.js";
+import { put, refreshAbout, refreshNode, refreshTimeline } from "../load.js";
+import { asOf, attempt, changed, graph, selected, store } from "../state.js";
+import { W } from "../words.js";
+
+const REST = 400;
+/** Ids of new nodes that nobody has asked to see yet. */
+export const fresh = signal(/** @type {Set<string>} */ (new Set()));
+let waiting = 0;
+
+const NODE = new Set(["node_created", "node_updated"]);
+const EDGE = new Set(["edge_created", "edge_updated"]);
+
+listen(({ event, data }) => {
+  if (NODE.has(event) && graph.nodes.has(data.id)) refreshNode(data);
+  else if (event === "node_created") fresh.value = new Set([...fresh.value, data.id]);
+  else if (event === "node_deleted") end(graph.nodes.get(data.id), data);
+  else if (EDGE.has(event)) takeEdge(data);
+  else if (event === "edge_deleted") end([...(graph.around.get(data.from) ?? [])].find((edge) => edge.to === data.to && edge.type === data.relation_type), data);
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    const name = store.value;
+    if (name) void refreshAbout().then(() => refreshTimeline()).catch(() => undefined);
+  }, REST);
+});
+
+/** What is gone stays for those who look back. @param {import("../graph/time.js").Dated | undefined} row @param {any} data */
+function end(row, data) {
+  if (!row) return;
+  row.lives = (row.lives ?? [[0, null]]).map(([from, to]) => [from, to ?? data.sequence]);
+  changed();
+}
+
+/** An edge between two nodes of the canvas. @param {any} data */
+function takeEdge(data) {
+  if (!graph.nodes.has(data.from) || !graph.nodes.has(data.to)) return;
+  const known = [...(graph.around.get(data.from) ?? [])].find((edge) => edge.to === data.to && edge.type === data.relation_type);
+  const lives = (known?.lives ?? []).map(([from, to]) => /** @type {[number, number | null]} */ ([from, to ?? data.sequence]));
+  graph.addEdge({
+    from: data.from, to: data.to, type: data.relation_type, weight: data.weight, lives: [[data.sequence, null], ...lives],
+    validFrom: data.valid_from ? Date.parse(data.valid_from) : null, validTo: data.valid_to ? Date.parse(data.valid_to) : null,
+  });
+  changed();
+}
+
+/** What is new is offered, never thrown in. */
+export function Fresh() {
+  const count = fresh.value.size;
+  if (!count || asOf.value !== null) return null;
+  const show = () => {
+    const ids = [...fresh.value];
+    fresh.value = new Set();
+    void attempt(async () => {
+      await put(ids);
+      selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
+    });
+  };
+  return html`<p class="fresh" role="status">${W.newNodes(count)} <button type="button" onClick=${show}>${W.show}</button>
+    <button type="button" class="plain" aria-label=${W.close} onClick=${() => { fresh.value = new Set(); }}>×</button></p>`;
+}

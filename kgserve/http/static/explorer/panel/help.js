@@ -1,0 +1,15 @@
+// What `?` shows: every key.
+
+import { html } from "../vendor/preact.js";
+import { helpOpen } from "../state.js";
+import { W } from "../words.js";
+import { Dialog } from "./parts.js";
+
+export function Help() {
+  const close = () => {
+    helpOpen.value = false;
+  };
+  return html`<${Dialog} title=${W.help} onClose=${close}>
+    <table><tbody>${W.keys.map(([keys, what]) => html`<tr key=${keys}><th scope="row"><kbd>${keys}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
+    <p><a href="/docs">${W.apiPage}</a></p><//>`;
+}

@@ -1,0 +1,51 @@
+// Types and relations with their counts: switched on and off, recoloured.
+
+import { html } from "../vendor/preact.js";
+import { more, overview } from "../load.js";
+import { about, changed, graph, hiddenRelations, hiddenTypes, looks, revision, truncated, visible } from "../state.js";
+import { MOST_NODES } from "../graph/model.js";
+import { W } from "../words.js";
+import { number } from "./parts.js";
+
+/** Counts of what is on the canvas. @param {Iterable<{type: string}>} rows @returns {Map<string, number>} */
+function counted(rows) {
+  const counts = new Map();
+  for (const { type } of rows) counts.set(type, (counts.get(type) ?? 0) + 1);
+  return counts;
+}
+
+/** @param {import("../vendor/preact.js").Signal<Set<string>>} hidden @param {string} type */
+function toggle(hidden, type) {
+  const next = new Set(hidden.value);
+  if (!next.delete(type)) next.add(type);
+  hidden.value = next;
+}
+
+/** @param {{colour: number, shape: string}} props */
+export const Mark = ({ colour, shape }) => html`<svg class="dot" data-colour=${colour} viewBox="0 0 10 10" aria-hidden="true">
+  ${shape === "square" ? html`<rect x="1" y="1" width="8" height="8" />` : shape === "triangle" ? html`<path d="M5 0.5 L9.5 9 L0.5 9 Z" />` : html`<circle cx="5" cy="5" r="4.3" />`}</svg>`;
+
+export function Legend() {
+  revision.value;
+  const stats = about.value?.stats;
+  const [types, relations] = [counted(graph.nodes.values()), counted(graph.edges.values())];
+  const byCount = (/** @type {Map<string, number>} */ counts) => [...counts].sort((one, other) => other[1] - one[1]);
+  const hidden = graph.nodes.size - visible.value.nodes.size;
+  return html`<section class="legend" aria-label=${W.types}>
+    <h2>${W.types}</h2>
+    <ul>${byCount(types).map(([type, count]) => html`<li key=${type}>
+      <label><input type="checkbox" checked=${!hiddenTypes.value.has(type)} onChange=${() => toggle(hiddenTypes, type)} /> <${Mark} ...${looks.of(type)} /> <span class="type">${type || W.untyped}</span></label>
+      <span class="count" title=${W.ofAll(count, stats?.types[type])}>${number(count)}</span>
+      <button type="button" class="plain small" aria-label=${W.recolour(type)} onClick=${() => { looks.change(type); changed(); }}>◐</button></li>`)}</ul>
+    <h2>${W.relations}</h2>
+    <ul>${byCount(relations).map(([type, count]) => html`<li key=${type}>
+      <label><input type="checkbox" checked=${!hiddenRelations.value.has(type)} onChange=${() => toggle(hiddenRelations, type)} /> <span class="type">${type}</span></label>
+      <span class="count">${number(count)}</span></li>`)}</ul>
+    <p class="soft">${W.onCanvas(visible.value.nodes.size, visible.value.edges.length)}${hidden ? ` ${W.notSeen(hidden)}` : ""}</p>
+    ${stats ? html`<p class="soft">${W.inStore(stats.nodes, stats.edges)}</p>` : null}
+    ${truncated.value && graph.nodes.size < MOST_NODES ? html`<button type="button" onClick=${more}>${W.showMore}</button>` : null}
+    ${stats && stats.nodes > MOST_NODES ? html`<p class="note">${W.tooMany(stats.nodes, MOST_NODES)}</p>` : null}
+    ${hiddenTypes.value.size && truncated.value ? html`<button type="button" onClick=${() => overview()}>${W.onlyThese}</button>` : null}
+    <button type="button" class="plain" onClick=${() => overview()}>${W.beginAgain}</button>
+  </section>`;
+}

@@ -1,0 +1,40 @@
+// What a memory has besides: how sure it is by now, where it stands, what stands below it, what it was.
+
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { labelOf } from "../graph/labels.js";
+import { ask } from "../server.js";
+import { attempt, store } from "../state.js";
+import { W } from "../words.js";
+import { Bar, time } from "./parts.js";
+import { showNode } from "./search.js";
+
+const SHOWN = 50;
+
+/** @param {{row: any}} props */
+export function MemoryFacts({ row }) {
+  const [known, setKnown] = useState(/** @type {{memory: any, above: any[], below: any[]} | null} */ (null));
+  useEffect(() => {
+    const id = encodeURIComponent(row.id);
+    const query = { store: store.value };
+    void attempt(async () => {
+      // Looking is no use of a memory, so `touch` is false.
+      const [one, above, below] = await Promise.all([
+        ask("GET", `/api/memories/${id}`, { query: { ...query, touch: false } }).catch(() => null),
+        ask("GET", `/api/v1/memories/${id}/ancestors`, { query }).catch(() => []),
+        ask("GET", `/api/v1/memories/${id}/children`, { query: { ...query, limit: SHOWN } }).catch(() => []),
+      ]);
+      setKnown({ memory: one, above, below });
+    });
+  }, [row.id, row.version]);
+  const sure = known?.memory?.effective_confidence;
+  const name = (/** @type {any} */ one) => html`<button type="button" class="link" onClick=${() => showNode(one.id)}>${labelOf(one)}</button>`;
+  return html`<h3>${W.memory}</h3><dl>
+    ${row.ended ? html`<dt>${W.endedAs}</dt><dd>${W.endings[row.ended] ?? row.ended}</dd>` : null}
+    ${sure === undefined ? null : html`<dt>${W.confidence}</dt><dd>${sure.toFixed(2)} <${Bar} share=${sure} label=${W.confidenceIs(sure, row.confidence)} /></dd>`}
+    ${row.layer === undefined ? null : html`<dt>${W.layer}</dt><dd>${row.layer} ${W.layers[row.layer] ?? ""}</dd>`}
+    ${row.former_from || row.former_to ? html`<dt>${W.wasTrue}</dt><dd>${W.fromTo(time(row.former_from), time(row.former_to))}</dd>` : null}
+    ${known?.memory?.access_count ? html`<dt>${W.uses}</dt><dd>${W.usedTimes(known.memory.access_count, time(known.memory.last_accessed_at))}</dd>` : null}
+    ${known?.above.length ? html`<dt>${W.parents}</dt><dd><ol class="chain">${known.above.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ol></dd>` : null}
+    ${known?.below.length ? html`<dt>${W.children}</dt><dd><ul class="edges">${known.below.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ul></dd>` : null}
+  </dl>`;
+}

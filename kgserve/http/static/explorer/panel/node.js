@@ -1,0 +1,222 @@
+// What is known of one node: what it says, what it is joined with, how it came to be.
+
+import { html, signal, useSignalEffect, useState } from "../vendor/preact.js";
+import { listen } from "../events.js";
+import { labelOf, short } from "../graph/labels.js";
+import { stateAt } from "../graph/time.js";
+import { findPath, hide, pin } from "../keyboard.js";
+import { expand, put, refreshNode } from "../load.js";
+import { ask, memory } from "../server.js";
+import { asOf, attempt, changed, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
+import { W } from "../words.js";
+import { Edit, Heads } from "./edit.js";
+import { History } from "./history.js";
+import { Mark } from "./legend.js";
+import { MemoryFacts } from "./memory.js";
+import { Dialog, number, time, Tree } from "./parts.js";
+
+const EDGES = 20;
+/** The answer about the node in focus; null: none, or not yet. */
+export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
+/** Which window is open over it: `edit`, `delete`, `retire`, `heads`. */
+const doing = signal("");
+let round = 0;
+
+/** Ask for the node in focus. */
+export async function refreshShown() {
+  const mine = ++round;
+  const key = focus.value;
+  const node = graph.nodes.get(key);
+  if (!node) {
+    shown.value = null;
+    return;
+  }
+  if (stateAt(node, asOf.value) < 0) {
+    shown.value = { key, answer: null, error: W.notThen };
+    return;
+  }
+  const query = { as_of: asOf.value, valid_at: validAt.value === "now" ? undefined : validAt.value };
+  try {
+    const answer = await ask("GET", memory(node.store || store.value, "nodes", node.id), { query: node.store ? {} : query });
+    if (mine !== round) return;
+    shown.value = { key, answer, error: "" };
+    if (asOf.value === null && !node.store) refreshNode(answer.node);
+  } catch (error) {
+    if (mine === round) shown.value = { key, answer: null, error: /** @type {Error} */ (error).message };
+  }
+}
+
+listen((told) => {
+  if (asOf.value === null && [told.data.id, told.data.from, told.data.to].includes(focus.value)) void refreshShown();
+});
+
+export function NodePanel() {
+  useSignalEffect(() => {
+    focus.value;
+    asOf.value;
+    validAt.value;
+    const wait = setTimeout(refreshShown, shown.peek()?.key === focus.value ? 250 : 0);
+    return () => clearTimeout(wait);
+  });
+  revision.value;
+  const node = graph.nodes.get(focus.value);
+  if (!node) return html`<section class="details" aria-label=${W.details}><p class="soft">${W.nothingChosen}</p></section>`;
+  const now = shown.value?.key === node.key ? shown.value : null;
+  return html`<section class="details" aria-label=${W.details}>
+    <h2><${Mark} ...${looks.of(node.type)} /> ${node.label}</h2>
+    <${Actions} node=${node} />
+    ${now?.error ? html`<p class="note">${now.error}</p>${node.store ? null : html`<${History} key=${node.key} id=${node.id} present=${null} />`}` : null}
+    ${now?.answer ? html`<${Facts} key=${node.key} node=${node} answer=${now.answer} />` : null}
+  </section>`;
+}
+
+/** @param {{node: import("../graph/model.js").Node}} props */
+function Actions({ node }) {
+  revision.value;
+  if (node.store) {
+    return html`<p class="row"><a href=${`#/${encodeURIComponent(node.store)}?start=${encodeURIComponent(node.id)}`}>${W.openIn(node.store)}</a></p>`;
+  }
+  const open = graph.broughtOnlyBy(node.key).length > 0;
+  return html`<p class="row">
+    <button type="button" onClick=${() => expand(node.key)}>${open ? W.collapse : W.expand}</button>
+    <button type="button" class="plain" aria-pressed=${node.pinned} onClick=${() => pin([node.key])}>${W.pin}</button>
+    <button type="button" class="plain" onClick=${() => hide([node.key])}>${W.hide}</button>
+    ${selected.value.size === 2 ? html`<button type="button" class="plain" onClick=${findPath}>${W.path}</button>` : null}
+  </p>`;
+}
+
+/** @param {{node: import("../graph/model.js").Node, answer: any}} props */
+function Facts({ node, answer }) {
+  const row = answer.node;
+  const writable = mayWrite.value && !node.store;
+  return html`
+    <dl>
+      <dt>${W.id}</dt><dd class="mono">${row.id}</dd>
+      <dt>${W.type}</dt><dd>${row.type || W.untyped}</dd>
+      ${row.name ? html`<dt>${W.name}</dt><dd>${row.name}</dd>` : null}
+      ${row.summary ? html`<dt>${W.summary}</dt><dd>${row.summary}</dd>` : null}
+      ${row.tags?.length ? html`<dt>${W.tags}</dt><dd>${row.tags.map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${tag}</span> `)}</dd>` : null}
+      ${row.valid_from || row.valid_to ? html`<dt>${W.validity}</dt><dd>${W.fromTo(row.valid_from ? time(row.valid_from) : W.always, row.valid_to ? time(row.valid_to) : W.open)}</dd>` : null}
+      ${row.freshness_at ? html`<dt>${W.freshUntil}</dt><dd>${time(row.freshness_at)} ${row.stale ? html`<strong>${W.stale}</strong>` : null}</dd>` : null}
+      <dt>${W.version}</dt><dd>${W.versionOf(row.version, row.sequence)}</dd>
+      <dt>${W.written}</dt><dd>${time(row.updated_at)}${row.created_by ? ` ${W.by(row.created_by)}` : ""}</dd>
+      <dt>${W.created}</dt><dd>${time(row.created_at)}</dd>
+    </dl>
+    ${row.conflicts?.length ? html`<p class="note">${W.inConflict(row.conflicts)} ${writable ? html`<button type="button" onClick=${() => { doing.value = "heads"; }}>${W.settle}</button>` : null}</p>` : null}
+    ${row.content ? html`<h3>${W.content}</h3><${Content} text=${row.content} />` : null}
+    ${Object.keys(row.attributes).length ? html`<h3>${W.attributes}</h3><${Tree} value=${row.attributes} />` : null}
+    ${row.confidence === undefined ? null : html`<${MemoryFacts} key=${row.id} row=${row} />`}
+    <${Edges} title=${W.outgoing} edges=${answer.outgoing} end="to" writable=${writable} />
+    <${Edges} title=${W.incoming} edges=${answer.incoming} end="from" writable=${writable} />
+    ${answer.edges_truncated ? html`<p class="note">${W.moreEdges}</p>` : null}
+    ${node.store ? null : html`<${History} key=${`${row.id} ${row.sequence}`} id=${row.id} present=${row} />`}
+    ${writable ? html`<p class="row">
+      <button type="button" onClick=${() => { doing.value = "edit"; }}>${W.edit}</button>
+      <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
+      <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button></p>` : null}
+    ${doing.value === "edit" && writable ? html`<${Edit} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
+    ${doing.value === "heads" && writable ? html`<${Heads} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
+    ${doing.value === "retire" && writable ? html`<${Retire} row=${row} />` : null}
+    ${doing.value === "delete" && writable ? html`<${Delete} row=${row} />` : null}`;
+}
+
+const LONG = 1500;
+
+/** @param {{text: string}} props */
+function Content({ text }) {
+  const [whole, setWhole] = useState(text.length <= LONG);
+  return html`<p class="content">${whole ? text.slice(0, 200_000) : `${text.slice(0, LONG)}…`}</p>
+    ${whole ? null : html`<button type="button" class="plain small" onClick=${() => setWhole(true)}>${W.showAll(number(text.length))}</button>`}`;
+}
+
+/** @param {{title: string, edges: any[], end: "to" | "from", writable: boolean}} props */
+function Edges({ title, edges, end, writable }) {
+  if (!edges.length) return null;
+  const byType = Map.groupBy ? Map.groupBy(edges, (edge) => edge.relation_type) : grouped(edges);
+  return html`<h3>${title} (${number(edges.length)})</h3>
+    ${[...byType].map(([type, some]) => html`<details key=${type} open=${byType.size < 4}><summary>${type} <span class="soft">${number(some.length)}</span></summary>
+      <${EdgeList} edges=${some} end=${end} writable=${writable} /></details>`)}`;
+}
+
+/** @param {any[]} edges @returns {Map<string, any[]>} */
+function grouped(edges) {
+  const groups = new Map();
+  for (const edge of edges) groups.set(edge.relation_type, [...(groups.get(edge.relation_type) ?? []), edge]);
+  return groups;
+}
+
+/** @param {{edges: any[], end: "to" | "from", writable: boolean}} props */
+function EdgeList({ edges, end, writable }) {
+  const [most, setMost] = useState(EDGES);
+  revision.value;
+  const go = async (/** @type {string} */ id) => {
+    if (!graph.nodes.has(id)) await put([id]);
+    if (graph.nodes.has(id)) {
+      focus.value = id;
+      selected.value = new Set([id]);
+    }
+  };
+  return html`<ul class="edges">${edges.slice(0, most).map((edge) => {
+    const elsewhere = end === "to" ? edge.to_graph : edge.store && edge.store !== store.value ? edge.store : "";
+    const other = graph.nodes.get(edge[end]);
+    return html`<li key=${edge.id}>
+      ${elsewhere
+        ? html`<a href=${`#/${encodeURIComponent(elsewhere)}?start=${encodeURIComponent(edge[end])}`}>${elsewhere} / ${edge[end]}</a>`
+        : html`<button type="button" class="link" onClick=${() => go(edge[end])}>${other?.label ?? short(edge[end])}</button>`}
+      ${edge.weight === 1 ? null : html` <span class="soft">× ${number(edge.weight)}</span>`}
+      ${edge.valid_to ? html` <span class="soft">${W.until(time(edge.valid_to))}</span>` : null}
+      ${writable && !edge.valid_to && !elsewhere ? html`<button type="button" class="plain small" aria-label=${W.retireEdge(edge.relation_type, other?.label ?? edge[end])} onClick=${() => retireEdge(edge)}>${W.retire}</button>` : null}</li>`;
+  })}</ul>
+  ${edges.length > most ? html`<button type="button" class="plain small" onClick=${() => setMost(most * 5)}>${W.andMore(edges.length - most)}</button>` : null}`;
+}
+
+/** Say that an edge is no longer true. @param {any} edge */
+const retireEdge = (edge) =>
+  attempt(async () => {
+    const body = { from: edge.from, to: edge.to, relation_type: edge.relation_type };
+    const answer = await ask("POST", memory(store.value, "edges", "retire"), { body });
+    say(W.retired(time(answer.valid_to)));
+    await refreshShown();
+  });
+
+const stop = () => {
+  doing.value = "";
+};
+
+/** @param {{row: any}} props */
+function Retire({ row }) {
+  const [when, setWhen] = useState("");
+  const send = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    stop();
+    void attempt(async () => {
+      const body = when ? { valid_to: new Date(when).toISOString() } : {};
+      const answer = await ask("POST", memory(store.value, "nodes", row.id, "retire"), { body });
+      say(W.retired(time(answer.valid_to)));
+      await refreshShown();
+    });
+  };
+  return html`<${Dialog} title=${W.retireTitle(labelOf(row))} onClose=${stop}><form onSubmit=${send}>
+    <p>${W.retireText}</p>
+    <label>${W.until("")} <input type="datetime-local" value=${when} onInput=${(/** @type {any} */ event) => setWhen(event.currentTarget.value)} /></label>
+    <p class="soft">${W.leftOutIsNow}</p>
+    <button>${W.retire}</button></form><//>`;
+}
+
+/** @param {{row: any}} props */
+function Delete({ row }) {
+  const send = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    stop();
+    void attempt(async () => {
+      const answer = await ask("DELETE", memory(store.value, "nodes", row.id));
+      graph.removeNode(row.id);
+      focus.value = "";
+      selected.value = new Set();
+      changed();
+      say(W.deleted(labelOf(row), answer.edges_deleted ?? 0));
+    });
+  };
+  return html`<${Dialog} title=${W.deleteTitle(labelOf(row))} onClose=${stop}><form onSubmit=${send}>
+    <p>${W.deleteText}</p><button class="bad">${W.delete}</button></form><//>`;
+}

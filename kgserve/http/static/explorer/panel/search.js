@@ -1,0 +1,101 @@
+// Search: by words and meaning; where indexes are off, by the beginnings of ids.
+
+import { html, signal } from "../vendor/preact.js";
+import { labelOf } from "../graph/labels.js";
+import { put } from "../load.js";
+import { ask, memory } from "../server.js";
+import { about, asOf, graph, look, looks, say, searchText, selected, sheet, store, validAt, view } from "../state.js";
+import { W } from "../words.js";
+
+const HITS = 30;
+const BY_ID = "MATCH (n:Entity) WHERE n.id STARTS WITH $start RETURN n.id, n.type, left(n.content, 80) ORDER BY n.id LIMIT $most";
+const MODES = /** @type {const} */ (["hybrid", "keyword", "semantic"]);
+const mode = signal(/** @type {string} */ ("hybrid"));
+/** What was found; null: nothing was asked. */
+export const found = signal(/** @type {{query: string, hits: any[], note: string} | null} */ (null));
+/** @type {AbortController | null} */
+let under = null;
+
+export async function runSearch() {
+  under?.abort();
+  const query = searchText.value.trim();
+  if (!query) {
+    found.value = null;
+    return;
+  }
+  const mine = new AbortController();
+  under = mine;
+  try {
+    const answer = await search(query, mine.signal);
+    if (!mine.signal.aborted) {
+      found.value = { query, ...answer };
+      sheet.value = "types";
+      say(W.hits(answer.hits.length));
+    }
+  } catch (error) {
+    if (!mine.signal.aborted) found.value = { query, hits: [], note: /** @type {Error} */ (error).message };
+  }
+}
+
+/** @param {string} query @param {AbortSignal} signal @returns {Promise<{hits: any[], note: string}>} */
+async function search(query, signal) {
+  const as_of = asOf.value === null ? undefined : String(asOf.value);
+  const valid_at = validAt.value === "now" ? undefined : validAt.value;
+  if (about.value?.stats.indexes.length) {
+    const body = { query, mode: mode.value, explain: true, limit: HITS, as_of, valid_at };
+    const answer = await ask("POST", memory(store.value, "search"), { body, signal });
+    return { hits: answer.hits, note: answer.degraded ? W.degraded : "" };
+  }
+  const statement = { query: BY_ID, params: { start: query, most: HITS } };
+  const { rows } = await ask("POST", memory(store.value, "cypher"), { body: statement, signal });
+  const hits = rows.map((/** @type {any} */ [id, type, content]) => ({ node: { id, type, content, attributes: {} }, why: W.byId }));
+  return { hits, note: W.noIndexes };
+}
+
+export function SearchBox() {
+  const submit = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    void runSearch();
+  };
+  return html`<form role="search" class="search" onSubmit=${submit}>
+    <label class="grow"><span class="hidden">${W.search}</span>
+      <input id="search" type="search" placeholder=${W.searchHint} value=${searchText.value} onInput=${(/** @type {any} */ event) => { searchText.value = event.currentTarget.value; }} /></label>
+    <label><span class="hidden">${W.mode}</span><select aria-label=${W.mode} value=${mode.value} onChange=${(/** @type {any} */ event) => { mode.value = event.currentTarget.value; void runSearch(); }}>
+      ${MODES.map((one) => html`<option key=${one} value=${one}>${W.modes[one]}</option>`)}</select></label>
+    <button>${W.find}</button>
+  </form>`;
+}
+
+/** Put something on the canvas and look at it. @param {string} id */
+export async function showNode(id) {
+  if (!graph.nodes.has(id)) await put([id]);
+  if (!graph.nodes.has(id)) return;
+  look(id);
+}
+
+export function Found() {
+  const now = found.value;
+  if (!now) return null;
+  const close = () => {
+    searchText.value = "";
+    found.value = null;
+  };
+  const all = () => {
+    const ids = now.hits.map((hit) => hit.node.id);
+    void put(ids).then(() => {
+      selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
+      if (view.value !== "table") view.value = "graph";
+      found.value = null;
+    });
+  };
+  return html`<section class="found" aria-label=${W.results}>
+    <header><h2>${W.hits(now.hits.length)}</h2>
+      ${now.hits.length ? html`<button type="button" onClick=${all}>${W.putAll}</button>` : null}
+      <button type="button" class="plain" onClick=${close}>${W.close}</button></header>
+    ${now.note ? html`<p class="note">${now.note}</p>` : null}
+    <ol>${now.hits.map((hit) => html`<li key=${hit.node.id}>
+      <button type="button" class="hit" onClick=${() => showNode(hit.node.id)}>
+        <svg class="dot" data-colour=${looks.of(hit.node.type).colour} viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="4" /></svg>
+        <strong>${labelOf(hit.node)}</strong> <span class="soft">${hit.node.type}</span> ${hit.why ? html`<span class="why">${hit.why}</span>` : null}</button></li>`)}</ol>
+  </section>`;
+}

@@ -1,0 +1,100 @@
+// How a store is doing, and the server: counts, sizes, indexes, and taking things away as files.
+
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { pictureOf, svgOf } from "../graph/export.js";
+import { refreshAbout } from "../load.js";
+import { ask, memory, request, save } from "../server.js";
+import { about, attempt, looks, mayAdminister, say, store, timeline } from "../state.js";
+import { sceneOf } from "../scene.js";
+import { W } from "../words.js";
+import { Mark } from "./legend.js";
+import { Bar, bytes, Command, number, time } from "./parts.js";
+
+const SHOWN = 50;
+/** Numbers of the server that say how it is doing: the name that it gives them, and how they are shown. */
+const OF_SERVER = /** @type {[string, (value: number) => string][]} */ ([
+  ["process_resident_memory_bytes", bytes],
+  ["process_cpu_seconds_total", (value) => `${number(Math.round(value))} s`],
+  ["kgserve_open_stores", number],
+  ["kgserve_event_streams", number],
+]);
+
+/** Numbers without labels, by name. @param {string} text what `/metrics` answers @returns {Map<string, number>} */
+export const readMetrics = (text) =>
+  new Map(text.split("\n").filter((line) => line && !line.startsWith("#") && !line.includes("{")).map((line) => {
+    const [name, value] = line.split(" ");
+    return [name, Number(value)];
+  }));
+
+/** @param {{title: string, counts: Record<string, number>, marked: boolean}} props */
+function Counts({ title, counts, marked }) {
+  const sorted = Object.entries(counts).sort((one, other) => other[1] - one[1]);
+  const most = sorted[0]?.[1] ?? 1;
+  return html`<table><caption>${title} (${number(sorted.length)})</caption><tbody>
+    ${sorted.slice(0, SHOWN).map(([type, count]) => html`<tr key=${type}><th scope="row">${marked ? html`<${Mark} ...${looks.of(type)} /> ` : null}${type || W.untyped}</th><td class="number">${number(count)}</td><td class="share"><${Bar} share=${count / most} label=${number(count)} /></td></tr>`)}
+  </tbody></table>${sorted.length > SHOWN ? html`<p class="soft">${W.andMore(sorted.length - SHOWN)}</p>` : null}`;
+}
+
+function Commits() {
+  const most = Math.max(1, ...timeline.value.map((bucket) => bucket[4]));
+  if (!timeline.value.length) return null;
+  const width = 1000 / timeline.value.length;
+  return html`<figure><figcaption>${W.commitsOver(time(timeline.value[0][2]), time(timeline.value.at(-1)?.[3]))}</figcaption>
+    <svg class="bars tall" viewBox="0 0 1000 60" preserveAspectRatio="none" role="img" aria-label=${W.commitsOver(time(timeline.value[0][2]), time(timeline.value.at(-1)?.[3]))}>
+      ${timeline.value.map(([from, , , , commits], i) => html`<rect key=${from} x=${i * width} width=${width * 0.9} y=${60 - (60 * commits) / most} height=${(60 * commits) / most} />`)}</svg></figure>`;
+}
+
+function Server() {
+  const [metrics, setMetrics] = useState(/** @type {Map<string, number>} */ (new Map()));
+  useEffect(() => {
+    void attempt(async () => setMetrics(readMetrics(await (await request("GET", "/metrics")).text())));
+  }, []);
+  const known = OF_SERVER.filter(([name]) => metrics.has(name));
+  if (!known.length) return null;
+  return html`<h2>${W.server}</h2><dl class="wide">${known.map(([name, form]) => html`<dt key=${name}>${W.metrics[name]}</dt><dd>${form(metrics.get(name) ?? 0)}</dd>`)}</dl>`;
+}
+
+const download = (/** @type {string} */ format, /** @type {string} */ ending) =>
+  attempt(async () => {
+    const answer = await request("GET", memory(store.value, "export"), { query: { format } });
+    save(await answer.blob(), `${store.value}.${ending}`);
+  });
+
+export function Stats() {
+  useEffect(() => {
+    void attempt(refreshAbout);
+  }, []);
+  const stats = about.value?.stats;
+  if (!stats) return html`<p role="status">${W.loading}</p>`;
+  const reindex = () => attempt(async () => {
+    await ask("POST", memory(store.value, "reindex"));
+    say(W.reindexing);
+    await refreshAbout();
+  });
+  return html`<div class="scroll fill pad" tabindex="0" role="region" aria-label=${W.statistics}>
+    <h2>${W.statistics}</h2>
+    <dl class="wide">
+      <dt>${W.nodes}</dt><dd>${number(stats.nodes)}</dd><dt>${W.edges}</dt><dd>${number(stats.edges)}</dd>
+      <dt>${W.commits}</dt><dd>${number(stats.sequence)}</dd><dt>${W.created}</dt><dd>${time(stats.created_at)}</dd>
+      <dt>${W.journal}</dt><dd>${bytes(stats.journal_bytes)}</dd><dt>${W.engine}</dt><dd>${bytes(stats.engine_bytes)} ${W.lag(stats.engine_lag)}</dd>
+      <dt>${W.lastCheck}</dt><dd>${stats.last_check ? `${time(stats.last_check)} ${stats.last_check_ok ? W.good : W.failed}` : W.never}</dd>
+    </dl>
+    <${Commits} />
+    <div class="columns"><div><${Counts} title=${W.types} counts=${stats.types} marked /></div><div><${Counts} title=${W.relations} counts=${stats.relation_types} /></div></div>
+    ${stats.indexes.length
+      ? html`<table><caption>${W.indexes}</caption><thead><tr>${W.indexColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+          <tbody>${stats.indexes.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.entities)}</td><td class="number">${bytes(one.bytes)}</td><td>${one.model}${one.degraded ? ` (${W.isDegraded})` : ""}</td><td>${one.error ?? W.good}</td></tr>`)}</tbody></table>`
+      : html`<p class="soft">${W.indexesOff}</p>`}
+    <p class="row">
+      ${mayAdminister.value && stats.indexes.length ? html`<button type="button" onClick=${reindex}>${W.reindex}</button>` : null}
+      <button type="button" class="plain" onClick=${() => download("", "jsonl")}>${W.exportAs("JSON lines")}</button>
+      <button type="button" class="plain" onClick=${() => download("graphml", "graphml")}>${W.exportAs("GraphML")}</button>
+      <button type="button" class="plain" onClick=${picture}>${W.exportAs("PNG")}</button>
+      <button type="button" class="plain" onClick=${() => save(new Blob([svgOf(sceneOf(new Map()))], { type: "image/svg+xml" }), `${store.value}.svg`)}>${W.exportAs("SVG")}</button>
+    </p>
+    <${Command} label=${W.backUp} text=${`kgserve backup ${store.value}`} />
+    <${Server} />
+  </div>`;
+}
+
+const picture = () => attempt(async () => save(await pictureOf(sceneOf(new Map())), `${store.value}.png`));

@@ -1,0 +1,124 @@
+// Coming in, going from store to store, and keeping the address what is shown.
+
+import { batch, effect, signal } from "./vendor/preact.js";
+import { format, keyIn, parse } from "./link.js";
+import { around, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
+import { follow } from "./events.js";
+import { ask, Refused, refused, useKey } from "./server.js";
+import { about, asOf, attempt, busy, focus, graph, me, revision, searchText, store, stores, validAt, view } from "./state.js";
+import { runSearch } from "./panel/search.js";
+
+const MOST_IDS = 200;
+const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
+/** While a store is being opened the address is read, not written. */
+let opening = 0;
+/** What could not be opened, and why. */
+export const lost = signal("");
+
+export async function listStores() {
+  stores.value = (await ask("GET", "/api/memory")).stores;
+}
+
+/** Begin, or begin anew with another key. */
+export async function enter() {
+  const handed = keyIn(location.hash);
+  if (handed) {
+    useKey(handed);
+    history.replaceState(null, "", location.hash.replace(/[?&]key=[^&]*/, "").replace(/(#[^?&]*)&/, "$1?"));
+  }
+  try {
+    me.value = await ask("GET", "/api/whoami");
+    await listStores();
+    refused.value = false;
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 401) throw error;
+    me.value = null;
+    store.value = "";
+    return;
+  }
+  follow();
+  const wanted = parse(location.hash);
+  const only = stores.value?.length === 1 && me.value.open && LOCAL.has(location.hostname) && !location.hash;
+  if (only) history.replaceState(null, "", format({ store: stores.value?.[0].name }));
+  await go(only ? parse(location.hash) : wanted);
+}
+
+/** Show what an address says. @param {import("./link.js").Link} link */
+async function go(link) {
+  opening++;
+  busy.value++;
+  try {
+    if (link.store !== store.value || !about.value) {
+      leave();
+      searchText.value = "";
+      store.value = link.store;
+    }
+    lost.value = "";
+    document.title = link.store ? `${link.store} · kgserve` : "kgserve";
+    if (!link.store) return;
+    await attempt(async () => {
+      try {
+        await refreshAbout();
+      } catch (error) {
+        lost.value = /** @type {Error} */ (error).message;
+        throw error;
+      }
+      await countMemories();
+    });
+    if (lost.value) return;
+    batch(() => {
+      asOf.value = link.asOf;
+      validAt.value = link.validAt;
+      view.value = link.view;
+    });
+    void refreshTimeline();
+    if (link.start) await around(link.start, link.depth);
+    else if (link.ids.length) await put(link.ids);
+    else await overview();
+    if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
+    if (link.query && link.query !== searchText.value) {
+      searchText.value = link.query;
+      void runSearch();
+    }
+  } finally {
+    opening--;
+    busy.value--;
+    write();
+  }
+}
+
+async function countMemories() {
+  const name = store.value;
+  const found = await ask("GET", "/api/analytics/overview", { query: { store: name } }).catch(() => null);
+  memoryCount.value = { store: name, count: found?.total_memories ?? 0 };
+}
+
+/** The address of what is shown. @returns {string} */
+export function here() {
+  if (!store.value) return "#/";
+  const ids = chosenIds.value ? own().slice(0, MOST_IDS) : [];
+  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value });
+}
+
+function write() {
+  if (opening || !store.value) return;
+  const now = here();
+  if (now !== location.hash) history.replaceState(null, "", now);
+}
+
+/** Keep address and page the same, from now on. */
+export function keepAddress() {
+  addEventListener("hashchange", () => {
+    if (location.hash !== here()) void go(parse(location.hash));
+  });
+  effect(() => {
+    revision.value;
+    store.value;
+    asOf.value;
+    validAt.value;
+    searchText.value;
+    focus.value;
+    view.value;
+    queueMicrotask(write);
+  });
+}

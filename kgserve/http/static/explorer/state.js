@@ -1,0 +1,127 @@
+// What the page shows, as signals that its parts share. What can be worked out from others is computed, never kept twice.
+
+import { computed, signal } from "./vendor/preact.js";
+import { Looks } from "./graph/colours.js";
+import { Graph } from "./graph/model.js";
+import { difference, holds } from "./graph/time.js";
+
+/** @typedef {import("./graph/model.js").Node} Node */
+/** @typedef {import("./graph/model.js").Edge} Edge */
+/** @typedef {import("./graph/time.js").Clock} Clock */
+
+/** Who asks: `{name, role, stores, expires, open}`; null: not known yet. */
+export const me = signal(/** @type {any} */ (null));
+/** The stores as listed; null: not known yet. */
+export const stores = signal(/** @type {any[] | null} */ (null));
+/** The store that is shown; the empty text: the list of stores. */
+export const store = signal("");
+/** Its `stats`, `settings`, and `timeline`. */
+export const about = signal(/** @type {{stats: any, settings: any} | null} */ (null));
+export const timeline = signal(/** @type {[number, number, string, string, number][]} */ ([]));
+/** Why there is no looking back in this store; empty: there is. */
+export const noPast = signal("");
+
+export const graph = new Graph();
+export const looks = new Looks();
+/** Goes up whenever what is on the canvas, or its looks, have changed. */
+export const revision = signal(0);
+/** Goes up whenever nodes have moved. */
+export const moved = signal(0);
+export const settled = signal(true);
+/** How the canvas came to be: the overview, or what was put there. */
+export const truncated = signal(false);
+
+/** Which part of the middle is shown: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
+export const view = signal("graph");
+/** On narrow screens, which part: `middle`, `types`, `details`. */
+export const sheet = signal("middle");
+/** The node that the panel shows and the keyboard moves from: its key. */
+export const focus = signal("");
+export const selected = signal(/** @type {Set<string>} */ (new Set()));
+/** Nodes of a path that was asked for, in order. */
+export const way = signal(/** @type {string[]} */ ([]));
+export const hiddenTypes = signal(/** @type {Set<string>} */ (new Set()));
+export const hiddenRelations = signal(/** @type {Set<string>} */ (new Set()));
+
+/** A commit, or null for now. */
+export const asOf = signal(/** @type {number | null} */ (null));
+/** `now`, `any`, or a time as text. */
+export const validAt = signal("now");
+/** Two commits whose difference is shown; null: none. */
+export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
+
+export const searchText = signal("");
+export const cypherOpen = signal(false);
+export const helpOpen = signal(false);
+export const keyOpen = signal(false);
+/** A sentence for everybody, read out as it comes. */
+export const message = signal(/** @type {{text: string, bad: boolean}} */ ({ text: "", bad: false }));
+export const busy = signal(0);
+
+export const mayWrite = computed(() => me.value !== null && me.value.role !== "read" && asOf.value === null && compared.value === null);
+export const mayAdminister = computed(() => me.value?.role === "admin");
+
+/** @type {import("./vendor/preact.js").ReadonlySignal<Clock>} */
+export const clock = computed(() => {
+  const at = validAt.value;
+  return { asOf: asOf.value, validAt: at === "any" ? null : at === "now" ? Date.now() : Date.parse(at) };
+});
+
+/** What of the canvas is to be seen, as the clocks, the comparison and the filters have it. */
+export const visible = computed(() => {
+  revision.value;
+  const [time, two] = [clock.value, compared.value];
+  /** @type {(row: Node | Edge) => boolean} */
+  const seen = (row) => (two ? difference(row, two.before, two.after) !== "never" : holds(row, time));
+  /** @type {Map<string, Node>} */
+  const nodes = new Map();
+  for (const node of graph.nodes.values()) {
+    if (!node.hidden && !hiddenTypes.value.has(node.type) && seen(node)) nodes.set(node.key, node);
+  }
+  /** @type {Edge[]} */
+  const edges = [];
+  for (const edge of graph.edges.values()) {
+    if (nodes.has(edge.from) && nodes.has(edge.to) && !hiddenRelations.value.has(edge.type) && seen(edge)) edges.push(edge);
+  }
+  return { nodes, edges };
+});
+
+export const changed = () => {
+  revision.value++;
+};
+
+/** Add a node to what is selected, or take it from there. @param {string} key */
+export function choose(key) {
+  const next = new Set(selected.value);
+  if (!next.delete(key)) next.add(key);
+  selected.value = next;
+  focus.value = key;
+}
+
+/** Look at a node. @param {string} key */
+export function look(key) {
+  focus.value = key;
+  selected.value = new Set([key]);
+  sheet.value = "details";
+}
+
+/** Say something to everybody. @param {string} text @param {boolean} [bad] */
+export const say = (text, bad = false) => {
+  message.value = { text, bad };
+};
+
+/**
+ * Do something that may be refused, and say so if it is. The answer is undefined then.
+ * @template T @param {() => Promise<T>} task @returns {Promise<T | undefined>}
+ */
+export async function attempt(task) {
+  busy.value++;
+  try {
+    return await task();
+  } catch (error) {
+    if (/** @type {any} */ (error)?.name !== "AbortError") say(/** @type {Error} */ (error).message, true);
+    return undefined;
+  } finally {
+    busy.value--;
+  }
+}

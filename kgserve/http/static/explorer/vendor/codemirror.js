@@ -1,0 +1,1 @@
+export * from "./codemirror.245a530020.js";

@@ -1,0 +1,1 @@
+export * from "./d3-force.7e21996d2e.js";

@@ -1,0 +1,1 @@
+export * from "./preact.3281de9f37.js";

@@ -1,0 +1,96 @@
+"""The names that versioned writes give to fields (``lineage_id``, ``kind``, ``metadata``), for answers of reads.
+
+An answer is renamed where it is JSON, by the places where nodes and edges stand in answers. What describes it is made
+of its Struct, with the same names; a test says that the two agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from kgserve.model.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory
+
+FIELD_NAMES = "field_names"
+"""The parameter that asks for them."""
+VERSIONED = "versioned"
+"""Its value."""
+FieldNames = Annotated[
+    Literal["versioned"], msgspec.Meta(description="Fields as versioned writes name them: lineage_id, kind, metadata")
+]
+VERSIONED_JSON = "application/vnd.kgserve.versioned+json"
+"""The media type of an answer that has them."""
+
+_NODE = {"id": "lineage_id", "type": "kind", "attributes": "metadata", "stale": "is_stale"}
+_EDGE = {"from": "from_lineage", "to": "to_lineage", "relation_type": "kind", "attributes": "metadata"}
+_HISTORY = {"id": "lineage_id"}
+_PLACES = {
+    **dict.fromkeys(("node", "nodes", "nodes_created", "nodes_updated"), _NODE),
+    **dict.fromkeys(("edge", "edges", "outgoing", "incoming"), _EDGE),
+    **dict.fromkeys(("edges_created", "edges_updated", "edges_deleted"), _EDGE),
+}
+_OF: dict[type[msgspec.Struct], Mapping[str, str]] = {
+    **dict.fromkeys((Node, ListedNode), _NODE),
+    **dict.fromkeys((Edge, EdgeKeyAnswer), _EDGE),
+    NodeHistory: _HISTORY,
+}
+_HOLDERS = frozenset({"hits", "states", "changes"})
+_DIFF = "diff"
+
+
+def with_versioned_names(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer, or an item of one, as JSON has it, with the fields of its nodes and edges under these names."""
+    own = _HISTORY if "states" in answer else {}
+    return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
+
+
+def _renamed(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(name, each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if name in _HOLDERS:
+        return with_versioned_names(value)
+    if name == _DIFF:
+        first, dot, rest = value["path"].partition(".")
+        return value | {"path": _NODE.get(first, first) + dot + rest}
+    names = _PLACES.get(name, {})
+    return {names.get(field, field): each for field, each in value.items()}
+
+
+@cache
+def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """What describes such an answer: a Struct of another name, or the same where it holds neither nodes nor edges."""
+    names = next((each for kind, each in _OF.items() if issubclass(struct, kind)), {})
+    fields = msgspec.structs.fields(struct)
+    kinds = [_described(each.type) for each in fields]
+    if not names and kinds == [each.type for each in fields]:
+        return struct
+    made = [
+        (each.name, kind, _same(each, names.get(each.encode_name, each.encode_name)))
+        for each, kind in zip(fields, kinds, strict=True)
+    ]
+    return msgspec.defstruct(f"Versioned{struct.__name__}", made, namespace={"__doc__": struct.__doc__}, kw_only=True)
+
+
+def _same(each: msgspec.structs.FieldInfo, name: str) -> Any:
+    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory, "name": name}
+    return msgspec.field(**said)
+
+
+def _described(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return versioned_answer(kind)
+    match get_origin(kind), get_args(kind):
+        case origin, (first, *said) if origin is Annotated:
+            return Annotated[(_described(first), *said)]
+        case origin, (item,) if origin is list:
+            return list[_described(item)]
+        case origin, parts if origin in (Union, UnionType):
+            return Union[tuple(map(_described, parts))]  # noqa: UP007 - made of parts
+        case _:
+            return kind

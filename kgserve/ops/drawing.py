@@ -1,0 +1,405 @@
+"""Graphs to be drawn: chosen nodes, or what is around some, in columns; what each has been; and commits over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kgserve.decoding import json_decoder
+from kgserve.errors import FieldError, InvalidInput
+from kgserve.history.history import FOREVER, History
+from kgserve.model.drawing import (
+    LIVES_SHOWN,
+    MAX_BUCKETS,
+    MAX_DRAWN_IDS,
+    MAX_DRAWN_NODES,
+    MAX_OVERVIEW,
+    USUAL_FIELDS,
+    Drawing,
+    DrawnEdges,
+    DrawnField,
+    DrawnLinks,
+    DrawnNodes,
+    DrawRequest,
+    Life,
+    Timeline,
+    TimelineQuery,
+)
+from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, LinkRow, NodeRow
+from kgserve.model.times import format_time
+from kgserve.model.walk import MAX_EDGES, Walk, clamp
+from kgserve.ops.drawn_past import Known, Lives, Then, lives
+from kgserve.ops.graph import Graph
+from kgserve.ops.moments import ANY, Past, whole_history, world_moment
+from kgserve.ops.render import in_few_words
+from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.rows.snapshot import Rows
+from kgserve.rows.spread import SPARE, DrawnEdge, Ground, Present, Reach, drawn, most_connected, spread
+from kgserve.rows.upwards import parents
+from kgserve.store.store import Store
+
+MAX_LABEL = 80
+"""Characters of a label."""
+MAX_LINKS = 10_000
+_STARTS = ("ids", "around", "overview")
+
+
+class _Drawn(msgspec.Struct):
+    """What is to be drawn: nodes in order with their degrees, edges by the places of their ends, and links."""
+
+    sequence: int
+    nodes: list[NodeRow]
+    degrees: Sequence[int | None]
+    edges: list[DrawnEdge]
+    links: list[LinkRow]
+    left_out: list[tuple[int, int]]
+    truncated: bool
+    missing: list[str]
+    redirected: dict[str, str]
+    memories: _Memories | None = None
+    lives: Lives | None = None
+
+
+def draw(graph: Graph, request: DrawRequest) -> Drawing:
+    """Nodes by `ids`, or those `around` some, or an `overview`, with all edges among them, in columns.
+
+    Around a node come its neighbours, level by level: of each node those with the strongest edges, then by id, at most
+    `per_node`. An overview begins with the nodes that have most edges; a store of at most `max_nodes` is drawn whole.
+    As of a moment it begins with those that have most edges now.
+
+    `lives` tell of each node and edge from which commit until which its states held, and bring what is gone: of `ids`
+    the nodes that once were there, and the edges that there once were between the nodes.
+
+    Raises NotFound for the store, Gone for a moment that is no longer known, Conflict without a history.
+    """
+    asked = _checked(request)
+    past = graph.past(request.as_of)
+    with graph.lease() as store:
+        asking = _Asking(request, asked, _walk(request, world_moment(request.valid_at, store, past)))
+        drawing = _now(store, asking) if past is None else _then(store, past, asking)
+        if request.lives:
+            until = drawing.sequence if past is None else FOREVER
+            history = whole_history(graph.graphs.historian, store)
+            known = asking.known(drawing)
+            drawing.lives = history.look(lambda history: lives(history, known, asking.fits, until))
+    return _answer(asking, drawing)
+
+
+def _checked(request: DrawRequest) -> list[str]:
+    """The ids that are named, each once. Raises InvalidInput."""
+    given = [name for name in _STARTS if getattr(request, name) is not None]
+    if len(given) != 1:
+        message = "say which nodes by one of ids, around and overview" + (
+            f", not by {', '.join(given)}" if given else ""
+        )
+        raise InvalidInput(message, tuple(FieldError(name, message) for name in given))
+    faults = Faults()
+    ids = list(dict.fromkeys(request.ids or request.around or ()))
+    for place, node_id in enumerate(ids):
+        check_label(node_id, f"{given[0]}[{place}]", faults)
+    faults.raise_any()
+    return ids
+
+
+def _walk(request: DrawRequest, moment: int | None) -> Walk:
+    kinds = None if request.relation_types is None else frozenset(request.relation_types)
+    return Walk("", clamp(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
+
+
+class _Asking(NamedTuple):
+    """What was asked for, the ids that were named, and which edges are to be told."""
+
+    request: DrawRequest
+    named: list[str]
+    walk: Walk
+
+    @property
+    def fields(self) -> frozenset[DrawnField]:
+        """The columns that are wanted."""
+        return USUAL_FIELDS if self.request.fields is None else frozenset(self.request.fields)
+
+    @property
+    def merged(self) -> bool:
+        """Whether nodes that were merged into others count as themselves."""
+        return self.request.valid_at == ANY
+
+    @property
+    def types(self) -> frozenset[str] | None:
+        """The types of nodes that may be added; None: all."""
+        return None if self.request.types is None else frozenset(self.request.types)
+
+    @property
+    def reach(self) -> Reach:
+        """How far to go; nodes that are named one by one are all there is."""
+        if self.request.ids is not None:
+            return Reach(0, 0, MAX_DRAWN_IDS)
+        return Reach(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
+
+    @property
+    def most(self) -> int:
+        """How many nodes at most, unless they are named one by one."""
+        return min(max(self.request.max_nodes, 1), MAX_DRAWN_NODES)
+
+    @property
+    def first(self) -> int:
+        """How many nodes an overview begins with."""
+        return min(max(self.request.overview or 1, 1), MAX_OVERVIEW)
+
+    def fits(self, row: NodeRow | EdgeRow) -> bool:
+        """Whether what is gone may be told."""
+        if isinstance(row, EdgeRow):
+            return self.walk.follows(row)
+        return self.walk.valid_at is None or row.holds_at(self.walk.valid_at)
+
+    def known(self, drawing: _Drawn) -> Known:
+        """What the history need not be asked for."""
+        ids = [row.id for row in drawing.nodes]
+        edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
+        named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
+        return Known(list(dict.fromkeys(named)), frozenset(ids), edges)
+
+
+def _now(store: Store, asking: _Asking) -> _Drawn:
+    with store.reading_links() as (rows, links):
+        ground = Present(rows, links, asking.walk, asking.types, merged=asking.merged)
+        drawing = _drawn(ground, asking, rows.at)
+        drawing.memories = _memories(store, rows, asking, drawing.nodes)
+    return drawing
+
+
+def _then(store: Store, past: Past, asking: _Asking) -> _Drawn:
+    follower, at = past.of(store)
+    best: list[str] = []
+    if asking.request.overview is not None:
+        with store.reading() as rows:
+            best = rows.delta.ids(most_connected(rows, asking.first + SPARE, None))
+
+    def look(history: History) -> _Drawn:
+        ground = Then(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
+        return _drawn(ground, asking, at)
+
+    return follower.look(look)
+
+
+def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawn:
+    request, reach, redirected, missing = asking.request, asking.reach, dict[str, str](), list[str]()
+    if request.overview is not None:
+        starts, whole = ground.overview(asking.first, asking.most)
+        reach = reach._replace(depth=0) if whole else reach
+    else:
+        redirected = {each: into for each in asking.named if (into := ground.survivor(each)) != each}
+        named = dict.fromkeys(redirected.get(each, each) for each in asking.named)
+        numbers = {each: number for each in named if (number := ground.number(each)) >= 0}
+        starts = np.fromiter(numbers.values(), np.int64)
+        standing = ground.standing(starts)
+        starts = starts[standing]
+        there = {each for each, stands in zip(numbers, standing.tolist(), strict=True) if stands}
+        missing = [each for each in asking.named if redirected.get(each, each) not in there]
+    found = spread(ground, starts.tolist(), reach)
+    places = {number: place for place, number in enumerate(found.nodes.tolist())}
+    nodes = [row for number in places if (row := ground.row(number)) is not None]
+    edges, cut = ground.between(found.nodes)
+    links = [*islice(ground.links([row.id for row in nodes]), MAX_LINKS + 1)]
+    kept = [row for row in links[:MAX_LINKS] if asking.walk.follows(row.edge)]
+    return _Drawn(
+        sequence,
+        nodes,
+        ground.degrees(found.nodes) if "degree" in asking.fields else (),
+        [edge._replace(source=places[edge.source], target=places[edge.target]) for edge in edges],
+        kept,
+        [(places[number], count) for number, count in found.left_out],
+        found.truncated or cut or len(links) > MAX_LINKS,
+        missing,
+        redirected,
+    )
+
+
+class _Memories(NamedTuple):
+    """Of those nodes that are memories: what their confidence has come to, and what they stand below."""
+
+    confidence: dict[str, float]
+    parent: dict[str, str]
+
+
+def _memories(store: Store, rows: Rows, asking: _Asking, nodes: Iterable[NodeRow]) -> _Memories | None:
+    if not {"confidence", "parent"} & asking.fields:
+        return None
+    found = {row.id: row for row in nodes if row.is_memory}
+    accesses, half_lives, now = store.accesses.of([*found]), settings_of(store).half_lives, now_in_microseconds()
+    confidence = {each: half_lives.effective(row, accesses.get(each), now) for each, row in found.items()}
+    return _Memories(confidence, parents(rows, found))
+
+
+def _answer(asking: _Asking, drawing: _Drawn) -> Drawing:
+    """The drawing in columns, with what is gone at the end, but nodes that were named in their places."""
+    nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
+    lived = drawing.lives
+    if lived is not None:
+        nodes, degrees, edges = _with_gone(asking, drawing, lived)
+    types, kinds = _Names(), _Names()
+    fields = asking.fields
+    node_columns = _node_columns(nodes, degrees, fields, drawing.memories)
+    edge_columns: dict[str, Any] = _bounds(edges) if "valid" in fields else {}
+    ids = [row.id for row in nodes]
+    if lived is not None:
+        node_columns |= _lives([lived.nodes.get(each, []) for each in ids])
+        keys = ((ids[edge.source], ids[edge.target], edge.relation_type) for edge in edges)
+        edge_columns |= _lives([lived.edges.get(key, []) for key in keys])
+    places = {each: place for place, each in enumerate(ids)}
+    moved = [[places[drawing.nodes[place].id], count] for place, count in drawing.left_out]
+    return Drawing(
+        sequence=drawing.sequence,
+        truncated=drawing.truncated or (lived is not None and lived.cut),
+        nodes=DrawnNodes(id=ids, type=[types.place(row.type) for row in nodes], **node_columns),
+        edges=DrawnEdges(
+            source=[edge.source for edge in edges],
+            target=[edge.target for edge in edges],
+            type=[kinds.place(edge.relation_type) for edge in edges],
+            weight=[edge.weight for edge in edges],
+            **edge_columns,
+        ),
+        links=_links(drawing.links, places, kinds),
+        left_out=moved,
+        missing=[each for each in drawing.missing if drawing.redirected.get(each, each) not in places],
+        redirected=drawing.redirected or msgspec.UNSET,
+        types=types.all,
+        relation_types=kinds.all,
+    )
+
+
+class _Names:
+    """Names by the places at which they are told once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, name: str) -> int:
+        """Where a name is."""
+        return self._places.setdefault(name, len(self._places))
+
+    @property
+    def all(self) -> list[str]:
+        """The names in order."""
+        return [*self._places]
+
+
+def _with_gone(
+    asking: _Asking, drawing: _Drawn, lived: Lives
+) -> tuple[list[NodeRow], list[int | None], list[DrawnEdge]]:
+    there = {row.id: row for row in drawing.nodes}
+    named = (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else there
+    nodes = [row for each in dict.fromkeys(named) if (row := there.get(each) or lived.gone_nodes.get(each)) is not None]
+    places = {row.id: place for place, row in enumerate(nodes)}
+    counts = dict(zip(there, drawing.degrees, strict=False))
+    moved = [places[row.id] for row in drawing.nodes]
+    edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
+    edges += [drawn(places[row.source], places[row.target], row) for row in lived.gone_edges]
+    lived.cut = lived.cut or len(edges) > MAX_EDGES
+    return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_EDGES]
+
+
+def _node_columns(
+    nodes: Sequence[NodeRow], degrees: list[int | None], fields: frozenset[DrawnField], memories: _Memories | None
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if "label" in fields:
+        columns["label"] = [label_of(row) for row in nodes]
+    if "degree" in fields:
+        columns["degree"] = degrees
+    if "version" in fields:
+        columns["version"] = [row.version for row in nodes]
+    if "tags" in fields:
+        columns |= _unless_empty("tags", [[*row.extras.tags] if row.extras else [] for row in nodes])
+    if "valid" in fields:
+        columns |= _unless_empty("valid_from", [_time(row.extras and row.extras.valid_from) for row in nodes])
+        columns |= _unless_empty("valid_to", [_time(row.extras and row.extras.valid_to) for row in nodes])
+    if "layer" in fields:
+        columns |= _unless_none("layer", [row.extras.layer if row.extras else None for row in nodes])
+    if "confidence" in fields:
+        known = (
+            {row.id: row.extras.confidence for row in nodes if row.extras} if memories is None else memories.confidence
+        )
+        columns |= _unless_none("confidence", [known.get(row.id) for row in nodes])
+    if "parent" in fields and memories is not None:
+        columns |= _unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
+    return columns
+
+
+def _unless_empty(name: str, column: list[Any]) -> dict[str, list[Any]]:
+    return {name: column} if any(column) else {}
+
+
+def _unless_none(name: str, column: list[Any]) -> dict[str, list[Any]]:
+    return {name: column} if any(each is not None for each in column) else {}
+
+
+def _bounds(edges: Sequence[DrawnEdge]) -> dict[str, list[Any]]:
+    begun = _unless_empty("valid_from", [_time(edge.valid_from) for edge in edges])
+    return begun | _unless_empty("valid_to", [_time(edge.valid_to) for edge in edges])
+
+
+def _time(moment: int | None) -> str | None:
+    return None if moment is None else format_time(moment)
+
+
+def _lives(column: list[list[Life]]) -> dict[str, Any]:
+    cut = [place for place, each in enumerate(column) if len(each) > LIVES_SHOWN]
+    return {"lives": [[[*life] for life in each[:LIVES_SHOWN]] for each in column]} | _unless_none("lives_cut", cut)
+
+
+def _links(links: Sequence[LinkRow], places: dict[str, int], kinds: _Names) -> DrawnLinks | msgspec.UnsetType:
+    if not links:
+        return msgspec.UNSET
+    return DrawnLinks(
+        source=[places[row.edge.source] for row in links],
+        to_graph=[row.store for row in links],
+        target=[row.edge.target for row in links],
+        type=[kinds.place(row.edge.relation_type) for row in links],
+        weight=[row.edge.weight for row in links],
+    )
+
+
+class _Titled(msgspec.Struct):
+    """Attributes that may say what a node is called."""
+
+    name: Any = None
+    title: Any = None
+    label: Any = None
+
+
+_titled = json_decoder(_Titled).decode
+
+
+def label_of(row: NodeRow) -> str:
+    """What a node is called in a picture: of its texts the first that is not blank, in few words."""
+    extras = row.extras
+    own = () if row.attributes == EMPTY_OBJECT else msgspec.structs.astuple(_titled(row.attributes))
+    texts = (extras.summary if extras else "", extras.name if extras else "", *own, row.content)
+    words = (in_few_words(text, MAX_LABEL) for text in texts if isinstance(text, str))
+    return next(filter(None, words), row.id)
+
+
+def timeline(graph: Graph, request: TimelineQuery) -> Timeline:
+    """When the store was written to: commits in spans of the same length, from the first that is known to the last.
+
+    A span without commits is left out. It takes the same however many commits there are.
+
+    Raises NotFound for the store, Conflict without a history.
+    """
+    with graph.lease() as store:
+        history = whole_history(graph.graphs.historian, store)
+        spans = min(max(request.buckets, 1), MAX_BUCKETS)
+        oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
+        sequence = store.state.sequence
+    steps = range(1, len(times))
+    buckets: list[list[int | str]] = [
+        [commits[n - 1] + 1, commits[n], format_time(times[n - 1]), format_time(times[n]), commits[n] - commits[n - 1]]
+        for n in steps
+        if commits[n] > commits[n - 1]
+    ]
+    return Timeline(sequence=sequence, oldest=oldest, buckets=buckets)

@@ -1,0 +1,109 @@
+"""The stores of a data folder with everybody who follows them, wired as the settings want it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from kgserve.embedding.embedder import for_indexing, load_embedder
+from kgserve.ops.graph import Graphs
+from kgserve.settings import Settings
+from kgserve.store.pool import StorePool
+from kgserve.views.erasing import Erasers
+from kgserve.views.history import Historian
+from kgserve.views.indexer import Indexer
+from kgserve.views.keeper import Keeper
+
+if TYPE_CHECKING:
+    from kgserve.syncing.plugs import Syncer
+    from kgserve.views.extractor import Extractor
+    from kgserve.views.syncer import Syncers
+
+log = structlog.get_logger()
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What operations work on; without ``indexer`` no search, without ``historian`` no past.
+
+    Without ``extractor`` no language model is asked, without ``syncers`` nobody is told of contents.
+    """
+
+    pool: StorePool
+    indexer: Indexer | None
+    historian: Historian | None
+    keeper: Keeper
+    extractor: Extractor | None
+    syncers: Syncers | None
+
+    def graphs(self, *, confined: bool = True) -> Graphs:
+        """The stores as those see them who may do everything."""
+        return Graphs(
+            self.pool,
+            self.indexer,
+            self.historian,
+            confined=confined,
+            extractor=self.extractor,
+            syncers=self.syncers,
+        )
+
+
+def open_all(settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer] | None = None) -> Opened:
+    """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
+
+    Those ``plugged`` in are told of contents beside those of the settings. Raises InvalidInput for a data folder that
+    cannot be one, and for an embedding service, a language model or a webhook without a usable address.
+    """
+    # Built first and closed last: closing a store saves its indexes.
+    indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
+    historian = stack.enter_context(closing(Historian())) if settings.history else None
+    keeper = stack.enter_context(closing(Keeper(indexer)))
+    extractor = make_extractor(settings, indexer)
+    if extractor is not None:
+        stack.enter_context(closing(extractor))
+    syncers = make_syncers(settings, plugged)
+    if syncers is not None:
+        stack.enter_context(closing(syncers))
+    pool = stack.enter_context(StorePool(settings))
+    # The last of them: it asks the others to let go of what is erased.
+    erasers = Erasers(indexer, historian)
+    others = (indexer, historian, keeper, extractor, syncers, erasers)
+    pool.companions += [each for each in others if each is not None]
+    if syncers is not None:
+        syncers.catch_up(pool)
+    return Opened(pool, indexer, historian, keeper, extractor, syncers)
+
+
+def make_indexer(settings: Settings) -> Indexer:
+    """One model for queries, and for indexing another copy of it while there is much to index."""
+    embedder = load_embedder(settings)
+    return Indexer(embedder, for_indexing(settings, embedder))
+
+
+def make_extractor(settings: Settings, indexer: Indexer | None) -> Extractor | None:
+    """Who gives new memories to the language model, if one is set. Raises InvalidInput for an address that is none."""
+    if not (settings.llm_url and settings.llm_model):
+        if settings.llm_url or settings.llm_model:
+            log.warning("no_language_model", reason="both llm_url and llm_model have to be set")
+        return None
+    # Of what asks a language model nothing is there where none is set.
+    from kgserve.llm.chat import Chat  # noqa: PLC0415
+    from kgserve.ops.extracted import extract  # noqa: PLC0415
+    from kgserve.views.extractor import Extractor  # noqa: PLC0415
+
+    chat = Chat(settings.llm_url, settings.llm_model, settings.llm_key, settings.llm_timeout)
+    return Extractor(chat, partial(extract, indexer), settings.llm_daily_tokens)
+
+
+def make_syncers(settings: Settings, plugged: Mapping[str, Syncer] | None = None) -> Syncers | None:
+    """Who tells others of contents, if anybody is to be told. Raises InvalidInput for who cannot be."""
+    if not (settings.webhook_url or settings.syncers or plugged):
+        return None
+    from kgserve.syncing.plugs import plugs  # noqa: PLC0415 - as above
+    from kgserve.views.syncer import Syncers  # noqa: PLC0415 - as above
+
+    return Syncers(plugs(settings, plugged), settings.webhook_batch)

@@ -1,0 +1,69 @@
+// Bundles what the explorer is made with into kgserve/http/static/explorer/vendor: one file for each module here, named with
+// the beginning of its SHA-256 so that browsers may keep it for ever, and beside it a line that exports it under its plain name.
+
+import { createHash } from "node:crypto";
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { gzipSync } from "node:zlib";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const top = join(here, "..", "..");
+const target = join(top, "kgserve/http/static/explorer/vendor");
+const ofTests = join(top, "tests/explorer/vendor");
+const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
+
+/** The folder of the package that a bundled file belongs to. */
+function packageOf(input) {
+  const [before, after] = input.split(/(?<=.*node_modules\/)(?!.*node_modules\/)/);
+  const parts = after.split("/");
+  return before + parts.slice(0, after.startsWith("@") ? 2 : 1).join("/");
+}
+
+function licenceOf(folder) {
+  const about = JSON.parse(readFileSync(join(here, folder, "package.json"), "utf8"));
+  const file = readdirSync(join(here, folder)).find((name) => /^licen[sc]e/i.test(name));
+  const text = file ? readFileSync(join(here, folder, file), "utf8").trim() : `Licence: ${about.license}`;
+  return { name: `${about.name} ${about.version} (${about.license})`, text };
+}
+
+rmSync(target, { recursive: true, force: true });
+mkdirSync(target, { recursive: true });
+mkdirSync(ofTests, { recursive: true });
+const files = {};
+const packages = new Set();
+for (const name of ["preact", "d3-force", "codemirror"]) {
+  const made = await build({
+    absWorkingDir: here,
+    entryPoints: [`${name}.js`],
+    bundle: true,
+    format: "esm",
+    minify: true,
+    target: "es2022",
+    legalComments: "none",
+    metafile: true,
+    write: false,
+  });
+  const bytes = made.outputFiles[0].contents;
+  const hashed = `${name}.${sha256(bytes).slice(0, 10)}.js`;
+  const line = `export * from "./${hashed}";\n`;
+  writeFileSync(join(target, hashed), bytes);
+  writeFileSync(join(target, `${name}.js`), line);
+  files[hashed] = sha256(bytes);
+  files[`${name}.js`] = sha256(line);
+  for (const input of Object.keys(made.metafile.inputs)) if (input.includes("node_modules/")) packages.add(packageOf(input));
+}
+const byText = new Map();
+for (const { name, text } of [...packages].sort().map(licenceOf)) byText.set(text, [...(byText.get(text) ?? []), name]);
+const licences = [...byText].map(([text, names]) => `${names.join("\n")}\n\n${text}\n`).join(`\n${"-".repeat(80)}\n\n`);
+writeFileSync(join(target, "LICENSES.txt"), licences);
+files["LICENSES.txt"] = sha256(licences);
+const sorted = Object.fromEntries(Object.entries(files).sort(([one], [other]) => (one < other ? -1 : 1)));
+writeFileSync(join(target, "manifest.json"), `${JSON.stringify(sorted, null, 2)}\n`);
+
+const axe = join(here, "node_modules/axe-core");
+writeFileSync(join(ofTests, "axe.min.js.gz"), gzipSync(readFileSync(join(axe, "axe.min.js")), { level: 9 }));
+for (const name of ["LICENSE", "LICENSE-3RD-PARTY.txt"]) {
+  if (existsSync(join(axe, name))) copyFileSync(join(axe, name), join(ofTests, `axe-${name}`));
+}

@@ -1,0 +1,1 @@
+export { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "d3-force";

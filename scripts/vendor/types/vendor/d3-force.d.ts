@@ -1,0 +1,1 @@
+export const forceCollide: any, forceLink: any, forceManyBody: any, forceSimulation: any, forceX: any, forceY: any;

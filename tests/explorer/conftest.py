@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser
+
+from tests.explorer.looking import Looking, browsing
+from tests.explorer.stores import library
+from tests.http.serving import Served
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for the tests of a file; it goes with them, for others run loops of their own."""
+    with browsing() as running:
+        yield running
+
+
+@pytest.fixture
+def looking(browser: Browser, served: Served) -> Iterator[Looking]:
+    """Pages of the shared server."""
+    pages = Looking(browser, served.url)
+    try:
+        yield pages
+    finally:
+        pages.close()
+
+
+@pytest.fixture
+def books(http: httpx.Client, store: str, api: str) -> str:
+    """The name of a store with a few books."""
+    library(http, api)
+    return store

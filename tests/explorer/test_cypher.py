@@ -1,0 +1,61 @@
+"""The pane for statements: results as graph, table, JSON and CSV; errors where they are; writing when it is let."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, expect
+
+from tests.explorer.looking import Looking
+
+
+def write(editor: Locator, statement: str) -> None:
+    """Type a statement in the place of what stands there."""
+    editor.press("ControlOrMeta+a")
+    editor.press("Delete")
+    editor.press_sequentially(statement)
+    editor.press("Escape")
+
+
+def test_a_statement_as_table_json_graph_and_csv(looking: Looking, books: str) -> None:
+    page = looking.graph(books)
+    assert not any("codemirror" in url for url in looking.requests), "the editor is loaded when the pane is opened"
+    page.get_by_role("button", name="Cypher").click()
+    pane = page.get_by_role("region", name="Cypher")
+    editor = pane.get_by_role("textbox", name="Statement")
+    expect(editor).to_have_attribute("contenteditable", "true")
+    write(editor, "MATCH (a)-[e:RELATES_TO]->(b) WHERE e.relation_type = 'WROTE' RETURN a, e, b.id ORDER BY b.id")
+    pane.get_by_role("button", name="Run").click()
+    expect(pane.get_by_role("row", name="austen austen –WROTE→ emma emma")).to_be_visible()
+    expect(pane.get_by_text("3 rows")).to_be_visible()
+    pane.get_by_role("tab", name="JSON").click()
+    expect(pane.get_by_role("tabpanel")).to_contain_text('"_label": "Entity"')
+    pane.get_by_role("tab", name="Graph").click()
+    expect(pane.get_by_role("tabpanel")).to_contain_text("are on the canvas")
+    with page.expect_download() as saved:
+        pane.get_by_role("button", name="All rows as CSV").click()
+    assert len(Path(saved.value.path()).read_text().strip().splitlines()) == 4
+    expect(pane.get_by_label("Earlier statements").get_by_role("option")).to_have_count(2)
+    pane.get_by_role("checkbox", name="remember statements in this browser").uncheck()
+    assert page.evaluate("Object.keys(localStorage)") == ["kgserve-no-statements"]
+
+
+def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: Looking, books: str) -> None:
+    looking.refusals = {400, 403}
+    page = looking.graph(books)
+    page.get_by_role("button", name="Cypher").click()
+    pane = page.get_by_role("region", name="Cypher")
+    editor = pane.get_by_role("textbox", name="Statement")
+    expect(editor).to_have_attribute("contenteditable", "true")
+    write(editor, "MATCH (a RETURN a")
+    editor.press("Control+Enter")
+    expect(pane.get_by_role("alert")).to_contain_text("line 1, column 7")
+    write(editor, "MATCH (a {id: 'emma'}) SET a.content = 'Set by a statement'")
+    pane.get_by_role("button", name="Run").click()
+    expect(pane.get_by_role("alert")).to_contain_text("write")
+    pane.get_by_role("checkbox", name="may change the store").check()
+    pane.get_by_role("button", name="Run").click()
+    expect(pane.get_by_text("nodes updated: 1")).to_be_visible()
+    write(editor, "")
+    editor.press_sequentially("MAT")
+    expect(pane.get_by_role("option", name="MATCH", exact=True)).to_be_visible()

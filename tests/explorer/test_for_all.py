@@ -1,0 +1,148 @@
+"""For everybody: without a mouse, on a phone, in the dark, with still pictures; and with texts that mean harm."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.explorer.looking import Looking, faults, settled, with_axe
+from tests.explorer.stores import edge, inject, node
+
+HARM = [
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "\u202egnp.exe\u2066 <b>bold</b>",
+    "a\x00b & \ufffe ${7*7} {{7*7}}",
+    "' onmouseover='alert(1)",
+]
+
+
+def panels(page: Page, store: str) -> None:
+    """Go through all panels, and have axe look at each."""
+    wrong: list[str] = []
+    for view in ("Table", "Live", "Statistics", "Settings", "Graph"):
+        page.get_by_role("button", name=view, exact=True).click()
+        wrong += [f"{view}: {fault}" for fault in faults(page)]
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("textbox", name="Statement").wait_for()
+    page.get_by_role("button", name="Run").click()
+    page.get_by_role("tabpanel").wait_for()
+    wrong += [f"Cypher: {fault}" for fault in faults(page)]
+    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("button", name="Close").last.click()
+    page.get_by_role("region", name="Details").get_by_role("button", name="Edit").click()
+    wrong += [f"edit: {fault}" for fault in faults(page)]
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys and help").wait_for()
+    wrong += [f"help: {fault}" for fault in faults(page)]
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="kgserve").click()
+    page.get_by_role("heading", name="Stores").wait_for()
+    wrong += [f"stores: {fault}" for fault in faults(page)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_panel(looking: Looking, books: str, scheme: str) -> None:
+    context = with_axe(looking.context(color_scheme=scheme))
+    page = looking.at(f"#/{books}?valid_at=any&node=emma&q=novel", context)
+    settled(page)
+    expect(page.get_by_role("region", name="Results")).to_be_visible()
+    page.get_by_role("heading", name="History").click()
+    expect(page.get_by_role("deletion")).to_be_visible()
+    panels(page, books)
+
+
+def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    page.keyboard.press("/")
+    page.keyboard.type("comedy")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Results")).to_be_visible()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.locator(".hit:focus").count():
+            break
+    page.keyboard.press("Enter")
+    details = page.get_by_role("region", name="Details")
+    expect(details.get_by_role("heading", name="A comedy of manners")).to_be_visible()
+    page.keyboard.press("g")
+    option = page.get_by_role("option", name="A comedy of manners, book, 2 edges here")
+    expect(option).to_be_attached()
+    expect(option).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Space")
+    expect(option).to_have_attribute("aria-selected", "false")
+    met = {details.get_by_role("heading").first.inner_text()}
+    for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+        met.add(page.locator("#graph-focus").inner_text().split(",")[0])
+    assert len(met) > 1
+    for key in "+-0":
+        page.keyboard.press(key)
+    page.keyboard.press("h")
+    expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
+    page.keyboard.press("H")
+    expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Keys and help")
+    expect(keys).to_contain_text("expand the node")
+    page.keyboard.press("Escape")
+    expect(keys).to_be_hidden()
+    page.keyboard.press("c")
+    expect(page.get_by_role("textbox", name="Statement")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(looking: Looking, books: str, width: int) -> None:
+    page = looking.graph(books, "?valid_at=any", viewport={"width": width, "height": 800}, has_touch=True)
+    for part in ("View", "Types and hits", "Details"):
+        page.get_by_role("button", name=part).click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("button", name="View").click()
+    box = page.locator("canvas").bounding_box()
+    assert box is not None
+    assert box["height"] >= 300
+    page.get_by_role("searchbox").fill("comedy")
+    page.get_by_role("button", name="Find").click()
+    page.get_by_role("region", name="Results").get_by_role("button", name="A comedy of manners").click()
+    expect(page.get_by_role("region", name="Details")).to_contain_text("A comedy of manners")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_nothing_moves_for_who_asked_for_stillness(looking: Looking, books: str) -> None:
+    page = looking.graph(books, reduced_motion="reduce")
+    expect(page.get_by_role("button", name="Compare")).to_be_visible()
+    expect(page.get_by_role("button", name="Play")).to_be_hidden()
+
+
+def test_texts_that_mean_harm_are_only_texts(looking: Looking, http: httpx.Client, store: str, api: str) -> None:
+    ids = [f"{harm}-{number}" for number, harm in enumerate(HARM)]
+    nodes = [
+        node(each, harm, f"{harm} content", summary=harm, tags=[harm], attributes={harm: {harm: harm}})
+        for each, harm in zip(ids, HARM, strict=True)
+    ]
+    inject(http, api, *nodes, *[edge(one, harm, other) for one, other, harm in zip(ids, ids[1:], HARM, strict=False)])
+    inject(http, api, node("long", "text", "x" * (1 << 20)))
+    page = looking.graph(store)
+    page.get_by_role("button", name="Table", exact=True).click()
+    table = page.get_by_role("region", name="Table of the graph")
+    for row in range(1, len(HARM) + 2):
+        table.get_by_role("row").nth(row).get_by_role("button").first.click()
+        expect(page.get_by_role("region", name="Details").get_by_text("Version", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Statistics").click()
+    expect(page.get_by_role("table", name="Types")).to_contain_text("<img src=x")
+    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("tabpanel")).to_be_visible()
+    assert page.locator("main img, main script, main b").count() == 0
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as SVG").click()
+    drawn = page.evaluate(
+        "text => new DOMParser().parseFromString(text, 'image/svg+xml').querySelector('parsererror, script, img')",
+        saved.value.path().read_text(),
+    )
+    assert drawn is None

@@ -1,0 +1,102 @@
+"""Canvas, table, panel, search: finding a fact and what surrounds it."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.explorer.looking import Looking, drawn, settled
+from tests.explorer.stores import chain
+
+
+def test_a_small_store_is_shown_whole_and_named(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
+    assert drawn(page) == 7
+    types = page.get_by_role("region", name="Types")
+    expect(types.get_by_role("checkbox", name="book")).to_be_checked()
+    expect(types).to_contain_text("The store holds 7 nodes and 7 edges.")
+    types.get_by_role("checkbox", name="book").uncheck()
+    expect(page.get_by_role("listbox", name="Graph of 4 nodes")).to_be_visible()
+    types.get_by_role("button", name="Another colour for place").click()
+
+
+def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+    page.get_by_label("How to search").select_option("keyword")
+    page.get_by_role("searchbox").fill("sea")
+    page.keyboard.press("Enter")
+    hit = page.get_by_role("region", name="Results").get_by_role("button", name="A second chance by the sea")
+    expect(hit).to_contain_text("words")
+    hit.click()
+    details = page.get_by_role("region", name="Details")
+    expect(details).to_contain_text("persuasion")
+    expect(details.get_by_text("× 0.5")).to_be_visible()
+    details.get_by_role("button", name="Jane Austen", exact=True).click()
+    expect(details.get_by_role("heading", name="Jane Austen")).to_be_visible()
+    expect(details).to_contain_text("16 Dec 1775")
+    expect(details.get_by_text("1775", exact=True)).to_be_visible()
+
+
+def test_expanding_brings_neighbours_and_expanding_again_takes_them_back(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?ids=emma&valid_at=any")
+    assert drawn(page) == 1
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("listbox", name="Graph of 3 nodes")).to_be_visible()
+    settled(page)
+    assert "highbury" in page.url
+    page.get_by_role("region", name="Details").get_by_role("button", name="Collapse").click()
+    expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
+
+
+def test_the_table_shows_the_same_sorts_and_expands(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?view=table&valid_at=any&ids=emma,austen")
+    table = page.get_by_role("region", name="Table of the graph")
+    expect(table.get_by_role("row")).to_have_count(3)
+    table.get_by_role("button", name="Label").click()
+    expect(table.get_by_role("columnheader", name="Label")).to_have_attribute("aria-sort", "ascending")
+    expect(table.get_by_role("rowheader").first).to_have_text("A comedy of manners")
+    table.get_by_role("button", name="Expand Jane Austen").click()
+    expect(table.get_by_role("row")).to_have_count(4)
+    table.get_by_role("button", name="Collapse Jane Austen").click()
+    expect(table.get_by_role("row")).to_have_count(3)
+
+
+def test_the_way_between_two_nodes(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?view=table&valid_at=any")
+    page.get_by_role("checkbox", name="Select Jane Austen").check()
+    page.get_by_role("checkbox", name="Select A country").check()
+    page.get_by_role("button", name="Path between the two").click()
+    page.get_by_role("button", name="Graph", exact=True).click()
+    expect(page.get_by_text("A path of 2 steps")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("A path of")).to_be_hidden()
+
+
+def test_the_address_holds_the_whole_view(looking: Looking, books: str) -> None:
+    page = looking.graph(books, "?ids=emma,austen&as_of=2&node=emma&valid_at=any")
+    expect(page.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
+    expect(page.get_by_text("As the store was at commit 2")).to_be_visible()
+    again = looking.at(page.url.split("/", 3)[3])
+    settled(again)
+    assert again.url == page.url
+    expect(again.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
+
+
+def test_what_is_too_much_is_said_with_filters_and_never_hangs(
+    looking: Looking, http: httpx.Client, store: str, api: str
+) -> None:
+    chain(http, api, 5_100)
+    page = looking.graph(store)
+    assert 0 < drawn(page) <= 300
+    types = page.get_by_role("region", name="Types")
+    expect(types).to_contain_text("5,100 nodes are more than the 5,000 that are drawn")
+    before = drawn(page)
+    types.get_by_role("button", name="Show more").click()
+    expect(page.get_by_role("listbox", name=f"Graph of {before} nodes")).to_be_hidden()
+    settled(page)
+    assert before < drawn(page) <= 5_000

@@ -1,0 +1,46 @@
+"""What changes, as it changes; and one stream for all tabs."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.explorer.looking import Looking, settled
+from tests.explorer.stores import edge, inject, node
+
+
+def test_what_changes_is_updated_and_what_is_new_is_offered(
+    looking: Looking, http: httpx.Client, books: str, api: str
+) -> None:
+    page = looking.graph(books, "?node=emma")
+    expect(page.get_by_text("● live")).to_be_visible()
+    inject(http, api, node("emma", "book", "Changed elsewhere"))
+    details = page.get_by_role("region", name="Details")
+    expect(details.get_by_role("heading", name="Changed elsewhere")).to_be_visible()
+    inject(http, api, node("lady-susan", "book", "Letters"), edge("lady-susan", "SET_IN", "england"))
+    expect(page.get_by_text("1 new node")).to_be_visible()
+    expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
+    page.get_by_role("button", name="Live").click()
+    strip = page.get_by_role("region", name="Live")
+    expect(strip).to_contain_text("node created")
+    expect(strip.get_by_role("button", name="lady-susan")).to_be_visible()
+    strip.get_by_role("checkbox", name="follow changes").uncheck()
+    expect(page.get_by_text("○ not live").first).to_be_visible()
+
+
+def test_seven_tabs_share_one_stream(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+    context = looking.context()
+    pages = [looking.at(f"#/{books}?ids=emma&node=emma", context) for _ in range(7)]
+    for page in pages:
+        settled(page)
+        expect(page.get_by_text("● live")).to_be_visible()
+    assert sum(url.endswith("/api/events") for url in looking.requests) == 1
+    inject(http, api, node("emma", "book", "For all to see"))
+    for page in pages:
+        expect(page.get_by_role("heading", name="For all to see")).to_be_visible()
+    pages[0].close()
+    inject(http, api, node("emma", "book", "After the first has gone"))
+    for page in pages[1:]:
+        expect(page.get_by_role("heading", name="After the first has gone")).to_be_visible()

@@ -1,0 +1,85 @@
+"""What memories have besides, and nodes of other stores."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.explorer.looking import Looking, settled
+from tests.explorer.stores import edge, inject, node
+from tests.http.serving import accepted
+
+MEMORIES = [
+    {"id": "garden", "content": "Gardening at home", "layer": 1},
+    {"id": "tomato", "content": "Tomatoes want sun", "layer": 2, "parent_id": "garden", "confidence": 0.8},
+    {"id": "snow-1", "content": "Skiing needs snow and skis", "layer": 2},
+    {"id": "snow-2", "content": "Skiing on snow needs good skis", "layer": 2},
+    {"id": "snow-3", "content": "Skis glide on snow when skiing", "layer": 2},
+]
+
+# A model of meaning would have proposed it; tests have none.
+RUN = node(
+    "reflection-1",
+    "reflection",
+    attributes={
+        "started_at": "2026-01-01T00:00:00.000000Z",
+        "threshold": 0.6,
+        "cluster_threshold": 0.7,
+        "linked": 0,
+        "merging": "",
+        "proposals": [
+            {
+                "number": 1,
+                "kind": "concept",
+                "ids": ["snow-1", "snow-2", "snow-3"],
+                "candidates": [],
+                "name": "Skiing",
+                "differs": "",
+                "state": "open",
+            }
+        ],
+    },
+)
+
+
+def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, http: httpx.Client, store: str) -> None:
+    accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
+    page = looking.graph(store, "?node=tomato")
+    details = page.get_by_role("region", name="Details")
+    expect(details.get_by_role("img", name="0.80 by now, 0.80 when last used")).to_be_visible()
+    expect(details).to_contain_text("2 fact")
+    details.get_by_role("button", name="Gardening at home").first.click()
+    expect(details.get_by_role("heading", name="Gardening at home")).to_be_visible()
+    expect(details.get_by_text("Above")).to_be_visible()
+    used = accepted(http.get("/api/memories/tomato", params={"store": store, "touch": False}))["access_count"]
+    assert used == 0, "looking is no use of a memory"
+    page.get_by_role("button", name="Memories").click()
+    memories = page.get_by_role("region", name="Memories")
+    expect(memories.get_by_role("table", name="Memories by type")).to_contain_text("fact")
+    inject(http, f"/api/memory/{store}", RUN)
+    memories.get_by_role("button", name="Reflect now").click()
+    run = memories.get_by_role("region", name=RUN["id"])
+    expect(run.get_by_text("New concept")).to_be_visible()
+    run.get_by_role("button", name="Accept").first.click()
+    expect(run.get_by_text("accepted")).to_be_visible()
+    run.get_by_role("button", name="Take this run back").click()
+    expect(page.get_by_text("taken back")).to_be_attached()
+
+
+def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(
+    looking: Looking, http: httpx.Client, store: str, api: str
+) -> None:
+    other = f"{store}-far"
+    inject(http, f"/api/memory/{other}", node("rfc", "standard", "HTTP semantics"))
+    inject(http, api, node("site", "page", "The site"), edge("site", "FOLLOWS", "rfc", to_graph=other))
+    page = looking.graph(store, "?ids=site&node=site")
+    details = page.get_by_role("region", name="Details")
+    expect(details.get_by_role("link", name=f"{other} / rfc")).to_be_visible()
+    details.get_by_role("button", name="Expand").click()
+    expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
+    settled(page)
+    page.get_by_role("button", name="Table", exact=True).click()
+    page.get_by_role("region", name="Table of the graph").get_by_role("button", name=f"{other} / rfc").click()
+    expect(details).to_contain_text("HTTP semantics")
+    details.get_by_role("link", name=f"Open in {other}").click()
+    expect(page.get_by_role("heading", name="HTTP semantics")).to_be_visible()

@@ -1,0 +1,62 @@
+"""Correcting, retiring, deleting; and two who write at once."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.explorer.looking import Looking
+from tests.http.serving import accepted
+
+
+def test_an_edit_is_a_version_based_on_what_was_seen(
+    looking: Looking, http: httpx.Client, books: str, api: str
+) -> None:
+    page = looking.graph(books, "?node=emma")
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Edit").click()
+    window = page.get_by_role("dialog", name="Edit emma")
+    window.get_by_label("Attributes").fill("{broken")
+    window.get_by_role("button", name="Save").click()
+    expect(window.get_by_role("alert")).to_contain_text("This is no JSON")
+    window.get_by_label("Attributes").fill('{"pages": 474}')
+    window.get_by_label("Content").fill("Corrected by hand")
+    window.get_by_role("button", name="Save").click()
+    expect(details.get_by_role("heading", name="Corrected by hand")).to_be_visible()
+    now = accepted(http.get(f"{api}/nodes/emma"))["node"]
+    assert (now["content"], now["attributes"], now["tags"]) == ("Corrected by hand", {"pages": 474}, ["genre:novel"])
+    assert now["version"] == 3
+
+
+def test_two_who_write_at_once_see_both_sides(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+    looking.refusals = {409}
+    page = looking.graph(books, "?node=persuasion")
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Edit").click()
+    window = page.get_by_role("dialog", name="Edit persuasion")
+    window.get_by_label("Content").fill("Mine")
+    theirs = {"id": "persuasion", "type": "book", "content": "Theirs", "based_on_version": 1}
+    accepted(http.post(f"{api}/nodes", json=theirs))
+    expect(window.get_by_text("Somebody has meanwhile written version 2.")).to_be_visible()
+    window.get_by_role("button", name="Save").click()
+    both = page.get_by_role("dialog", name="Two versions of persuasion")
+    expect(both.get_by_role("region", name="Version 3")).to_contain_text("Mine")
+    both.get_by_role("region", name="Version 2").get_by_role("button", name="Keep version 2").click()
+    expect(details.get_by_role("heading", name="Theirs")).to_be_visible()
+    now = accepted(http.get(f"{api}/nodes/persuasion"))["node"]
+    assert (now["content"], now["version"], now.get("conflicts")) == ("Theirs", 4, None)
+
+
+def test_retiring_and_deleting(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+    looking.refusals = {404}
+    page = looking.graph(books, "?node=highbury&valid_at=any")
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Retire the edge LIES_IN with A country").click()
+    expect(details.get_by_text("until", exact=False).first).to_be_visible()
+    details.get_by_role("button", name="Retire", exact=True).last.click()
+    page.get_by_role("dialog", name="Retire A village near London").get_by_role("button", name="Retire").click()
+    expect(details).to_contain_text("from ever until")
+    details.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog", name="Delete A village near London").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
+    assert http.get(f"{api}/nodes/highbury").status_code == 404

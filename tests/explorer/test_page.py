@@ -1,0 +1,111 @@
+"""The list of stores, the first store, and who may look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Browser, expect
+
+from tests.access.keys import given
+from tests.cli.running import serving
+from tests.explorer.looking import Looking, settled
+from tests.explorer.stores import library
+from tests.http.serving import Served, accepted
+
+
+def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--indexes", "false") as server:
+        looking = Looking(browser, server.url)
+        page = looking.at()
+        expect(page.get_by_text("There is no store yet.")).to_be_visible()
+        expect(page.get_by_role("figure")).to_have_count(3)
+        told = page.get_by_role("figure").first.locator("pre").inner_text()
+        body = told.split("-d '")[1].rstrip("'")
+        assert server.url in told
+        accepted(httpx.post(f"{server.url}/api/memory/first/inject", content=body, timeout=30))
+        page.get_by_role("button", name="Look again").click()
+        page.get_by_role("link", name="first").click()
+        settled(page)
+        expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
+        page.get_by_role("searchbox").fill("au")
+        page.get_by_role("button", name="Find").click()
+        found = page.get_by_role("region", name="Results")
+        expect(found).to_contain_text("Ids that begin so")
+        expect(found.get_by_role("button", name="austen")).to_be_visible()
+        fresh = looking.at()
+        settled(fresh)
+        assert fresh.url.endswith("#/first"), "the only store of a server on this machine is opened at once"
+        looking.close()
+
+
+def test_stores_are_listed_filtered_and_made(looking: Looking, http: httpx.Client, books: str) -> None:
+    page = looking.at("#/")
+    table = page.get_by_role("region", name="Stores")
+    expect(table.get_by_role("row").filter(has_text=books)).to_contain_text("7")
+    page.get_by_label("Filter").fill(books)
+    page.get_by_label("New store").fill(f"{books}-new")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("There is nothing in this store yet.")).to_be_visible()
+    page.get_by_label("Store", exact=True).select_option(books)
+    settled(page)
+    expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
+    page.get_by_role("link", name="kgserve").click()
+    expect(page.get_by_role("heading", name="Stores")).to_be_visible()
+
+
+def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
+    browser: Browser, keyed: Served, admin: httpx.Client, store: str, api: str
+) -> None:
+    library(admin, api)
+    looking = Looking(browser, keyed.url)
+    looking.refusals = {401, 403}
+    page = looking.at()
+    page.get_by_label("Key", exact=True).fill("kgs_wrong")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_text("This key opens nothing.")).to_be_visible()
+    page.get_by_label("Key", exact=True).fill(given(keyed.data, "read", [store], name="reader"))
+    page.get_by_role("button", name="Use this key").click()
+    page.get_by_role("link", name=store).click()
+    settled(page)
+    assert "kgs_" not in page.url
+    page.get_by_role("listbox").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("region", name="Details").get_by_role("heading").first).to_be_visible()
+    expect(page.get_by_role("button", name="Edit")).to_be_hidden()
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_text("Only a key with the role admin may change them.")).to_be_visible()
+    page.get_by_role("button", name="reader (read)").click()
+    window = page.get_by_role("dialog", name="Who am I")
+    expect(window).to_contain_text(store)
+    window.get_by_role("button", name="Forget the key").click()
+    expect(page.get_by_text("This server asks for a key.")).to_be_visible()
+    assert page.evaluate("[sessionStorage.getItem('kgserve-key'), localStorage.length]") == [None, 0]
+    handed = looking.at(f"#/{store}?key={given(keyed.data, 'write', name='handed')}")
+    settled(handed)
+    expect(handed.get_by_role("button", name="handed (write)")).to_be_visible()
+    assert "kgs_" not in handed.url
+    looking.close()
+
+
+def test_statistics_and_settings(looking: Looking, http: httpx.Client, books: str, api: str) -> None:
+    page = looking.graph(books, "?view=stats")
+    stats = page.get_by_role("region", name="Statistics")
+    expect(stats.get_by_role("table", name="Types (3)")).to_contain_text("book")
+    expect(stats.get_by_role("table", name="Indexes")).to_contain_text("keyword")
+    expect(stats.get_by_role("img", name="Commits from")).to_be_visible()
+    with page.expect_download() as saved:
+        stats.get_by_role("button", name="Save as JSON lines").click()
+    assert len(Path(saved.value.path()).read_text().splitlines()) >= 14
+    for form, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg xmlns")):
+        with page.expect_download() as saved:
+            stats.get_by_role("button", name=f"Save as {form}").click()
+        assert Path(saved.value.path()).read_bytes().startswith(begins)
+    page.get_by_role("button", name="Settings").click()
+    form = page.get_by_role("region", name="Settings")
+    form.get_by_label("conflict policy").select_option("lww")
+    form.get_by_label("half life days").fill("90")
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("button", name="Save")).to_be_disabled()
+    now = accepted(http.get(api))
+    assert (now["conflict_policy"], now["memory"]["half_life_days"]) == ("lww", 90)

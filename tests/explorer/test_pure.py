@@ -1,0 +1,139 @@
+"""What needs no page, in the same browser: links, the model, the clocks, labels, places, what the renderer draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.explorer.looking import Looking
+from tests.http.serving import Served
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    looking = Looking(browser, served.url)
+    yield looking.at("docs")
+    looking.close()
+
+
+def run(page: Page, module: str, script: str) -> Any:
+    """What a script answers to which a module is given as ``m``."""
+    return page.evaluate(f"async () => {{ const m = await import('/explorer/{module}'); {script} }}")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "#/",
+        "#/books",
+        "#/books?ids=a,b&as_of=57&valid_at=2020-01-01&q=two%20words&node=a&view=table",
+        "#/books?ids=a%252Cb,%25E2%2582%25AC%252F",
+        "#/a.b-c?start=n1&depth=2",
+    ],
+)
+def test_a_link_is_read_and_written_the_same(page: Page, fragment: str) -> None:
+    same = run(page, "link.js", f"return m.format(m.parse({fragment!r}));")
+    assert run(page, "link.js", f"return m.parse({same!r});") == run(page, "link.js", f"return m.parse({fragment!r});")
+
+
+def test_ids_with_commas_and_slashes_come_back(page: Page) -> None:
+    script = "const ids = ['a,b', 'c/d?e&f=g', '%2C', 'é\\u0000']; return m.parse(m.format({store: 's', ids})).ids;"
+    assert run(page, "link.js", script) == ["a,b", "c/d?e&f=g", "%2C", "é\0"]
+    assert run(page, "link.js", "return m.parse('#/x?depth=99&as_of=-1');")["depth"] == 5
+
+
+def test_lives_and_validity_are_comparisons(page: Page) -> None:
+    script = """
+      const row = {lives: [[7, null], [2, 5]], validFrom: 100, validTo: 200};
+      const commits = [[1, 3], [3, 6], [3, 8], [7, null], [1, 6]];
+      return [[1, 2, 4, 5, 6, 7, null].map((at) => m.stateAt(row, at)),
+        [99, 100, 199, 200].map((at) => m.isTrueAt(row, at)),
+        ...commits.map(([before, after]) => m.difference(row, before, after)),
+        m.validRange([row, {validFrom: null, validTo: null, lives: null}]), m.validRange([])];
+    """
+    assert run(page, "graph/time.js", script) == [
+        [-1, 1, 1, -1, -1, 0, 0],
+        [False, True, True, False],
+        *("come", "gone", "changed", "same", "never"),
+        [100, 200],
+        None,
+    ]
+
+
+def test_the_model_takes_columns_expands_collapses_and_finds_ways(page: Page) -> None:
+    script = """
+      const g = new m.Graph();
+      const answer = (ids, edges) => ({types: ['t'], relation_types: ['R'], left_out: [[0, 9]],
+        nodes: {id: ids, type: ids.map(() => 0)},
+        edges: {from: edges.map((e) => e[0]), to: edges.map((e) => e[1]), type: edges.map(() => 0)}});
+      g.take(answer(['a'], []));
+      g.take(answer(['a', 'b', 'c'], [[0, 1], [0, 2]]), 'a');
+      g.take(answer(['b', 'd', 'c'], [[0, 1], [0, 2]]), 'b');
+      const before = [g.nodes.size, g.edges.size, g.broughtOnlyBy('a').sort(), g.path('d', 'c'),
+        g.nodes.get('a').leftOut];
+      const gone = g.collapse('a');
+      return [...before, gone, [...g.nodes.keys()], g.edges.size, g.path('a', 'zzz')];
+    """
+    assert run(page, "graph/model.js", script) == [4, 4, ["b", "c"], ["d", "b", "c"], 9, 2, ["a"], 0, []]
+
+
+def test_labels_are_short_and_whole(page: Page) -> None:
+    script = """
+      const of = (row) => m.labelOf({attributes: {}, content: '', id: 'id', ...row});
+      return [of({}), of({content: 'c'}), of({content: 'c', attributes: {title: 'T'}}),
+        of({summary: 's', attributes: {name: 'N'}}),
+        of({content: '😀'.repeat(50)}), of({content: ' a\\n b '})];
+    """
+    found = run(page, "graph/labels.js", script)
+    assert found[:4] == ["id", "c", "T", "s"]
+    assert found[4].endswith("😀…")
+    assert found[5] == "a b"
+
+
+def test_the_nearest_node_and_the_one_in_a_direction(page: Page) -> None:
+    script = """
+      const nodes = [{key: 'a', x: 0, y: 0}, {key: 'b', x: 100, y: 5}, {key: 'c', x: 30, y: 80}];
+      const places = new m.Places(nodes);
+      return [places.at(3, 3, 10)?.key, places.at(50, 50, 10) === null, places.at(99, 30, 40)?.key,
+        ...['right', 'down', 'left', 'up'].map((way) => m.towards(nodes[0], nodes.slice(1), way)?.key ?? null)];
+    """
+    assert run(page, "graph/pick.js", script) == ["a", True, "b", "b", "c", None, None]
+
+
+def test_the_renderer_puts_a_types_colour_where_a_node_is(page: Page) -> None:
+    script = """
+      const {LIGHT, DARK} = await import('/explorer/graph/colours.js');
+      const node = (key, x, y) => ({key, x, y, degree: 3, label: '', store: '', confidence: null});
+      const [a, b] = [node('a', -30, 0), node('b', 30, 0)];
+      const canvas = new OffscreenCanvas(1, 1);
+      canvas.getContext('2d', {alpha: false, willReadFrequently: true});
+      const r = new m.Renderer(canvas);
+      const scene = {nodes: [{node: a, radius: 8, colour: 0, shape: 'circle', manner: 'plain', badge: ''},
+        {node: b, radius: 8, colour: 1, shape: 'square', manner: 'plain', badge: ''}],
+        edges: [{from: a, to: b, manner: 'plain', width: 1, type: 'R'}],
+        selected: new Set(), focus: '', labelled: [], pulses: new Map(), fade: false};
+      const two = (value) => value.toString(16).padStart(2, '0');
+      const hex = (x, y) => '#' + [...r.context.getImageData(x, y, 1, 1).data.slice(0, 3)].map(two).join('');
+      const seen = [];
+      for (const dark of [false, true]) {
+        r.fit(200, 100, 1, dark);
+        r.draw(scene, {x: 0, y: 0, scale: 1});
+        const types = dark ? DARK : LIGHT;
+        seen.push(hex(70, 50) === types[0], hex(130, 50) === types[1], hex(5, 5), hex(100, 50) !== hex(5, 5));
+      }
+      r.draw(scene, {x: 0, y: 0, scale: 2});
+      seen.push(hex(40, 50) === DARK[0]);
+      return seen;
+    """
+    assert run(page, "graph/renderer.js", script) == [True, True, "#ffffff", True, True, True, "#14171a", True, True]
+
+
+def test_an_event_of_the_stream_is_read(page: Page) -> None:
+    block = 'id: 1-0\nevent: node_created\ndata: {"store": "s", "id": "a: b"}'
+    script = f"return [m.readEvent({json.dumps(block)}), m.readEvent(': still here')];"
+    told = {"id": "1-0", "event": "node_created", "data": {"store": "s", "id": "a: b"}}
+    assert run(page, "events.js", script) == [told, None]

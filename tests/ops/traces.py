@@ -1,0 +1,52 @@
+"""Looking for words in all that a store has on the disk, opened where it is packed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import tantivy
+
+
+def traces(root: Path, words: Iterable[str]) -> dict[str, list[str]]:
+    """The words that are found, by file: as bytes in any of three encodings, unpacked, and as terms of tantivy."""
+    wanted = [*words]
+    found: dict[str, list[str]] = {}
+    for path in sorted(each for each in root.rglob("*") if each.is_file()):
+        # Files of indexes come and go.
+        with suppress(FileNotFoundError):
+            texts = [path.read_bytes(), *_unpacked(path)]
+            if here := [word for word in wanted if any(_is_in(word, text) for text in texts)]:
+                found[str(path.relative_to(root))] = here
+    for folder in root.glob("views/*keyword"):
+        if here := [word for word in wanted if _is_term(folder, word)]:
+            found[f"{folder.name} (terms)"] = here
+    return found
+
+
+def _is_in(word: str, text: bytes) -> bool:
+    lowered = text.lower()
+    return any(word.lower().encode(encoding) in lowered for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
+
+
+def _unpacked(path: Path) -> list[bytes]:
+    if path.suffix == ".parquet":
+        return [str(pq.read_table(path).to_pylist()).encode()]
+    if path.suffix == ".sqlite":
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            return ["\n".join(connection.iterdump()).encode()]
+    return []
+
+
+def _is_term(folder: Path, word: str) -> bool:
+    """Whether an index has a word in any text, be it of one that was removed."""
+    if not (folder / "meta.json").exists():
+        return False
+    index = tantivy.Index.open(str(folder))
+    stem = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(tantivy.Filter.lowercase())
+    terms = stem.filter(tantivy.Filter.stemmer("english")).build().analyze(word)
+    searcher = index.searcher()
+    return any(searcher.doc_freq(field, term) for field in ("content", "name", "summary") for term in terms)
