@@ -72,13 +72,14 @@ def browser_key(role: Literal["read", "write"] = "read") -> Call[BrowserKey]:
     return BROWSER_KEY.call({}, body={"role": role})
 
 
-def create(
+def create(  # noqa: PLR0913 - the fields of the request
     name: str,
     *,
     display_name: str | None = None,
     conflict_policy: ConflictPolicy | None = None,
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    indexed_attributes: Iterable[str] | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreAnswer]:
@@ -91,19 +92,21 @@ def create(
         conflict_policy=conflict_policy,
         kind_whitelist=kind_whitelist,
         metadata=metadata,
+        indexed_attributes=indexed_attributes,
         history=history,
         memory=memory,
     )
     return CREATE.ask(name, body or None)
 
 
-def update_settings(
+def update_settings(  # noqa: PLR0913 - the fields of the request
     store: str,
     *,
     name: str | None = None,
     conflict_policy: ConflictPolicy | None = None,
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    indexed_attributes: Iterable[str] | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreSettingsAnswer]:
@@ -118,16 +121,20 @@ def update_settings(
         conflict_policy=conflict_policy,
         kind_whitelist=kind_whitelist,
         metadata=metadata,
+        indexed_attributes=indexed_attributes,
         history=history,
         memory=memory,
     )
     return UPDATE_SETTINGS.ask(store, body)
 
 
-def _chosen(*, kind_whitelist: Iterable[str] | None = None, **others: object) -> dict[str, object]:
+def _chosen(
+    *, kind_whitelist: Iterable[str] | None = None, indexed_attributes: Iterable[str] | None = None, **others: object
+) -> dict[str, object]:
     """The settings that are not None, as they are sent."""
-    kinds = None if kind_whitelist is None else list(kind_whitelist)
-    return {name: value for name, value in (others | {"kind_whitelist": kinds}).items() if value is not None}
+    several = {"kind_whitelist": kind_whitelist, "indexed_attributes": indexed_attributes}
+    lists = {name: list(values) for name, values in several.items() if values is not None}
+    return {name: value for name, value in others.items() if value is not None} | lists
 
 
 def nodes(  # noqa: PLR0913 - the fields of the query

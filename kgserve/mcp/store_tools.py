@@ -118,6 +118,7 @@ class Description(msgspec.Struct, kw_only=True):
     conflict_policy: ConflictPolicy
     description: str
     kind_whitelist: Annotated[list[str], Meta(description="Types that may be written; none: all")]
+    indexed_attributes: Annotated[list[str], Meta(description="Attributes that search finds nodes by; *: all")]
     metadata: dict[str, Any]
     links: Annotated[LinkManifest, Meta(description="Stores that relations lead into, and come from")]
 
@@ -155,6 +156,7 @@ def describe(graph: Graph, tags_prefix: str = "") -> Description:
         conflict_policy=settings.conflict_policy,
         description=settings.name,
         kind_whitelist=settings.kind_whitelist,
+        indexed_attributes=settings.indexed_attributes,
         metadata=settings.metadata,
         links=store_links(graph),
     )
@@ -215,7 +217,12 @@ def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, r
     """The settings of a store, but for empty ones. Lists and metadata of more than ``room`` characters are cut."""
     about = chosen.description if isinstance(chosen, Description) else chosen.name
     metadata = LEFT_OUT if chosen.metadata is msgspec.UNSET else brief_attributes(chosen.metadata, room)
-    found = {"description": about, "kind_whitelist": brief_tags(chosen.kind_whitelist, room), "metadata": metadata}
+    found = {
+        "description": about,
+        "kind_whitelist": brief_tags(chosen.kind_whitelist, room),
+        "indexed_attributes": brief_tags(chosen.indexed_attributes, room),
+        "metadata": metadata,
+    }
     return {"conflict_policy": chosen.conflict_policy} | {name: value for name, value in found.items() if value}
 
 
@@ -224,6 +231,8 @@ def _settings_said(values: dict[str, Any]) -> Iterator[str]:
         yield f"conflict policy {values['conflict_policy']}"
     if "kind_whitelist" in values:
         yield f"only these types may be written: {', '.join(values['kind_whitelist'])}"
+    if "indexed_attributes" in values:
+        yield f"search finds by the attributes {', '.join(values['indexed_attributes'])}"
     if "description" in values:
         yield f"description {quoted(values['description'])}"
     if "metadata" in values:

@@ -35,6 +35,9 @@ from kgserve.settings import (
 MAX_NAME_BYTES = 512
 MAX_KINDS = 1_000
 MAX_DAYS = 36_500
+MAX_INDEXED = 20
+MAX_KEY = 256
+EVERY_ATTRIBUTE = "*"
 
 ConflictPolicy = Literal["lww", "manual"]
 Keeping = Literal["all", "none"] | int
@@ -57,6 +60,16 @@ _Metadata = Annotated[
     dict[str, Any] | None,
     msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
+_Indexed = (
+    Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY)]],
+        msgspec.Meta(
+            max_length=MAX_INDEXED,
+            description='Attributes whose values search finds nodes by; "*": all; left out: kept; empty: none',
+        ),
+    ]
+    | None
+)
 _Days = Annotated[int, msgspec.Meta(ge=1, le=MAX_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
@@ -136,6 +149,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     conflict_policy: ConflictPolicy = "lww"
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
+    indexed_attributes: tuple[str, ...] = ()
     history: Keeping = "all"
     memory: MemorySettings = MemorySettings()
 
@@ -153,6 +167,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     conflict_policy: _Policy = None
     kind_whitelist: _Kinds = None
     metadata: _Metadata = None
+    indexed_attributes: _Indexed = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, msgspec.Meta(description="How it remembers; merged by field")] = None
 
@@ -169,6 +184,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     conflict_policy: ConflictPolicy
     kind_whitelist: list[str]
     metadata: dict[str, Any]
+    indexed_attributes: list[str]
     history: Keeping
     memory: MemorySettings
     created_at: str
@@ -213,6 +229,7 @@ class StoreChoices(msgspec.Struct, kw_only=True):
     name: str
     conflict_policy: ConflictPolicy
     kind_whitelist: list[str]
+    indexed_attributes: list[str]
     metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 

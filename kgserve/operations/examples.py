@@ -227,7 +227,9 @@ STORES = StoreList(
             journal_bytes=612,
             engine_bytes=3_149_824,
             created_at=_TIME,
-            settings=StoreChoices(name="", conflict_policy="lww", kind_whitelist=[], metadata={}),
+            settings=StoreChoices(
+                name="", conflict_policy="lww", kind_whitelist=[], indexed_attributes=[], metadata={}
+            ),
             lag=0,
         )
     ],
@@ -417,6 +419,7 @@ SETTINGS: dict[str, Any] = {
     "name": "The web shop",
     "kind_whitelist": ["requirement", "code_symbol"],
     "metadata": {"team": "checkout"},
+    "indexed_attributes": ["owner"],
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
@@ -426,6 +429,7 @@ SETTINGS_SET = StoreSettingsAnswer(
     conflict_policy="lww",
     kind_whitelist=["requirement", "code_symbol"],
     metadata={"team": "checkout"},
+    indexed_attributes=["owner"],
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=_TIME,

@@ -245,6 +245,7 @@ def _choices(described: StoreFile) -> StoreChoices:
         name=described.name,
         conflict_policy=described.conflict_policy,
         kind_whitelist=list(described.kind_whitelist),
+        indexed_attributes=list(described.indexed_attributes),
         metadata=described.metadata if small else msgspec.UNSET,
     )
 
@@ -257,6 +258,7 @@ def _settings(store: Store) -> StoreSettingsAnswer:
         conflict_policy=described.conflict_policy,
         kind_whitelist=list(described.kind_whitelist),
         metadata=described.metadata,
+        indexed_attributes=list(described.indexed_attributes),
         history=described.history,
         memory=described.memory,
         created_at=format_time(described.created_at),
@@ -279,6 +281,9 @@ def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings],
         "conflict_policy": request.conflict_policy,
         "kind_whitelist": None if request.kind_whitelist is None else kinds,
         "metadata": metadata,
+        "indexed_attributes": None
+        if request.indexed_attributes is None
+        else tuple(sorted({*request.indexed_attributes})),
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}

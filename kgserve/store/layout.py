@@ -57,6 +57,7 @@ class StoreFile(msgspec.Struct, frozen=True):
     conflict_policy: ConflictPolicy = "lww"
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
+    indexed_attributes: tuple[str, ...] = ()
     history: Keeping = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0

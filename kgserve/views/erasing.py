@@ -181,8 +181,9 @@ class StoreEraser:
         """What names the kept vectors of some rows."""
         if self._indexes is None:
             return []
-        model = self._indexes.vector.model
-        meanings = {meaning for row in rows if (meaning := Text.of(row).meaning)}
+        model, indexed = self._indexes.vector.model, self._store.description.indexed_attributes
+        texts = (text for row in rows for text in (Text.of(row), Text.of(row, indexed)))
+        meanings = {text.meaning for text in texts if text.meaning}
         return sorted(text_key(model, meaning).hex() for meaning in meanings)
 
     def _without_rows(self, intention: Intention) -> Intention:

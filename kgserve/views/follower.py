@@ -221,6 +221,8 @@ class IndexView(View, Generic[Index]):
     being_opened: str
     """What is answered meanwhile."""
     _index: Index | None = None
+    _indexed: tuple[str, ...] | None = None
+    """The attributes that its texts have words of; None until it is opened."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -245,11 +247,30 @@ class IndexView(View, Generic[Index]):
     def check_model(self) -> None:
         """Raise Conflict when it is of another model than the server's."""
 
+    def reconsider(self) -> None:
+        """Have it made anew if the store wants other attributes indexed than it has words of."""
+        if self._indexed is not None and self._indexed != self.store.description.indexed_attributes:
+            self.refill_wanted = True
+            self.wake()
+
     def _opened(self) -> Index:
         if self._index is None:
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
         return self._index
+
+    def _made_of(self, *parts: str) -> str:
+        """What the index is made of from now on, as its files say it: its model, and what the store wants indexed."""
+        self._indexed = self.store.description.indexed_attributes
+        return " ".join([*parts, *([msgspec.json.encode(self._indexed).decode()] if self._indexed else ())])
+
+    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> Text:
+        """The texts of a state."""
+        return Text.of(row, self._indexed or (), since, until)
+
+    def _texts_of(self, rows: Rows) -> Iterator[Text]:
+        """The texts of all entities that have words."""
+        return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
 
     @abstractmethod
     def _clear(self) -> None:
@@ -383,7 +404,7 @@ class IndexFollower(Follower, IndexView[Index]):
             super()._open_if_closed()
 
     def _take(self, changes: list[ChangeSet]) -> None:
-        step = net_effect(changes)
+        step = self._net_effect(changes)
         self._begun = step.sequence
         if step.put or step.removed:
             self._follow(step)
@@ -395,19 +416,14 @@ class IndexFollower(Follower, IndexView[Index]):
         self._begun = rows.at
         self._clear()
         self._move(0)
-        self._fill(texts_of(rows), rows.at)
+        self._fill(self._texts_of(rows), rows.at)
 
-
-def texts_of(rows: Rows) -> Iterator[Text]:
-    """The texts of all entities that have words."""
-    return (text for row in rows.all_nodes() if (text := Text.of(row)).has_words)
-
-
-def net_effect(changes: Iterable[ChangeSet]) -> Step:
-    """What consecutive change sets come to."""
-    rows, sequence = net_rows(changes)
-    put = {node_id: text for node_id, row in rows.items() if row is not None and (text := Text.of(row)).has_words}
-    return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+    def _net_effect(self, changes: Iterable[ChangeSet]) -> Step:
+        """What consecutive change sets come to."""
+        rows, sequence = net_rows(changes)
+        texts = (self._text(row) for row in rows.values() if row is not None)
+        put = {text.id: text for text in texts if text.has_words}
+        return Step(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
 def net_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:

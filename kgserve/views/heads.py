@@ -37,18 +37,18 @@ class Heads:
         self._embedded = embedded
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
-        self._mark = -1
+        self._mark: tuple[int, tuple[str, ...]] | None = None
         self._texts: dict[str, Text] = {}
         self._rows: dict[str, NodeRow] = {}
         self._vectors: dict[str, Vector] = {}
 
     def follow(self, history: HistoryFollower) -> bool:
         """Take in what the history has come to; whether there are any. Raises Unavailable while it cannot be read."""
-        mark = history.store.heads_mark
+        mark = history.store.heads_mark, history.store.description.indexed_attributes
         if mark == self._mark:
             return bool(self._rows)
         with self._lock:
-            self._take(history.look(lambda known: known.heads(MOST)) if mark else [])
+            self._take(history.look(lambda known: known.heads(MOST)) if mark[0] else [], mark[1])
             self._mark = mark
         return bool(self._rows)
 
@@ -80,12 +80,12 @@ class Heads:
     def clear(self) -> None:
         """Let go of all, in memory and on the disk."""
         with self._lock:
-            self._index, self._mark = None, -1
+            self._index, self._mark = None, None
             self._texts, self._rows, self._vectors = {}, {}, {}
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _take(self, states: Sequence[State[NodeRow]]) -> None:
-        found = [(Text.of(state.row, state.first, state.last), state.row) for state in states]
+    def _take(self, states: Sequence[State[NodeRow]], indexed: Sequence[str]) -> None:
+        found = [(Text.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
         if self._index is None and texts:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -27,7 +27,7 @@ from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.store.store import Store
-from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, texts_of
+from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View
 from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
@@ -100,7 +100,7 @@ class KeywordView(IndexView[KeywordIndex]):
     def _made(self, folder: Path) -> KeywordIndex:
         # Of one that was not finished.
         shutil.rmtree(folder.with_name(f"{folder.name}.new"), ignore_errors=True)
-        return KeywordIndex(folder)
+        return KeywordIndex(folder, made_of=self._made_of())
 
 
 class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
@@ -127,7 +127,7 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
         with self._written_anew() as anew, self.store.reading() as rows:
             self.pending = rows.state.nodes
             try:
-                anew.write(self._counted(texts_of(rows)), (), rows.at, bulk=True)
+                anew.write(self._counted(self._texts_of(rows)), (), rows.at, bulk=True)
             finally:
                 self.pending = 0
             self._begun = rows.at
@@ -141,7 +141,7 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
         self._opened().seal(sequence)
 
     def _clear(self) -> None:
-        self._opened().clear()
+        self._opened().clear(self._made_of())
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._opened().write(self._counted(texts), (), sequence, bulk=True)
@@ -231,7 +231,8 @@ class VectorFollower(IndexFollower[VectorIndex]):
         # A service is asked for its dimensions, and may not answer: first, while there is nothing to close.
         dimensions = self._embedder.dimensions
         self._cache = self._cache or EmbeddingCache(self.store.layout.embeddings)
-        self._index = VectorIndex(self._folder, dimensions, self._embedder.model_id, between=self._continue)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = VectorIndex(self._folder, dimensions, made_of, between=self._continue)
         self.refill_wanted = self.refill_wanted or (self._index.fresh and self._refilling_is_shorter())
         return self._index.sequence
 
@@ -244,7 +245,7 @@ class VectorFollower(IndexFollower[VectorIndex]):
         self._saved_at = time.monotonic()
 
     def _clear(self) -> None:
-        self._opened().clear()
+        self._opened().clear(self._made_of(self._embedder.model_id))
 
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:
         self._remember()
@@ -351,7 +352,7 @@ class PastFollower(IndexView[Index]):
         if found is None:
             return
         if found.states or self._forgotten < found.oldest:
-            texts = merged(state for state in found.states if (state.last or 0) > found.oldest)
+            texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
             self._take(texts, found.sequence, found.oldest)
         self._place, self._forgotten = found.place, found.oldest
         self._move(found.sequence)
@@ -359,6 +360,17 @@ class PastFollower(IndexView[Index]):
 
     def _is_behind(self) -> bool:
         return self._more
+
+    def _merged(self, states: Iterable[State[NodeRow]]) -> list[Text]:
+        """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
+        found: dict[str, list[Text]] = {}
+        for state in states:
+            text = self._text(state.row, state.first, state.last)
+            before = found.setdefault(text.id, [])
+            if before and before[-1].until == text.since and before[-1].digest == text.digest:
+                text = msgspec.structs.replace(text, since=before.pop().since)
+            before.append(text)
+        return [text for texts in found.values() for text in texts]
 
 
 class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
@@ -373,7 +385,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
         return self._index.sequence
 
     def _made(self, folder: Path) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: past_key(key).id)
+        return KeywordIndex(folder, lambda key: past_key(key).id, self._made_of())
 
     def _erase(self, erasure: Erasure) -> None:
         """See `View.erase`. The history knows nothing of them any more."""
@@ -383,7 +395,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
         with self._written_anew() as anew:
             while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
                 self._continue()
-                texts = merged(state for state in found.states if (state.last or 0) > found.oldest)
+                texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
                 _put_past(anew, texts, found.sequence, found.oldest)
                 place = found.place
                 if len(found.states) < STATES_AT_ONCE:
@@ -455,7 +467,8 @@ class PastVectorFollower(PastFollower[PastVectors]):
         self.check_model()
         self.close()
         self._cache = EmbeddingCache(self.store.layout.embeddings)
-        self._index = PastVectors(self._folder, self._embedder.dimensions, self._embedder.model_id)
+        made_of = self._made_of(self._embedder.model_id)
+        self._index = PastVectors(self._folder, self._embedder.dimensions, made_of)
         return self._index.sequence
 
     def _clear(self) -> None:
@@ -527,6 +540,8 @@ class Indexes:
         self.past_keyword = PastKeywordFollower(store)
         self.past_vector = PastVectorFollower(store, patient, self.vector.check_model)
         store.each_second.append(Sync(store, (self.keyword, self.vector)).look)
+        for view in self.views:
+            store.after_change.append(view.reconsider)
 
     def states(self) -> list[IndexState]:
         """How they stand; those of the past only while there is a history for them to follow."""
@@ -665,18 +680,6 @@ def _best(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
             break
         found.setdefault(node_id, score)
     return found
-
-
-def merged(states: Iterable[State[NodeRow]]) -> list[Text]:
-    """The texts of states that are over, in the order of their ends; states in a row that say the same are one."""
-    found: dict[str, list[Text]] = {}
-    for state in states:
-        text = Text.of(state.row, state.first, state.last)
-        before = found.setdefault(text.id, [])
-        if before and before[-1].until == text.since and before[-1].digest == text.digest:
-            text = msgspec.structs.replace(text, since=before.pop().since)
-        before.append(text)
-    return [text for texts in found.values() for text in texts]
 
 
 def read_model(path: Path) -> str | None:

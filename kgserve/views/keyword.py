@@ -84,16 +84,18 @@ _Scored = tuple[float, tantivy.DocAddress]
 class KeywordIndex:
     """Searches may run in any thread beside one writer."""
 
-    def __init__(self, folder: Path, id_of: Callable[[str], str] = str) -> None:
+    def __init__(self, folder: Path, id_of: Callable[[str], str] = str, made_of: str = "") -> None:
         """Open a folder as it was sealed, or an empty index in its place; ``sequence`` is then 0.
 
-        ``id_of`` makes the id of an entity out of the key that it has here.
+        ``id_of`` makes the id of an entity out of the key that it has here; ``made_of`` says which of its attributes
+        its text was made of: what was sealed with another is not opened.
         """
         self._folder = folder
+        self._made_of = made_of
         self._id_of = id_of
         self._analyzer = _analyzer()
         self._lock = threading.Lock()
-        found = manifest.read(folder, KIND) if folder.is_dir() else None
+        found = manifest.read(folder, KIND, made_of) if folder.is_dir() else None
         self.sequence = found.sequence if found else 0
         self.fresh = found is None
         if found is None:
@@ -141,11 +143,12 @@ class KeywordIndex:
 
     def seal(self, sequence: int) -> None:
         """Note the commit that the index has been brought to."""
-        manifest.seal(self._folder, KIND, sequence, checksums=self._checksums)
+        manifest.seal(self._folder, KIND, sequence, self._made_of, self._checksums)
         self.sequence, self.fresh = sequence, False
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self, made_of: str = "") -> None:
+        """Forget everything; what comes is ``made_of`` other attributes, perhaps."""
+        self._made_of = made_of
         with self._writing(_WRITER_BYTES) as writer:
             writer.delete_all_documents()
         self._reload()

@@ -46,14 +46,14 @@ def unseal(folder: Path) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)
 
 
-def read(folder: Path, kind: str) -> ViewManifest | None:
-    """The manifest of a folder whose files are exactly as they were sealed; None otherwise."""
+def read(folder: Path, kind: str, model: str) -> ViewManifest | None:
+    """The manifest of a folder whose files are exactly as they were sealed, for a kind and model; None otherwise."""
     try:
         manifest = decode_json((folder / MANIFEST).read_bytes(), ViewManifest)
         found = Checksums().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return manifest if manifest.kind == kind and manifest.files == found else None
+    return manifest if (manifest.kind, manifest.model, manifest.files) == (kind, model, found) else None
 
 
 def _content(folder: Path) -> list[Path]:

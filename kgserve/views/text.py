@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import xxhash
 
+from kgserve.decoding import decode_json
 from kgserve.model.rows import NodeRow
+from kgserve.model.stores import EVERY_ATTRIBUTE
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -55,8 +57,33 @@ def facets_of(row: NodeRow) -> Facets | None:
     return None if facets == NO_FACETS else facets
 
 
+def words_of(attributes: str, indexed: Sequence[str]) -> str:
+    """The texts, numbers and truths among the values of some attributes, at any depth."""
+    found: dict[str, Any] = decode_json(attributes, dict[str, Any])
+    chosen = sorted(found) if EVERY_ATTRIBUTE in indexed else (key for key in indexed if key in found)
+    return " ".join(leaf for key in chosen for leaf in _leaves(found[key]))
+
+
+def _leaves(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case bool() | int() | float():
+            yield msgspec.json.encode(value).decode()
+        case list():
+            for each in cast("list[object]", value):
+                yield from _leaves(each)
+        case dict():
+            yield from _leaves(list(cast("dict[str, object]", value).values()))
+        case _:
+            pass
+
+
 class Text(msgspec.Struct, frozen=True):
-    """An entity as the indexes take it: its texts have held since a commit, and for past ones until another."""
+    """An entity as the indexes take it: its texts have held since a commit, and for past ones until another.
+
+    ``said`` are the values of those attributes that its store has chosen to find entities by.
+    """
 
     id: str
     type: str
@@ -67,16 +94,19 @@ class Text(msgspec.Struct, frozen=True):
     until: int | None = None
     name: str = ""
     context: str = ""
+    said: str = ""
 
     @classmethod
-    def of(cls, row: NodeRow, since: int | None = None, until: int | None = None) -> Text:
-        """The texts of a state, which has held since its own commit if nothing else is said."""
+    def of(cls, row: NodeRow, indexed: Sequence[str] = (), since: int | None = None, until: int | None = None) -> Text:
+        """The texts of a state, and of its ``indexed`` attributes; it has held since its own commit, or ``since``."""
         first = row.sequence if since is None else since
+        said = words_of(row.attributes, indexed) if indexed else ""
         if row.extras is None:
-            return cls(row.id, row.type, row.content, first, until=until)
+            return cls(row.id, row.type, row.content, first, until=until, said=said)
         name = "" if row.extras.name == row.id else row.extras.name
         context = row.extras.context if row.is_memory else ""
-        return cls(row.id, row.type, row.content, first, row.extras.summary, facets_of(row), until, name, context)
+        summary = row.extras.summary
+        return cls(row.id, row.type, row.content, first, summary, facets_of(row), until, name, context, said)
 
     @property
     def tags(self) -> Sequence[str]:
@@ -85,13 +115,19 @@ class Text(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> str:
-        """What of it is embedded: its content, behind its name if it has one that is not its id."""
-        return f"{self.name} {self.content}".strip() if self.name else self.content
+        """What of it is embedded: its content, behind its name if it has one that is not its id, and what is ``said``.
+
+        Of a memory only content and name: as such it is compared with what is retained.
+        """
+        meant = f"{self.name} {self.content}".strip() if self.name else self.content
+        said = "" if self.facets and self.facets.marks else self.said
+        return f"{meant} {said}".strip() if said else meant
 
     @property
     def words(self) -> Iterator[str]:
-        """Beside its content and what it is called: its summary and tags, and of a memory what else describes it."""
+        """Beside its content and what it is called: summary, attributes and tags, and what else describes a memory."""
         yield self.summary
+        yield self.said
         yield from self.tags
         if self.facets and self.facets.marks:
             yield from (self.context, self.facets.marks.source, self.type)
@@ -99,7 +135,7 @@ class Text(msgspec.Struct, frozen=True):
     @property
     def has_words(self) -> bool:
         """Whether there is anything to find it by."""
-        return bool(self.content or self.summary or self.tags or self.name)
+        return bool(self.content or self.summary or self.tags or self.name or self.said)
 
     @property
     def key(self) -> str:
@@ -110,8 +146,9 @@ class Text(msgspec.Struct, frozen=True):
     def digest(self) -> bytes:
         """A checksum of all but when it held."""
         facets = None if self.facets is None else self.facets.packed
-        named = (self.name, self.context) if self.name or self.context else ()
-        return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, facets, *named)))
+        named = (self.name, self.context) if self.name or self.context or self.said else ()
+        said = (self.said,) if self.said else ()
+        return xxhash.xxh3_128_digest(_encode((self.type, self.content, self.summary, facets, *named, *said)))
 
 
 class PastKey(NamedTuple):

@@ -165,8 +165,9 @@ class VectorIndex:
                 self._forget(node_id)
         self._settle()
 
-    def clear(self) -> None:
-        """Forget everything, on disk too."""
+    def clear(self, model: str | None = None) -> None:
+        """Forget everything, on disk too; what comes is of another ``model``, perhaps."""
+        self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             self._ids, self._labels, self._columns = [], {}, Columns()
@@ -375,8 +376,8 @@ class VectorIndex:
         return graph
 
     def _load(self) -> bool:
-        found = manifest.read(self._folder, KIND) if self._folder.is_dir() else None
-        if found is None or found.model != self._model:
+        found = manifest.read(self._folder, KIND, self._model) if self._folder.is_dir() else None
+        if found is None:
             return False
         entities = msgpack_decoder(_Entities).decode((self._folder / _ENTITIES).read_bytes())
         self._ids = entities.ids

@@ -114,7 +114,11 @@ def test_more_stores_than_may_be_open(tmp_path: Path) -> None:
         write(client, names[3], "last")  # had been the next to go; now that is the one after it
         write(client, names[0], "last")
         # Which third one stays depends on which is just being tended.
-        until(lambda: {*names[::3]} < (now := {n for n, state in states(client).items() if state == "open"}) and len(now) == 3)
+        until(
+            lambda: (
+                {*names[::3]} < (now := {n for n, state in states(client).items() if state == "open"}) and len(now) == 3
+            )
+        )
         for name in names:
             found = {line["id"]: line["content"] for line in client.export(name)}
             assert {node: f"{node} in {name}" for node in ("n0", "n1")}.items() <= found.items()

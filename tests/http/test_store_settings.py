@@ -20,6 +20,7 @@ USUAL: dict[str, Any] = {
     "conflict_policy": "lww",
     "kind_whitelist": [],
     "metadata": {},
+    "indexed_attributes": [],
     "history": "all",
 }
 CHOSEN: dict[str, Any] = {
@@ -27,6 +28,7 @@ CHOSEN: dict[str, Any] = {
     "conflict_policy": "manual",
     "kind_whitelist": ["person", "place"],
     "metadata": {"b": [1, True, None], "a": {"deep": 1.5}},
+    "indexed_attributes": ["author", "title"],
     "history": 30,
 }
 
@@ -57,9 +59,9 @@ def test_the_list_of_stores_has_what_was_chosen(http: httpx.Client, store: str, 
         return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store)["settings"]
 
     accepted(http.put(api), 201)
-    assert listed() == {"name": "", "conflict_policy": "lww", "kind_whitelist": [], "metadata": {}}
+    assert listed() == {name: value for name, value in USUAL.items() if name != "history"}
     accepted(http.patch(api, json=CHOSEN))
-    assert listed() == {name: CHOSEN[name] for name in ("name", "conflict_policy", "kind_whitelist", "metadata")}
+    assert listed() == {name: value for name, value in CHOSEN.items() if name != "history"}
     accepted(http.patch(api, json={"metadata": {"long": "x" * 5_000}}))
     assert "metadata" not in listed()
 
@@ -70,6 +72,21 @@ def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client,
     assert {name: answer[name] for name in USUAL} == CHOSEN | {"name": "other"}
     accepted(http.patch(api, json={"name": "", "kind_whitelist": [], "metadata": {}}))
     assert settings(http, api) == CHOSEN | {"name": "", "kind_whitelist": [], "metadata": {}}
+
+
+def test_attributes_that_were_chosen_are_searched(http: httpx.Client, store: str, api: str) -> None:
+    node = {"id": "b1", "type": "book", "content": "ISBN 1", "attributes": {"title": "Moby Dick", "pages": 635}}
+    accepted(http.post(f"{api}/inject", json={"nodes": [node]}))
+
+    def found(query: str, mode: str) -> list[str]:
+        wanted = {"query": query, "mode": mode, "at_least": 1}
+        return [hit["node"]["id"] for hit in accepted(http.post(f"{api}/search", json=wanted))["hits"]]
+
+    assert found("whale moby", "keyword") == []
+    chosen = accepted(http.patch(api, json={"indexed_attributes": ["title", "author", "title"]}))
+    assert chosen["indexed_attributes"] == ["author", "title"]
+    until(lambda: found("whale moby", "keyword") == ["b1"] == found("moby dick", "semantic"))
+    assert found("635", "keyword") == []
 
 
 def test_how_it_remembers_is_merged_by_field(http: httpx.Client, api: str) -> None:
@@ -92,6 +109,9 @@ def test_how_it_remembers_is_merged_by_field(http: httpx.Client, api: str) -> No
         ({"metadata": {"n": 1 << 63}}, "metadata.n"),
         ({"metadata": {"long": "x" * (256 << 10)}}, "metadata"),
         ({"metadata": []}, "metadata"),
+        ({"indexed_attributes": [""]}, "indexed_attributes"),
+        ({"indexed_attributes": ["x" * 257]}, "indexed_attributes"),
+        ({"indexed_attributes": ["x"] * 21}, "indexed_attributes"),
         ({"history": 0}, "history"),
         ({"history": 36_501}, "history"),
         ({"history": "some"}, "history"),

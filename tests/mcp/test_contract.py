@@ -11,8 +11,12 @@ CHOSEN: dict[str, Any] = {
     "description": "What the harbour decided",
     "conflict_policy": "manual",
     "kind_whitelist": ["decision", "note"],
+    "indexed_attributes": ["owner", "title"],
     "metadata": {"owner": "ada"},
 }
+
+
+LISTS = (("kind_whitelist", "only these types"), ("indexed_attributes", "by the attributes owner, title"))
 
 
 def configured(server: Running, mode: Mode, **arguments: Any) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def shown(server: Running, store: str) -> dict[str, Any]:
     [text] = [each for each in text_of(listed).splitlines() if each.strip().startswith(f"{store}:")]
     for said in (text, text_of(described)):
         assert f"conflict policy {found['conflict_policy']}" in said
-        for name, before in (("kind_whitelist", "only these types"), ("metadata", "metadata {"), ("description", '"')):
+        for name, before in (*LISTS, ("metadata", "metadata {"), ("description", '"')):
             assert (before in said.removeprefix(f'Store "{store}"')) == (name in found)
     return found
 
@@ -44,7 +48,7 @@ def test_a_store_is_made_read_and_changed(server: Running, mode: Mode, store: st
     kept = configured(server, mode, index=store, create=True, conflict_policy="lww")
     assert (kept["created"], kept["conflict_policy"]) == (False, "manual")
     assert "keeps its settings" in kept["hint"]
-    changed = configured(server, mode, index=store, policy="lww", allowed_kinds=[], metadata={})
+    changed = configured(server, mode, index=store, policy="lww", allowed_kinds=[], metadata={}, indexed_attributes=[])
     assert (changed["conflict_policy"], changed["description"]) == ("lww", CHOSEN["description"])
     assert shown(server, store) == {"conflict_policy": "lww", "description": CHOSEN["description"]}
     configured(server, mode, index=store, description="")
