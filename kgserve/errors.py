@@ -18,6 +18,9 @@ KgserveError
  +-- Unavailable           unavailable       cannot serve this now; try again
  |    +-- Opening                            somebody else is just opening this store
  |    +-- JournalDamaged                     the journal needs `kgserve doctor --salvage`
+ |    +-- Fenced                             another node writes to this store now
+ |    +-- Unconfirmed                        nobody could say whether a write was taken
+ |    +-- LogTorn                            the replicated log lacks what it had acknowledged
  +-- StorageFull           storage_full      no room on the disk
 
 Each class has a stable ``code``; transports map codes, never classes, to their own words.
@@ -180,6 +183,21 @@ class Opening(Unavailable):
 
 class JournalDamaged(Unavailable):
     """A journal file is damaged before its end; the message names file and offset."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=60)
+
+
+class Fenced(Unavailable):
+    """Somebody else has written where this node believed to be the only one: it owns the store no longer."""
+
+
+class Unconfirmed(Unavailable):
+    """No answer came in time: what was asked for may have been done, or not."""
+
+
+class LogTorn(Unavailable):
+    """What the replicated log, or a file beside it, had acknowledged is missing or damaged."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after=60)

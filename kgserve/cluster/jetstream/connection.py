@@ -1,0 +1,237 @@
+"""One connection to the NATS servers, kept by a thread of its own, over which every thread may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from kgserve.decoding import decode_json
+from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
+
+log = structlog.get_logger()
+
+OLDEST = (2, 15)
+"""The first release whose `sync_interval: always` syncs the log of the replicas with each append, and replays it."""
+ATTEMPT_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+_SERVERS = "$SYS.REQ.SERVER.PING.VARZ"
+_SETTLED_SECONDS = 0.3
+
+_T = TypeVar("_T")
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """Why the servers refuse something."""
+
+    code: int
+    err_code: int = 0
+    description: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may be answered otherwise soon: there is no leader, or none that is ready."""
+        return self.err_code != _NO_CLUSTER and (
+            self.code in {408, 500, 503} or self.err_code in {_IN_PROCESS, _NO_PEERS}
+        )
+
+
+_IN_PROCESS = 10158  # what was published under this message id is being stored just now
+_NO_PEERS = 10005  # too few servers are up to make a stream
+_NO_CLUSTER = 10074  # one server alone
+
+
+class _JetStream(msgspec.Struct, frozen=True):
+    sync_always: bool = False
+
+
+class _Config(msgspec.Struct, frozen=True):
+    config: _JetStream = _JetStream()
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What a server says of itself."""
+
+    server_name: str
+    version: str
+    jetstream: _Config = _Config()
+
+
+class _Varz(msgspec.Struct, frozen=True):
+    data: Server
+
+
+class Connection:
+    """A connection that is made again whenever it is lost. What is asked meanwhile waits, for ``patience`` seconds."""
+
+    def __init__(self, servers: str, patience: float = 10.0) -> None:
+        """Connect to ``servers``, addresses separated by commas.
+
+        Raises InvalidInput for addresses that are none, Conflict for servers that may lose what they acknowledge, and
+        Unavailable when none answers.
+        """
+        addresses = _addresses(servers)
+        self.patience = patience
+        self._client = Client()
+        self._fault: Exception | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
+        self._thread.start()
+        try:
+            self.call(self._connect(addresses))
+            check_servers(self.call(self._servers()))
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, asked: Coroutine[Any, Any, _T]) -> _T:
+        """The result of a coroutine that runs in the connection's thread. Raises what it does, and Unavailable."""
+        if self._loop.is_closed():
+            asked.close()
+            raise Unavailable("the connection to the cluster's servers is closed")
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+        except CancelledError:
+            raise Unavailable("the connection to the cluster's servers was closed") from None
+
+    def close(self) -> None:
+        """End the connection and its thread."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # In the connection's thread
+
+    async def ask(self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes | None:
+        """One answer; None where none came, which says nothing of whether the request did."""
+        try:
+            given = dict(headers) if headers else None
+            return (await self._client.request(subject, data, timeout=ATTEMPT_SECONDS, headers=given)).data
+        except (nats.errors.MaxPayloadError, nats.errors.BadSubjectError):
+            raise
+        except (nats.errors.Error, OSError) as error:
+            self._fault = error
+            return None
+
+    async def ask_all(self, subject: str, data: bytes, is_last: Callable[[Msg], bool], quiet: float) -> list[Msg]:
+        """The answers up to the last one, or as far as they came: no further one for ``quiet`` seconds ends it, too."""
+        answers: asyncio.Queue[Msg] = asyncio.Queue()
+        inbox = self._client.new_inbox()
+        found: list[Msg] = []
+        try:
+            listening = await self._client.subscribe(inbox, cb=answers.put)
+            try:
+                await self._client.publish(subject, data, reply=inbox)
+                while not found or not is_last(found[-1]):
+                    found.append(await asyncio.wait_for(answers.get(), quiet if found else ATTEMPT_SECONDS))
+            finally:
+                await listening.unsubscribe()
+        except (nats.errors.Error, OSError) as error:
+            self._fault = error
+        return found
+
+    async def insist(self, attempt: Callable[[], Awaitable[_T | None]], late: Callable[[str], KgserveError]) -> _T:
+        """The first result of an attempt that is repeated for as long as patience lasts; then raises ``late``."""
+        until = time.monotonic() + self.patience
+        while True:
+            if (result := await attempt()) is not None:
+                return result
+            if time.monotonic() > until:
+                raise late(f"the cluster's servers could not do it within {self.patience:g} seconds{self._reason()}")
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def note(self, fault: Exception) -> None:
+        """Remember why an attempt came to nothing, for whoever is told in the end."""
+        self._fault = fault
+
+    async def _connect(self, addresses: list[str]) -> None:
+        first = urlsplit(addresses[0])
+        connecting = self._client.connect(
+            addresses,
+            # Servers that are found by way of others have no credentials in their addresses.
+            user=first.username,
+            password=first.password,
+            error_cb=self._failed,
+            disconnected_cb=self._disconnected,
+            reconnected_cb=self._reconnected,
+            name="kgserve",
+            connect_timeout=2,
+            reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType]  # it is slept for
+            max_reconnect_attempts=-1,
+            ping_interval=2,
+        )
+        try:
+            await asyncio.wait_for(connecting, self.patience)
+        except (nats.errors.Error, OSError) as error:
+            hosts = ", ".join(urlsplit(each).netloc.rpartition("@")[2] for each in addresses)
+            raise Unavailable(f"no server of the cluster can be used at {hosts}{self._reason()}") from error
+
+    async def _end(self) -> None:
+        await self._client.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    async def _servers(self) -> list[Server]:
+        """All servers that are up. That there are no more is known by nothing but their silence."""
+        answers = await self.ask_all(_SERVERS, b"", lambda _: False, _SETTLED_SECONDS)
+        return [decode_json(each.data, _Varz).data for each in answers if each.data]
+
+    async def _failed(self, error: Exception) -> None:
+        self._fault = error
+
+    async def _disconnected(self) -> None:
+        if not self._client.is_closed:
+            log.warning("cluster_disconnected", reason=self._reason()[2:])
+
+    async def _reconnected(self) -> None:
+        log.info("cluster_reconnected")
+
+    def _reason(self) -> str:
+        return f": {self._fault}" if self._fault is not None else ""
+
+
+def check_servers(servers: list[Server]) -> None:
+    """Raise Conflict unless all servers are new enough and sync what they acknowledge."""
+    if not servers:
+        raise Conflict(
+            f"the cluster's servers do not say how they sync: let kgserve's account import {_SERVERS} "
+            "(see deploy/nats/kgserve-nats.conf)"
+        )
+    for server in servers:
+        if _release(server.version) < OLDEST:
+            wanted = ".".join(map(str, OLDEST))
+            raise Conflict(f"NATS server {server.server_name!r} is {server.version}; {wanted} or newer is needed")
+        if not server.jetstream.config.sync_always:
+            raise Conflict(
+                f"NATS server {server.server_name!r} would lose acknowledged writes when the power fails: "
+                "set `sync_interval: always` in its jetstream block"
+            )
+
+
+def _release(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
+
+
+def _addresses(servers: str) -> list[str]:
+    addresses = [each.strip() for each in servers.split(",") if each.strip()]
+    for address in addresses:
+        if urlsplit(address).scheme not in {"nats", "tls"} or not urlsplit(address).hostname:
+            raise InvalidInput(f"{address!r} is no address of a NATS server, such as nats://user:password@host:4222")
+    if not addresses:
+        raise InvalidInput("no address of a NATS server is given")
+    return addresses

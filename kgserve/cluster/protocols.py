@@ -1,0 +1,134 @@
+"""What kgserve asks of who keeps the journals of several machines. `tests/cluster` holds each implementation to it.
+
+Three things are needed, and nothing else is assumed: a log per store to which only who knows its end can append, small
+entries that change by compare-and-set, and files that are put once.
+
+Where an answer does not come, a request is made again under the same identity until the implementation's patience is
+over, and then what is there is looked at. Nothing is guessed: who is not told that it worked has to look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from kgserve.cluster.records import Logged, Position, Record, parted
+
+
+class Log(Protocol):
+    """The logs of all stores. What was appended is durable on most of the servers. Called by any thread."""
+
+    def end(self, store: str) -> Position:
+        """Position of a store's last record, 0 for none, as the log itself has it: never a copy that lags behind.
+
+        Raises Unavailable.
+        """
+        ...
+
+    def append(self, store: str, after: Position, record: Record) -> Position:
+        """Append a record to a log whose last one is at ``after``; its position. For records that are not too large.
+
+        This is the fence: once somebody else has appended, nothing of who does not know is taken any more.
+
+        Raises Fenced when the last record is another one, and Unconfirmed when nobody could say in time. Of both, the
+        record may be in the log, and is not acknowledged: who goes on has to read the log first.
+        """
+        ...
+
+    def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
+        """The records after a position up to another one, in order, each of which names the one before it.
+
+        Raises LogTorn when one is missing or damaged, or ``to`` lies before ``after``; and Unavailable.
+        """
+        ...
+
+    def trim(self, store: str, before: Position) -> None:
+        """Let go of the records before a position; the last one stays. Raises Unavailable, and may be called again."""
+        ...
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Which node serves a store, where it is reached, and the how-manieth owner it is."""
+
+    node: str
+    epoch: int
+    url: str
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the registry says of a store, and the revision by which that is replaced."""
+
+    owner: Owner
+    revision: int
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A node's sign of life. ``run`` tells one process of it from the next."""
+
+    node: str
+    run: str
+    url: str
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The last beat of a node; the revision rises with each."""
+
+    beat: Beat
+    revision: int
+
+
+class Registry(Protocol):
+    """Who owns which store, and which nodes are alive: small entries that change by compare-and-set."""
+
+    def owners(self) -> dict[str, Claim]:
+        """All stores that ever had an owner. It may be a little old. Raises Unavailable."""
+        ...
+
+    def owner(self, store: str) -> Claim | None:
+        """The present claim to a store. Raises Unavailable."""
+        ...
+
+    def claim(self, store: str, owner: Owner, revision: int) -> int | None:
+        """Replace the claim of a revision, 0 for none; the new revision, or None if somebody else was first.
+
+        Raises Unconfirmed when nobody could say in time: the claim may hold, so look again.
+        """
+        ...
+
+    def beat(self, beat: Beat, revision: int) -> int | None:
+        """Replace a node's beat of a revision, as `claim`. None: another process beats under the same name."""
+        ...
+
+    def beats(self) -> dict[str, Heard]:
+        """The last beat of each node. It may be a little old, and older than the one before. Raises Unavailable."""
+        ...
+
+
+class Blobs(Protocol):
+    """Files that are kept for all nodes, by name: put once, never changed."""
+
+    def put(self, name: str, path: Path) -> bool:
+        """Keep a file; False if there is one of this name, which stays as it is. Raises Unavailable."""
+        ...
+
+    def get(self, name: str, path: Path) -> None:
+        """Write a file to ``path``. Raises NotFound, LogTorn when it is not as it was put, Unavailable, StorageFull."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """The names that begin with a prefix, in order. Raises Unavailable."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Let go of a file, if there is one. Raises Unavailable."""
+        ...
+
+
+def append_whole(log: Log, store: str, after: Position, record: Record) -> Position:
+    """Append a record of any size, in parts where it is large; where its last piece is. Raises what `append` does."""
+    for part in parted(record):
+        after = log.append(store, after, part)
+    return after

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from kgserve.cluster.jetstream.blobs import JetStreamBlobs
+from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.log import JetStreamLog
+from kgserve.cluster.jetstream.registry import JetStreamRegistry
+from tests.cluster.in_memory import MemoryRig
+from tests.cluster.proxy import Proxy
+from tests.cluster.rig import Node, Rig
+from tests.cluster.servers import PASSWORD, USER, NatsServers, nats_servers
+
+
+class JetStreamRig:
+    """See `Rig`. What it makes is closed with it."""
+
+    def __init__(self, servers: NatsServers, closing_with: ExitStack) -> None:
+        self._servers = servers
+        self._closing = closing_with
+
+    def node(self) -> Node:
+        return self._connected(self._servers.urls, 10)
+
+    def faulty_node(self, patience: float) -> tuple[Node, Proxy]:
+        proxy = self._closing.enter_context(closing(Proxy(self._servers.servers[0].port)))
+        return self._connected(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}", patience), proxy
+
+    def lose_record(self, store: str, position: int) -> None:
+        with closing(Connection(self._servers.urls)) as connection:
+            stream, _ = JetStreamLog(connection)._place(store)
+            stream._asked("STREAM.MSG.DELETE", {"seq": position})
+
+    def _connected(self, urls: str, patience: float) -> Node:
+        connection = self._closing.enter_context(closing(Connection(urls, patience)))
+        return Node(JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection))
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
+    """Three servers for all tests of a worker process; each test uses names of its own."""
+    with nats_servers(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+@pytest.fixture(params=["in memory", "JetStream"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    if request.param == "in memory":
+        yield MemoryRig()
+        return
+    with ExitStack() as stack:
+        yield JetStreamRig(request.getfixturevalue("servers"), stack)

@@ -1,0 +1,171 @@
+"""The protocols over dicts: what shows that the suite asks for nothing that only one implementation can give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from kgserve.cluster.protocols import Beat, Claim, Heard, Owner
+from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
+from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from tests.cluster.rig import Node
+
+
+class Shared:
+    """What all nodes see: for each subject its messages by number."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.messages: dict[str, dict[int, bytes]] = {}
+        self.files: dict[str, bytes] = {}
+        self._numbers = count(7, 3)
+        self._done: dict[object, int] = {}
+
+    def put(self, subject: str, data: bytes, after: int, identity: object, *, newest: bool) -> int:
+        """As a server does it: once for an identity, and only behind the message that is named."""
+        with self.lock:
+            if identity in self._done:
+                return self._done[identity]
+            messages = self.messages.setdefault(subject, {})
+            if (last := max(messages, default=0)) != after:
+                raise Fenced(f"{subject} ends at {last}, not at {after}")
+            if newest:
+                messages.clear()
+            number = self._done[identity] = next(self._numbers)
+            messages[number] = data
+            return number
+
+
+class Wire:
+    """The way to it: answers may be lost, and requests come twice."""
+
+    def __init__(self, shared: Shared, patience: float) -> None:
+        self.shared = shared
+        self._patience = patience
+        self._answering = threading.Event()
+        self._times = 1
+        self.heal()
+
+    def lose_answers(self) -> None:
+        self._answering.clear()
+
+    def double_requests(self) -> None:
+        self._times = 2
+
+    def heal(self) -> None:
+        self._times = 1
+        self._answering.set()
+
+    def put(self, subject: str, data: bytes, after: int, *, newest: bool = False) -> int:
+        identity = object()
+        numbers = [self.shared.put(subject, data, after, identity, newest=newest) for _ in range(self._times)]
+        if not self._answering.wait(self._patience):
+            raise Unconfirmed(f"no answer within {self._patience:g} seconds")
+        return numbers[-1]
+
+
+class MemoryLog:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def end(self, store: str) -> Position:
+        return max(self._records(store), default=0)
+
+    def append(self, store: str, after: Position, record: Record) -> Position:
+        return self._wire.put(f"log {store}", encode_record(after, record), after)
+
+    def read(self, store: str, after: Position, to: Position) -> Iterator[Logged]:
+        if to < after:
+            raise LogTorn(f"the log of store {store!r} ends at {to}, before {after}")
+        records = self._records(store)
+        for position in sorted(records):
+            if after < position <= to:
+                yield check_follows(store, after, decode_record(position, records[position]))
+                after = position
+        if after < to:
+            raise LogTorn(f"the log of store {store!r} lacks what came after {after}")
+
+    def trim(self, store: str, before: Position) -> None:
+        with self._wire.shared.lock:
+            records = self._wire.shared.messages.get(f"log {store}", {})
+            for position in sorted(records)[:-1]:
+                if position < before:
+                    del records[position]
+
+    def _records(self, store: str) -> dict[int, bytes]:
+        with self._wire.shared.lock:
+            return dict(self._wire.shared.messages.get(f"log {store}", {}))
+
+
+class MemoryRegistry:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def owners(self) -> dict[str, Claim]:
+        with self._wire.shared.lock:
+            stores = [key.removeprefix("owner ") for key in self._wire.shared.messages if key.startswith("owner ")]
+        return {store: claim for store in stores if (claim := self.owner(store)) is not None}
+
+    def owner(self, store: str) -> Claim | None:
+        with self._wire.shared.lock:
+            entries = [*self._wire.shared.messages.get(f"owner {store}", {}).items()]
+        return Claim(msgspec.json.decode(entries[0][1], type=Owner), entries[0][0]) if entries else None
+
+    def claim(self, store: str, owner: Owner, revision: int) -> int | None:
+        return self._replaced(f"owner {store}", owner, revision)
+
+    def beat(self, beat: Beat, revision: int) -> int | None:
+        return self._replaced(f"beat {beat.node}", beat, revision)
+
+    def beats(self) -> dict[str, Heard]:
+        with self._wire.shared.lock:
+            found = [value for key, value in self._wire.shared.messages.items() if key.startswith("beat ")]
+        heard = [Heard(msgspec.json.decode(data, type=Beat), number) for each in found for number, data in each.items()]
+        return {each.beat.node: each for each in heard}
+
+    def _replaced(self, subject: str, value: Owner | Beat, revision: int) -> int | None:
+        try:
+            return self._wire.put(subject, msgspec.json.encode(value), revision, newest=True)
+        except Fenced:
+            return None
+
+
+class MemoryBlobs:
+    def __init__(self, shared: Shared) -> None:
+        self._files = shared.files
+
+    def put(self, name: str, path: Path) -> bool:
+        data = path.read_bytes()
+        return self._files.setdefault(name, data) is data
+
+    def get(self, name: str, path: Path) -> None:
+        if name not in self._files:
+            raise NotFound(f"there is no file {name!r}")
+        path.write_bytes(self._files[name])
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._files if name.startswith(prefix))
+
+    def drop(self, name: str) -> None:
+        self._files.pop(name, None)
+
+
+class MemoryRig:
+    """See `Rig`."""
+
+    def __init__(self) -> None:
+        self._shared = Shared()
+
+    def node(self) -> Node:
+        return self.faulty_node(10)[0]
+
+    def faulty_node(self, patience: float) -> tuple[Node, Wire]:
+        wire = Wire(self._shared, patience)
+        return Node(MemoryLog(wire), MemoryRegistry(wire), MemoryBlobs(self._shared)), wire
+
+    def lose_record(self, store: str, position: int) -> None:
+        del self._shared.messages[f"log {store}"][position]

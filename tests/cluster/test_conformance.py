@@ -1,0 +1,346 @@
+"""What every implementation of the cluster's protocols must do. Each test runs with all of them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+
+from kgserve.cluster.protocols import Beat, Heard, Log, Owner, append_whole
+from kgserve.cluster.records import LARGEST, Logged, Record, joined
+from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
+from tests.cluster.rig import Node, Rig
+
+NODES = 10
+RACES = 8
+ZOMBIES = 3
+PATIENCE = 30.0
+SHORT, LONG = 1.0, 20.0
+"""Seconds of patience: less than a lost answer takes, and more."""
+
+
+def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> Record:
+    return Record("frame", epoch, sequence, sequence, data)
+
+
+def take(epoch: int) -> Record:
+    return Record("take", epoch)
+
+
+def owner(node: int, epoch: int = 1) -> Owner:
+    return Owner(f"n{node}", epoch, f"http://n{node}:8080")
+
+
+def whole(log: Log, store: str) -> list[Logged]:
+    """All that a log holds, which names each time the one before."""
+    found = list(log.read(store, 0, log.end(store)))
+    assert all(before.position == after.before < after.position for before, after in pairwise(found))
+    return found
+
+
+def written(log: Log, store: str, count: int) -> list[int]:
+    """The positions of so many frames."""
+    positions = [0]
+    for sequence in range(1, count + 1):
+        positions.append(log.append(store, positions[-1], frame(sequence)))
+    return positions[1:]
+
+
+def took_over(log: Log, store: str, epoch: int) -> int:
+    """Append a take record behind whatever the log ends with, however often somebody else was quicker."""
+    while True:
+        try:
+            return log.append(store, log.end(store), take(epoch))
+        except Fenced:
+            continue
+
+
+def write_on(log: Log, store: str, epoch: int, acknowledged: list[int], begun: threading.Event) -> None:
+    """Append for as long as that is taken."""
+    position = log.end(store)
+    for sequence in count(1):
+        position = log.append(store, position, frame(sequence, epoch))
+        acknowledged.append(position)
+        begun.set()
+
+
+# The log
+
+
+def test_what_was_appended_is_read_in_order(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    assert (log.end(store), list(log.read(store, 0, 0))) == (0, [])
+    positions = written(log, store, 300)
+    assert log.end(store) == positions[-1]
+    for reader in (log, rig.node().log):
+        found = whole(reader, store)
+        assert [each.position for each in found] == positions
+        assert [each.record for each in found] == [frame(sequence) for sequence in range(1, 301)]
+    middle = list(log.read(store, positions[9], positions[19]))
+    assert [each.record.first for each in middle] == list(range(11, 21))
+
+
+def test_stores_do_not_meet(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    names = [store, f"{store}.b", f"{store}.b.c", f"{store}-b", store.upper()]
+    for number, name in enumerate(names, 1):
+        written(log, name, number)
+    assert [len(whole(log, name)) for name in names] == [1, 2, 3, 4, 5]
+
+
+def test_only_who_knows_the_end_can_append(rig: Rig, store: str) -> None:
+    mine, others = rig.node().log, rig.node().log
+    first, last = written(mine, store, 2)
+    for wrong in (0, first, last + 1):
+        with pytest.raises(Fenced):
+            others.append(store, wrong, frame(3, epoch=2))
+    assert len(whole(mine, store)) == 2
+    assert others.append(store, last, frame(3, epoch=2)) == mine.end(store)
+
+
+def test_a_zombie_leaves_nothing_behind_its_successor(rig: Rig, store: str) -> None:
+    successor = rig.node().log
+    for epoch in range(1, ZOMBIES + 1):
+        acknowledged: list[int] = []
+        begun = threading.Event()
+        with ThreadPoolExecutor(1) as thread:
+            zombie = thread.submit(write_on, rig.node().log, store, epoch, acknowledged, begun)
+            assert begun.wait(PATIENCE)
+            taken = took_over(successor, store, epoch + 1)
+            with pytest.raises(Fenced):
+                zombie.result(PATIENCE)
+        found = whole(successor, store)
+        assert [each for each in found if each.position > taken] == []
+        # All that it was told of is there.
+        assert {*acknowledged} <= {each.position for each in found}
+
+
+def test_of_ten_that_take_a_store_over_at_once_one_does(rig: Rig, store: str) -> None:
+    nodes = [rig.node() for _ in range(NODES)]
+    with ThreadPoolExecutor(NODES) as threads:
+        for epoch in range(1, RACES + 1):
+            end = nodes[0].log.end(store)
+            claim = nodes[0].registry.owner(store)
+            revision = claim.revision if claim is not None else 0
+            barrier = threading.Barrier(NODES)
+
+            def race(number: int, end: int = end, revision: int = revision, epoch: int = epoch) -> tuple[bool, bool]:
+                barrier.wait()  # noqa: B023 - they are done before the next one is made
+                claimed = nodes[number].registry.claim(store, owner(number, epoch), revision) is not None
+                try:
+                    nodes[number].log.append(store, end, Record("take", epoch, number))
+                except Fenced:
+                    return claimed, False
+                return claimed, True
+
+            claimed, taken = zip(*threads.map(race, range(NODES)), strict=True)
+            assert (sum(claimed), sum(taken)) == (1, 1)
+            present = nodes[-1].registry.owner(store)
+            assert present is not None
+            assert present.owner == owner(claimed.index(True), epoch)
+            assert whole(nodes[-1].log, store)[-1].record == Record("take", epoch, taken.index(True))
+
+
+def test_an_answer_that_was_lost_is_looked_up(rig: Rig, store: str) -> None:
+    node, fault = rig.faulty_node(LONG)
+    (first,) = written(node.log, store, 1)
+    fault.lose_answers()
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(node.log.append, store, first, frame(2))
+        others = rig.node().log
+        while others.end(store) == first:
+            assert not waiting.done()
+        fault.heal()
+        assert waiting.result(LONG) == others.end(store)
+    assert [each.record for each in whole(others, store)] == [frame(1), frame(2)]
+
+
+def test_who_is_not_told_in_time_does_not_know(rig: Rig, store: str) -> None:
+    node, fault = rig.faulty_node(SHORT)
+    (first,) = written(node.log, store, 1)
+    fault.lose_answers()
+    with pytest.raises(Unconfirmed):
+        node.log.append(store, first, frame(2))
+    fault.heal()
+    # It had landed, and who goes on as if it had not is refused.
+    with pytest.raises(Fenced):
+        rig.node().log.append(store, first, frame(2, epoch=2))
+    assert [each.record for each in whole(rig.node().log, store)] == [frame(1), frame(2)]
+
+
+def test_what_arrives_twice_is_there_once(rig: Rig, store: str) -> None:
+    node, fault = rig.faulty_node(LONG)
+    fault.double_requests()
+    written(node.log, store, 20)
+    revision = node.registry.claim(store, owner(1), 0)
+    assert revision is not None
+    assert node.registry.claim(store, owner(1, 2), revision) is not None
+    assert [each.record for each in whole(rig.node().log, store)] == [frame(each) for each in range(1, 21)]
+
+
+def test_a_large_frame_comes_back_whole(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    large = frame(1, data=bytes(range(256)) * (LARGEST // 100))
+    last = append_whole(log, store, 0, large)
+    append_whole(log, store, last, frame(2))
+    assert [each.record.kind for each in whole(log, store)] == ["part", "part", "frame", "frame"]
+    assert [each.record for each in joined(whole(log, store))] == [large, frame(2)]
+
+
+def test_of_a_frame_that_was_broken_off_nothing_is_read(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    end = log.append(store, 0, frame(1))
+    for _ in range(3):
+        end = log.append(store, end, Record("part", 1, 2, 2, b"half"))
+    end = log.append(store, end, take(2))
+    end = log.append(store, end, Record("part", 2, 2, 2, b"an"))
+    end = log.append(store, end, Record("frame", 2, 2, 2, b"other"))
+    end = log.append(store, end, Record("part", 2, 3, 3, b"and no more"))
+    assert [each.record for each in joined(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
+
+
+def test_a_hole_is_told(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    positions = written(log, store, 10)
+    rig.lose_record(store, positions[4])
+    with pytest.raises(LogTorn, match=f"{store}.* has a hole: after position {positions[3]} comes {positions[5]}"):
+        whole(log, store)
+    assert len(list(log.read(store, 0, positions[3]))) == 4
+    assert len(list(log.read(store, positions[4], positions[9]))) == 5
+
+
+def test_a_lost_end_is_told_and_nobody_writes_over_it(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    positions = written(log, store, 10)
+    for position in positions[5:]:
+        rig.lose_record(store, position)
+    assert log.end(store) == positions[4]
+    with pytest.raises(LogTorn, match=f"ends at .*{positions[4]}.*{positions[9]}"):
+        list(log.read(store, positions[9], log.end(store)))
+    with pytest.raises(LogTorn, match=f"lacks what came after position {positions[4]}|lacks what came after"):
+        list(log.read(store, 0, positions[9]))
+    with pytest.raises(Fenced):
+        log.append(store, positions[9], frame(11))
+
+
+def test_trimming_keeps_what_follows(rig: Rig, store: str) -> None:
+    log = rig.node().log
+    positions = written(log, store, 10)
+    log.trim(store, positions[3])
+    assert [each.record.first for each in log.read(store, positions[3], positions[9])] == list(range(5, 11))
+    with pytest.raises(LogTorn):
+        list(log.read(store, 0, positions[9]))
+    log.trim(store, positions[9] + 1)
+    assert log.end(store) == positions[9]
+    with pytest.raises(Fenced):
+        log.append(store, 0, frame(1))
+    last = log.append(store, positions[9], frame(11))
+    assert [each.record for each in log.read(store, positions[9], last)] == [frame(11)]
+    log.trim(f"{store}-empty", 5)
+
+
+# The registry
+
+
+def test_a_claim_replaces_the_one_that_was_seen(rig: Rig, store: str) -> None:
+    mine, others = rig.node().registry, rig.node().registry
+    assert mine.owner(store) is None
+    assert store not in mine.owners()
+    first = mine.claim(store, owner(1), 0)
+    assert first is not None
+    assert others.claim(store, owner(2), 0) is None
+    second = others.claim(store, owner(2, 2), first)
+    assert second is not None
+    assert mine.claim(store, owner(1, 2), first) is None
+    present = mine.owner(store)
+    assert present is not None
+    assert (present.owner, present.revision) == (owner(2, 2), second)
+    assert mine.owners()[store] == present
+
+
+def test_all_claims_are_listed(rig: Rig, store: str) -> None:
+    registry = rig.node().registry
+    names = [f"{store}-{number}" for number in range(300)]
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(lambda name: registry.claim(name, owner(1), 0), names))
+    for name in names[:10]:
+        claim = registry.owner(name)
+        assert claim is not None
+        assert registry.claim(name, owner(2, 2), claim.revision)
+    found = {name: claim.owner.epoch for name, claim in registry.owners().items() if name in names}
+    assert found == {name: 2 if name in names[:10] else 1 for name in names}
+
+
+def test_a_claim_whose_answer_was_lost_holds(rig: Rig, store: str) -> None:
+    node, fault = rig.faulty_node(LONG)
+    fault.lose_answers()
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(node.registry.claim, store, owner(1), 0)
+        others = rig.node().registry
+        while others.owner(store) is None:
+            assert not waiting.done()
+        fault.heal()
+        present = others.owner(store)
+        assert present is not None
+        assert waiting.result(LONG) == present.revision
+
+
+def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> None:
+    mine, others = rig.node().registry, rig.node().registry
+    names = [f"{store}-a", f"{store}-b"]
+    beats = [Beat(name, "first run", "http://here") for name in names]
+    revisions = [mine.beat(beat, 0) for beat in beats]
+    heard = others.beats()
+    assert [heard[name] for name in names] == [
+        Heard(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
+    ]
+    assert revisions[0] is not None
+    again = mine.beat(beats[0], revisions[0])
+    assert again is not None
+    assert again > revisions[0]
+    usurper = Beat(names[0], "second run", "http://here")
+    assert others.beat(usurper, others.beats()[names[0]].revision) is not None
+    assert mine.beat(beats[0], again) is None
+    assert mine.beats()[names[0]].beat == usurper
+
+
+# Files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for size in (0, 5, 3_000_000):
+        (tmp_path / str(size)).write_bytes(b"abcde" * (size // 5))
+    return tmp_path
+
+
+def test_files_come_back_as_they_were_put(rig: Rig, store: str, files: Path) -> None:
+    node, others = rig.node(), rig.node()
+    for size in ("0", "5", "3000000"):
+        name = f"snap/{store}/{size}"
+        assert node.blobs.put(name, files / size)
+        others.blobs.get(name, files / "back")
+        assert (files / "back").read_bytes() == (files / size).read_bytes()
+    assert node.blobs.names(f"snap/{store}/") == [f"snap/{store}/{size}" for size in ("0", "3000000", "5")]
+
+
+def test_a_name_is_put_once(rig: Rig, store: str, files: Path) -> None:
+    node = rig.node()
+    assert node.blobs.put(store, files / "5")
+    assert not node.blobs.put(store, files / "0")
+    node.blobs.get(store, files / "back")
+    assert (files / "back").read_bytes() == b"abcde"
+
+
+def test_what_was_dropped_is_gone_and_its_name_free(rig: Rig, store: str, files: Path) -> None:
+    node: Node = rig.node()
+    node.blobs.drop(store)
+    assert node.blobs.put(store, files / "5")
+    node.blobs.drop(store)
+    assert node.blobs.names(store) == []
+    with pytest.raises(NotFound, match=store):
+        node.blobs.get(store, files / "back")
+    assert node.blobs.put(store, files / "3000000")

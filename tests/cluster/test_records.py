@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgserve.cluster.records import FORMAT, Logged, Record, decode_record, encode_record, joined, parted
+from tests.fuzzing import examples
+
+
+@examples(50)
+@given(st.binary(max_size=60), st.integers(1, 20), st.integers(0, 2))
+def test_what_was_parted_is_joined(data: bytes, most: int, earlier: int) -> None:
+    record = Record("frame", 3, 10, 12, data)
+    pieces = list(parted(record, most))
+    assert all(len(piece.data) <= most for piece in pieces)
+    assert [piece.kind for piece in pieces] == ["part"] * (len(pieces) - 1) + ["frame"]
+    # As many pieces of a frame that an earlier epoch broke off come before.
+    broken = [Record("part", 2, 10, 12, b"broken off")] * earlier
+    found = [Logged(position, position - 1, each) for position, each in enumerate([*broken, *pieces], 1)]
+    assert [each.record for each in joined(found)] == [record]
+
+
+@pytest.mark.parametrize("kind", ["take", "frame", "part"])
+def test_a_record_is_decoded_as_it_was_encoded(kind: str) -> None:
+    record = Record(kind, 1, 2, 3, b"data")  # pyright: ignore[reportArgumentType]
+    assert decode_record(9, encode_record(7, record)) == Logged(9, 7, record)
+
+
+def test_no_flipped_bit_passes() -> None:
+    data = encode_record(7, Record("frame", 1, 2, 3, b"data"))
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(ValueError, match="checksum"):
+                decode_record(9, bytes(flipped))
+    for length in range(len(data)):
+        with pytest.raises(ValueError, match="checksum"):
+            decode_record(9, data[:length])
+
+
+def test_a_format_of_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.cluster.records.FORMAT", FORMAT + 1)
+    data = encode_record(7, Record("take", 1))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"format {FORMAT + 1}, which this version"):
+        decode_record(9, data)

@@ -1,0 +1,136 @@
+"""Which servers are believed, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.api import ObjectInfo, StreamConfig
+
+from kgserve.cluster.jetstream.blobs import JetStreamBlobs
+from kgserve.cluster.jetstream.connection import Connection, Server, check_servers
+from kgserve.cluster.jetstream.log import JetStreamLog
+from kgserve.cluster.jetstream.stream import Stream
+from kgserve.errors import Conflict, InvalidInput, Unavailable
+from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
+
+
+def changed(folder: Path, before: str, after: str) -> Path:
+    text = CONFIGURATION.read_text()
+    assert before in text
+    path = folder / "changed.conf"
+    path.write_text(text.replace(before, after))
+    return path
+
+
+def test_a_server_that_syncs_every_two_minutes_is_refused(tmp_path: Path) -> None:
+    configuration = changed(tmp_path, "sync_interval: always", "sync_interval: 2m")
+    with (
+        nats_servers(tmp_path, 1, configuration) as one,
+        pytest.raises(Conflict, match=r"'n0' would lose acknowledged writes .*`sync_interval: always`"),
+    ):
+        Connection(one.urls)
+
+
+def test_a_server_that_does_not_say_how_it_syncs_is_refused(tmp_path: Path) -> None:
+    line = 'imports: [{ service: { account: SYSTEM, subject: "$SYS.REQ.SERVER.PING.VARZ" } }]'
+    with (
+        nats_servers(tmp_path, 1, changed(tmp_path, line, "")) as one,
+        pytest.raises(Conflict, match=r"do not say how they sync: .*import \$SYS.REQ.SERVER.PING.VARZ"),
+    ):
+        Connection(one.urls)
+
+
+@pytest.mark.parametrize(("version", "taken"), [("2.14.9", False), ("2.15.0", True), ("3.0.0-rc", True), ("?", False)])
+def test_servers_have_to_be_new_enough(version: str, *, taken: bool) -> None:
+    server = Server("n0", version)
+    with pytest.raises(Conflict, match="sync_interval" if taken else f"'n0' is {version.replace('?', '.')}; 2.15 or"):
+        check_servers([server])
+
+
+def test_one_server_alone_is_refused(tmp_path: Path) -> None:
+    alone = changed(tmp_path, "routes: $KGSERVE_NATS_ROUTES", "")
+    text = alone.read_text()
+    start = text.index("cluster {")
+    alone.write_text(text[:start] + text[text.index("system_account") :])
+    with (
+        nats_servers(tmp_path, 1, alone) as one,
+        closing(Connection(one.urls, patience=3)) as connection,
+        pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be made: replicas > 1"),
+    ):
+        JetStreamLog(connection)
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        (StreamConfig(num_replicas=1), "must be kept in files by 3 servers"),
+        (StreamConfig(num_replicas=3, max_age=60), "has limits by which it would forget"),
+    ],
+)
+def test_a_stream_that_would_forget_is_refused(
+    servers: NatsServers, store: str, limits: StreamConfig, complaint: str
+) -> None:
+    name = f"MADE_{store}"
+
+    async def make() -> None:
+        client = await nats.connect(servers.urls.split(",")[0], user=USER, password=PASSWORD)
+        await client.jetstream().add_stream(limits, name=name, subjects=[f"made.{store}"])
+        await client.close()
+
+    with closing(Connection(servers.urls)) as connection:
+        # The servers choose who leads before anybody can make a stream.
+        JetStreamLog(connection)
+        asyncio.run(make())
+        with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
+            Stream(connection, name, [f"made.{store}"])
+
+
+def test_a_wrong_password_is_told(servers: NatsServers) -> None:
+    with pytest.raises(Unavailable, match=r"no server .* can be used at 127.0.0.1:.*[Aa]uthorization") as refused:
+        Connection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
+    assert "wrong" not in str(refused.value)
+
+
+def test_nobody_there_is_told() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}: .*refused|{port}"):
+        Connection(f"nats://127.0.0.1:{port}", patience=0.5)
+
+
+@pytest.mark.parametrize("addresses", ["", " , ", "http://host:4222", "host:4222", "nats://"])
+def test_addresses_that_are_none_are_told(addresses: str) -> None:
+    with pytest.raises(InvalidInput, match="no address of a NATS server"):
+        Connection(addresses)
+
+
+def test_what_is_asked_of_a_closed_connection_is_told(servers: NatsServers) -> None:
+    connection = Connection(servers.urls)
+    log = JetStreamLog(connection)
+    connection.close()
+    connection.close()
+    with pytest.raises(Unavailable, match="is closed"):
+        log.end("any")
+
+
+def test_files_are_those_of_the_object_store(servers: NatsServers, store: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abcde" * 200_000)
+
+    async def get() -> tuple[bytes | None, ObjectInfo]:
+        client = await nats.connect(servers.urls.split(",")[0], user=USER, password=PASSWORD)
+        bucket = await client.jetstream().object_store("KGSERVE")
+        found = await bucket.get(f"snap/{store}")
+        await client.close()
+        return found.data, found.info
+
+    with closing(Connection(servers.urls)) as connection:
+        JetStreamBlobs(connection).put(f"snap/{store}", tmp_path / "file")
+    data, info = asyncio.run(get())
+    assert data == b"abcde" * 200_000
+    assert info.name == f"snap/{store}"

@@ -1,0 +1,41 @@
+"""Who serves from one machine meets nothing of the cluster: no module of it is imported, nor of its servers' client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.running import environment
+from tests.project.reading import TOP
+
+PROGRAM = """\
+import sys
+from pathlib import Path
+
+import httpx
+import kgserve, kgserve.app, kgserve.client, kgserve.cli.root
+from tests.http.serving import serving
+
+with serving(Path(sys.argv[1])) as served, httpx.Client(base_url=served.url, timeout=60) as http:
+    for path, body in (
+        ("inject", {"nodes": [{"id": "a", "type": "hen", "content": "brown"}]}),
+        ("search", {"query": "brown"}),
+        ("cypher", {"query": "MATCH (n:Entity) RETURN n.id"}),
+    ):
+        http.post(f"/api/memory/s/{path}", json=body).raise_for_status()
+kept = {"nats", "nkeys"}
+print(sorted(each for each in sys.modules if each.split(".")[0] in kept or each.startswith("kgserve.cluster")))
+"""
+
+
+def test_one_machine_imports_nothing_of_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        cwd=TOP,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
