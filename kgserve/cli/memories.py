@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import show_json
+from kgserve.cli.terminal import as_json_option, show_json
 from kgserve.model.memories import ConsolidationReport, ConsolidationUndone
 
 
@@ -18,7 +18,7 @@ from kgserve.model.memories import ConsolidationReport, ConsolidationUndone
     help="Cosine that all of a cluster have with each other.  [default: as the store's settings say]",
 )
 @click.option("--undo", metavar="RUN", help="Bring back what a run has merged.")
-@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
+@as_json_option
 @server_options
 def consolidate(
     store: str,

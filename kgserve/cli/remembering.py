@@ -17,7 +17,7 @@ import msgspec
 
 from kgserve.cli.hooks import HookEvent
 from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import show_json
+from kgserve.cli.terminal import as_json_option, show_json
 from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError
 from kgserve.model.layers import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
@@ -35,8 +35,6 @@ HOOK_SIMILARITY = 0.35
 _HOOK_TOKENS = 500
 _HOOK_MEMORIES = 5
 _MOST_QUERY = 2_000
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
 
 
 class _Numbers(click.ParamType[list[int]]):
@@ -64,7 +62,7 @@ class _Numbers(click.ParamType[list[int]]):
 @click.option("--about", metavar="NAME", multiple=True, help="Whom or what it is about; may be repeated.")
 @click.option("--supersedes", metavar="ID", help="The memory that it takes the place of, which stays as history.")
 @click.option("--source", metavar="TEXT", help="Where it is from.")
-@_json
+@as_json_option
 @server_options
 def retain(
     store: str,
@@ -165,7 +163,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
     show_default=True,
     help="With --hook: seconds that the server may take in all.",
 )
-@_json
+@as_json_option
 @server_options
 def recall(
     store: str,
@@ -278,7 +276,7 @@ def in_time(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Me
 @click.option("--accept", type=_Numbers(), default=None, help="Carry these proposals of the last run out: 1,3.")
 @click.option("--refuse", type=_Numbers(), default=None, help="Have these not be made again.")
 @click.option("--undo", is_flag=True, help="Take the last run back.")
-@_json
+@as_json_option
 @server_options
 def reflect(
     store: str,
@@ -322,7 +320,7 @@ def _of_reflection(done: Reflection) -> Iterable[str]:
 @click.option("--hard", is_flag=True, help="Delete them, which cannot be undone.")
 @click.option("--erase", is_flag=True, help="Leave nothing of them in the store's files; for the role admin.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with them.")
-@_json
+@as_json_option
 @server_options
 def forget(
     store: str,

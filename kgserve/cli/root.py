@@ -18,7 +18,9 @@ from kgserve.cli.memories import consolidate
 from kgserve.cli.model import model
 from kgserve.cli.remembering import forget, recall, reflect, retain
 from kgserve.cli.remote import in_words
+from kgserve.cli.search import search
 from kgserve.cli.serve import health, serve, stop, version
+from kgserve.cli.settings import create, drop, settings
 from kgserve.cli.shell import shell
 from kgserve.cli.stores import doctor, prune_history, reindex, stores
 from kgserve.cli.top import top
@@ -30,39 +32,38 @@ WRONG_USAGE = 2
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = {
+    "Server": (serve, stop, health, top, keys, version),
+    "Stores": (stores, create, settings, drop, reindex, prune_history),
+    "Data": (import_, export, search, shell, open_),
+    "Memories": (retain, recall, reflect, forget, consolidate),
+    "Backups": (backup, verify, restore, doctor),
+    "Editors and models": (mcp, model),
+}
+"""All commands, as the help groups them."""
+
+
+class _Grouped(click.Group):
+    """Its help lists commands under headings."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, self.list_commands(ctx)))
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                most = formatter.width - widest - 6
+                rows = [(f"{each.name or '':{widest}}", each.get_short_help_str(most)) for each in commands]
+                formatter.write_dl(rows)
+
+
+@click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def kgserve() -> None:
     """Many small knowledge graphs, served from one process."""
 
 
-for _command in (
-    serve,
-    stop,
-    keys,
-    health,
-    open_,
-    mcp,
-    import_,
-    export,
-    stores,
-    top,
-    reindex,
-    prune_history,
-    retain,
-    recall,
-    reflect,
-    forget,
-    consolidate,
-    model,
-    backup,
-    restore,
-    verify,
-    doctor,
-    shell,
-    version,
-):
-    kgserve.add_command(_command)
+for _commands in COMMANDS.values():
+    for _command in _commands:
+        kgserve.add_command(_command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

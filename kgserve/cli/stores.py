@@ -10,7 +10,7 @@ import click
 
 from kgserve.cli.options import require_data, settings_options
 from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import Column, IndexProgress, show_json, show_table
+from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_json, show_table
 from kgserve.errors import KgserveError
 from kgserve.model.stores import IndexStatus, StoreStats, StoreSummary
 from kgserve.permissions import private_files
@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 5.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
+@as_json_option
 @click.option("--indexes", is_flag=True, help="Show how far the indexes of the open stores are behind, too.")
 @server_options
 def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | None) -> None:

@@ -13,6 +13,8 @@ import msgspec
 from kgserve.model.stores import IndexStatus
 from kgserve.shell.formats import tabbed
 
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
+
 
 class Column(msgspec.Struct, frozen=True):
     """A column of a table; numbers stand on the right, ``bytes`` are shown in units on a terminal."""

@@ -1,0 +1,107 @@
+"""Stores that are made, set, searched and dropped from the command line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+
+import httpx
+import msgspec
+import pytest
+
+from tests.cli.running import COMMAND, Running, environment, kgserve
+
+
+def shown(server: Running, store: str, *chosen: str) -> dict[str, str]:
+    done = kgserve("settings", store, *chosen, "--server", server.url)
+    assert done.code == 0, done.err
+    head, *rows = done.lines()
+    assert head == ["setting", "value"]
+    return dict(rows)
+
+
+def test_a_store_is_created_once_with_settings(server: Running) -> None:
+    made = kgserve("create", "chosen", "name=The 1st", "history=90", "memory.dedup=off", "--server", server.url)
+    assert (made.code, made.out) == (0, "chosen: created\n"), made.err
+    found = shown(server, "chosen")
+    assert (found["name"], found["history"], found["memory.dedup"]) == ("The 1st", "90", "off")
+    again = kgserve("create", "chosen", "history=30", "--server", server.url)
+    assert again.code == 1
+    assert "keeps its settings" in again.err
+    assert shown(server, "chosen")["history"] == "90"
+
+
+def test_settings_are_changed_one_by_one(server: Running) -> None:
+    kgserve("create", "changed", "--server", server.url)
+    found = shown(
+        server, "changed", "kind_whitelist=note, person", 'metadata={"a": 1}', "name=7", "memory.half_life_days=null"
+    )
+    assert found["kind_whitelist"] == '["note","person"]'
+    assert found["metadata"] == '{"a":1}'
+    assert found["name"] == "7"
+    assert found["memory.half_life_days"] == "null"
+    assert shown(server, "changed", "kind_whitelist=", "name=") == found | {"kind_whitelist": "[]", "name": ""}
+    told = kgserve("settings", "changed", "--json", "--server", server.url)
+    assert msgspec.json.decode(told.out)["metadata"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "said"),
+    [
+        ("history", 2, "SETTING=VALUE"),
+        ("colour=red", 2, "there is no setting 'colour'"),
+        ("memory.alpha=2", 1, "memory.alpha"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(server: Running, wrong: str, code: int, said: str) -> None:
+    kgserve("create", "refused", "--server", server.url)
+    done = kgserve("settings", "refused", wrong, "--server", server.url)
+    assert done.code == code
+    assert said in done.err
+
+
+def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
+    kgserve("create", "doomed", "--server", server.url)
+    asked = kgserve("drop", "doomed", "--server", server.url)
+    assert asked.code == 2
+    assert "--yes" in asked.err
+    assert "another name" in answered("other", "drop", "doomed", "--server", server.url)
+    assert "doomed: dropped" in answered("doomed", "drop", "doomed", "--server", server.url)
+    assert kgserve("settings", "doomed", "--server", server.url).code == 1
+    kgserve("create", "doomed", "--server", server.url)
+    assert kgserve("drop", "doomed", "--yes", "--server", server.url).code == 0
+    assert "no store" in kgserve("drop", "doomed", "--yes", "--server", server.url).err
+
+
+def test_search_finds_best_first(server: Running) -> None:
+    texts = {"moby": "A whale that is white\nand large", "emma": "A matchmaker", "long": "whale " * 200}
+    nodes = [{"id": name, "type": "book", "content": text} for name, text in texts.items()]
+    body = {"nodes": nodes}
+    httpx.post(f"{server.url}/api/memory/read/inject", json=body).raise_for_status()
+    assert kgserve("settings", "read", "--server", server.url).code == 0
+    wait = {"query": "whale", "at_least": 1}
+    httpx.post(f"{server.url}/api/memory/read/search", json=wait, timeout=60).raise_for_status()
+    found = kgserve("search", "read", "white whale", "--mode", "keyword", "--server", server.url)
+    head, first, second = found.lines()
+    assert head == ["score", "type", "id", "content"]
+    assert first[1:] == ["book", "moby", "A whale that is white and large"]
+    assert len(second[3]) == 200
+    assert second[3].endswith("…")
+    told = kgserve("search", "read", "whale", "--limit", "1", "--json", "--server", server.url)
+    assert len(msgspec.json.decode(told.out)["hits"]) == 1
+    assert kgserve("search", "read", "whale", "--type", "film", "--server", server.url).lines()[1:] == []
+    assert kgserve("search", "read", "whale", "--as-of", "0", "--server", server.url).lines()[1:] == []
+
+
+def answered(answer: str, *arguments: str) -> str:
+    """Run a command on a pseudo-terminal and type an answer; what it showed there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment()
+    )
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    return out.decode()
