@@ -96,7 +96,7 @@ site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
 
 vendor: ## Bundle anew what the explorer is made with (needs node; who uses kgserve does not)
-	@cd scripts/vendor && npm ci --silent --ignore-scripts && node build.mjs
+	@cd scripts/vendor && npm install --no-save --silent --ignore-scripts && node build.mjs
 
 constraints: $(dev) ## Write constraints.txt anew from the newest versions that fit
 	@PYTHON=$(PYTHON) sh scripts/constraints.sh

@@ -82,7 +82,8 @@ def sizes() -> None:
     linked = (PAGE / "index.html").read_text().split('href="/explorer/')[1:]
     names = [PAGE / "index.html", PAGE / "main.js", *(PAGE / part.partition('"')[0] for part in linked)]
     told("before the first picture, packed", packed(names), 60, "kB")
-    told("editor, when it is opened, packed", packed(list(PAGE.glob("vendor/codemirror*.js"))), 120, "kB")
+    pane = ("cypher", "editor", "rows")
+    told("editor, when it is opened, packed", packed([PAGE / "panel" / f"{name}.js" for name in pane]), 120, "kB")
     told("all files in the wheel, packed", packed([path for path in PAGE.rglob("*") if path.is_file()]), 150, "kB")
 
 

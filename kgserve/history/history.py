@@ -310,6 +310,14 @@ class History:
         """The next links in the order of their sources, stores, targets and types as of a commit."""
         return self._still_known(at, self._links(sql.LINKS, {"at": at, "limit": limit, **_link_key(after)}))
 
+    def has_links(self) -> bool:
+        """Whether a link has ever been there, as far as is known."""
+        return bool(self._read(sql.HAS_LINKS, {})[0][0])
+
+    def link_states(self, node_id: str, limit: int) -> list[State[LinkRow]]:
+        """The states of links from a node, newest first."""
+        return self._links(sql.LINK_STATES, {"id": node_id, "limit": limit})
+
     def _still_known(self, at: int, found: list[State[Row]]) -> list[State[Row]]:
         """What was found for a moment. Raises Gone if some of it may have been forgotten meanwhile."""
         if at < self._oldest:

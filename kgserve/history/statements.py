@@ -49,6 +49,8 @@ EDGE_NUMBERS = "SELECT rowid, target FROM edge WHERE source = :id LIMIT :limit"
 EDGES_NUMBERED = f"{EDGE} WHERE first <= ? AND (last IS NULL OR last > ?) AND rowid IN"
 EDGE_STATES = f"{EDGE} WHERE rowid IN"
 EDGE_LIVES = "SELECT rowid, source, target, relation_type, first, last FROM edge WHERE rowid IN"
+HAS_LINKS = "SELECT EXISTS (SELECT * FROM link)"
+LINK_STATES = f"{LINK} WHERE source = :id ORDER BY first DESC LIMIT :limit"
 NODE_LIVES = "SELECT first, last FROM node WHERE id = :id ORDER BY first DESC LIMIT :limit"
 DEGREE = f"""
 SELECT coalesce(sum(held), 0), count(*) FROM (

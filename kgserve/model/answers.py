@@ -495,7 +495,8 @@ class Ready(msgspec.Struct, kw_only=True):
 class Whoami(msgspec.Struct, kw_only=True):
     """Who asks: the name of its key, what that may do, for which stores, and until when; null: it does not end.
 
-    ``stores`` are names, and beginnings of names that end with `*`. ``open``: no key is asked for.
+    ``stores`` are names, and beginnings of names that end with `*`. ``open``: no key is asked for. ``backups``: whoever
+    asks may have the server make backups.
     """
 
     name: str
@@ -503,6 +504,7 @@ class Whoami(msgspec.Struct, kw_only=True):
     stores: list[str]
     expires: str | None
     open: bool
+    backups: bool
 
 
 class BrowserKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

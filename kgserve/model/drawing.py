@@ -123,10 +123,10 @@ class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
     lives_cut: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
-class DrawnLinks(msgspec.Struct, kw_only=True):
+class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Edges into other stores in columns: ``to`` is the id of a node of the store ``to_graph``, there or not.
 
-    There are 10,000 at most. They are not followed: ask the other store for its nodes.
+    The rest is as that of edges. There are 10,000 at most. They are not followed: ask the other store for its nodes.
     """
 
     source: list[int] = msgspec.field(name="from")
@@ -134,6 +134,10 @@ class DrawnLinks(msgspec.Struct, kw_only=True):
     target: list[str] = msgspec.field(name="to")
     type: list[int]
     weight: list[float]
+    valid_from: list[str | None] | msgspec.UnsetType = msgspec.UNSET
+    valid_to: list[str | None] | msgspec.UnsetType = msgspec.UNSET
+    lives: list[list[ToldLife]] | msgspec.UnsetType = msgspec.UNSET
+    lives_cut: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -236,7 +236,8 @@ class StoreChoices(msgspec.Struct, kw_only=True):
 class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones.
 
-    ``links`` is there where edges lead into other stores, or from others into this one.
+    ``last_write`` is the time of its last commit; a store without any has none. ``links`` is there where edges lead
+    into other stores, or from others into this one.
     """
 
     name: str
@@ -247,6 +248,7 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     journal_bytes: int
     engine_bytes: int
     created_at: str
+    last_write: str | None = None
     settings: StoreChoices | msgspec.UnsetType = msgspec.UNSET
     lag: int | None = None
     last_check: str | None = None

@@ -227,6 +227,7 @@ STORES = StoreList(
             journal_bytes=612,
             engine_bytes=3_149_824,
             created_at=_TIME,
+            last_write=_TIME,
             settings=StoreChoices(
                 name="", conflict_policy="lww", kind_whitelist=[], indexed_attributes=[], metadata={}
             ),
@@ -349,7 +350,7 @@ CYPHER_WORDS = CypherWords(
 BROWSER_KEY = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
-WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False)
+WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False, backups=False)
 READY = Ready(open_stores=1, free_bytes=52_613_349_376)
 
 CYPHER: dict[str, Any] = {

@@ -34,6 +34,7 @@ from kgserve.model.times import format_time
 from kgserve.model.walk import MAX_EDGES, Walk, clamp
 from kgserve.ops.drawn_past import Known, Lives, Then, lives
 from kgserve.ops.graph import Graph
+from kgserve.ops.hierarchy import Then as Hierarchy
 from kgserve.ops.moments import ANY, Past, whole_history, world_moment
 from kgserve.ops.render import in_few_words
 from kgserve.ops.validate import Faults, check_label
@@ -161,7 +162,7 @@ class _Asking(NamedTuple):
         ids = [row.id for row in drawing.nodes]
         edges = {(ids[edge.source], ids[edge.target], edge.relation_type) for edge in drawing.edges}
         named = [drawing.redirected.get(each, each) for each in self.named] if self.request.ids is not None else ids
-        return Known(list(dict.fromkeys(named)), frozenset(ids), edges)
+        return Known(list(dict.fromkeys(named)), frozenset(ids), edges, {row.key for row in drawing.links})
 
 
 def _now(store: Store, asking: _Asking) -> _Drawn:
@@ -183,7 +184,13 @@ def _then(store: Store, past: Past, asking: _Asking) -> _Drawn:
         ground = Then(history, at, asking.walk, asking.types, merged=asking.merged, best=best)
         return _drawn(ground, asking, at)
 
-    return follower.look(look)
+    drawing = follower.look(look)
+    if "parent" in asking.fields:
+        hierarchy = Hierarchy(follower, at)
+        found = [row for row in drawing.nodes if row.is_memory]
+        above = {row.id: parent for row in found if (parent := hierarchy.parent(row.id)) is not None}
+        drawing.memories = _Memories(_as_written(found), above)
+    return drawing
 
 
 def _drawn(ground: Ground, asking: _Asking, sequence: int) -> _Drawn:
@@ -235,6 +242,12 @@ def _memories(store: Store, rows: Rows, asking: _Asking, nodes: Iterable[NodeRow
     return _Memories(confidence, parents(rows, found))
 
 
+def _as_written(nodes: Iterable[NodeRow]) -> dict[str, float]:
+    """The confidences that rows have, whatever has become of them since."""
+    confidences = ((row.id, row.extras.confidence) for row in nodes if row.extras)
+    return {each: confidence for each, confidence in confidences if confidence is not None}
+
+
 def _answer(asking: _Asking, drawing: _Drawn) -> Drawing:
     """The drawing in columns, with what is gone at the end, but nodes that were named in their places."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
@@ -263,7 +276,7 @@ def _answer(asking: _Asking, drawing: _Drawn) -> Drawing:
             weight=[edge.weight for edge in edges],
             **edge_columns,
         ),
-        links=_links(drawing.links, places, kinds),
+        links=_links(drawing, places, kinds, fields),
         left_out=moved,
         missing=[each for each in drawing.missing if drawing.redirected.get(each, each) not in places],
         redirected=drawing.redirected or msgspec.UNSET,
@@ -321,9 +334,7 @@ def _node_columns(
     if "layer" in fields:
         columns |= _unless_none("layer", [row.extras.layer if row.extras else None for row in nodes])
     if "confidence" in fields:
-        known = (
-            {row.id: row.extras.confidence for row in nodes if row.extras} if memories is None else memories.confidence
-        )
+        known = _as_written(nodes) if memories is None else memories.confidence
         columns |= _unless_none("confidence", [known.get(row.id) for row in nodes])
     if "parent" in fields and memories is not None:
         columns |= _unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
@@ -352,15 +363,25 @@ def _lives(column: list[list[Life]]) -> dict[str, Any]:
     return {"lives": [[[*life] for life in each[:LIVES_SHOWN]] for each in column]} | _unless_none("lives_cut", cut)
 
 
-def _links(links: Sequence[LinkRow], places: dict[str, int], kinds: _Names) -> DrawnLinks | msgspec.UnsetType:
+def _links(
+    drawing: _Drawn, places: dict[str, int], kinds: _Names, fields: frozenset[DrawnField]
+) -> DrawnLinks | msgspec.UnsetType:
+    lived = drawing.lives
+    links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_LINKS]
     if not links:
         return msgspec.UNSET
+    columns: dict[str, Any] = {}
+    if "valid" in fields:
+        columns |= _bounds([drawn(places[row.edge.source], 0, row.edge) for row in links])
+    if lived is not None:
+        columns |= _lives([lived.links.get(row.key, []) for row in links])
     return DrawnLinks(
         source=[places[row.edge.source] for row in links],
         to_graph=[row.store for row in links],
         target=[row.edge.target for row in links],
         type=[kinds.place(row.edge.relation_type) for row in links],
         weight=[row.edge.weight for row in links],
+        **columns,
     )
 
 

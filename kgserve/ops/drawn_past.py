@@ -10,7 +10,7 @@ import numpy as np
 
 from kgserve.history.history import FOREVER, History
 from kgserve.model.drawing import LIVES_SHOWN, Life
-from kgserve.model.rows import EdgeKey, EdgeRow, LinkRow, NodeRow
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.model.walk import MAX_EDGES, Walk
 from kgserve.ops.redirects import survivor_at
 from kgserve.rows.format import Numbers
@@ -26,6 +26,8 @@ _COUNTED_OF_ONE = 10_000
 
 
 MOST_LINKS = 10_000
+MOST_STATES_OF_LINKS = 50_000
+"""States of links that are read to tell how long they have held."""
 
 
 class Then:
@@ -166,22 +168,25 @@ def listed_between(history: History, ids: Iterable[str]) -> tuple[list[int], boo
 class Lives(msgspec.Struct):
     """From when until when the states of rows held, newest first; one more than is told where there are more.
 
-    ``gone_nodes`` and ``gone_edges`` are the newest rows of what was asked for and is not there.
+    ``gone_nodes``, ``gone_edges`` and ``gone_links`` are the newest rows of what was asked for and is not there.
     """
 
     nodes: dict[str, list[Life]]
     edges: dict[EdgeKey, list[Life]]
+    links: dict[LinkKey, list[Life]]
     gone_nodes: dict[str, NodeRow]
     gone_edges: list[EdgeRow]
+    gone_links: list[LinkRow]
     cut: bool
 
 
 class Known(NamedTuple):
-    """What has been found without the history: ids that were asked for, those of them that are there, and edges."""
+    """What has been found without the history: ids that were asked for, those of them that are there, edges, links."""
 
     ids: Sequence[str]
     there: Collection[str]
     edges: Collection[EdgeKey]
+    links: Collection[LinkKey]
 
 
 def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bool], at: int) -> Lives:
@@ -204,7 +209,30 @@ def lives(history: History, known: Known, fits: Callable[[NodeRow | EdgeRow], bo
         del found[LIVES_SHOWN + 1 :]
     missing = [number for key, (_, number) in newest.items() if key not in known.edges]
     rows = [state.row for state in history.edge_states(missing) if fits(state.row)]
-    return Lives({each: nodes[each] for each in kept}, edges, gone, rows, cut)
+    links, gone_links, cut_links = _links(history, kept, known.links, fits, at)
+    lived = {each: nodes[each] for each in kept}
+    return Lives(lived, edges, links, gone, rows, gone_links, cut or cut_links)
+
+
+def _links(
+    history: History, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
+) -> tuple[dict[LinkKey, list[Life]], list[LinkRow], bool]:
+    """The lives of the links of some nodes, the newest rows of those that are gone, and whether there are more."""
+    left = MOST_STATES_OF_LINKS if history.has_links() else 0
+    lives: dict[LinkKey, list[Life]] = {}
+    gone: dict[LinkKey, LinkRow] = {}
+    cut = False
+    for node_id in ids if left else ():
+        states = history.link_states(node_id, left + 1)
+        cut = cut or len(states) > left
+        left -= min(len(states), left)
+        for state in states:
+            if state.first <= at:
+                last = state.last if state.last is None or state.last <= at else None
+                lives.setdefault(state.row.key, []).append((state.first, last))
+                gone.setdefault(state.row.key, state.row)
+    rows = [row for key, row in gone.items() if key not in known and fits(row.edge)]
+    return {key: found[: LIVES_SHOWN + 1] for key, found in lives.items()}, rows, cut
 
 
 def _first(life: Life) -> int:

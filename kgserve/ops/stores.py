@@ -231,6 +231,7 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
         journal_bytes=sum(segment.size for segment in list_segments(layout.journal)),
         engine_bytes=engine_bytes,
         created_at=format_time(described.created_at),
+        last_write=format_time(state.time) if state.sequence else None,
         settings=_choices(described),
         lag=most_behind(standing_of(store, graphs.indexer, graphs.historian)) if store else None,
         last_check=format_time(checked.time) if checked else None,
@@ -334,6 +335,7 @@ def whoami(graphs: Graphs) -> Encoded[Whoami]:
         stores=[*caller.stores],
         expires=None if caller.expires_at is None else format_time(caller.expires_at),
         open=caller is LOCAL,
+        backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
     return encoded(msgspec.json.encode(found))
 

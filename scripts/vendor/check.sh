@@ -8,7 +8,7 @@ if ! command -v npm >/dev/null; then
     exit 0
 fi
 if [ ! -e "$tools" ] || [ package-lock.json -nt "$tools" ]; then
-    if ! npm ci --silent --ignore-scripts >/dev/null 2>&1; then
+    if ! npm install --no-save --silent --ignore-scripts >/dev/null 2>&1; then
         echo "The explorer's scripts were not checked: npm cannot fetch what checks them." >&2
         exit 0
     fi

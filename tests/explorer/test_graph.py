@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import Looking, drawn, settled
+from tests.explorer.looking import Looking, drawn, faults, settled, with_axe
 from tests.explorer.stores import chain
 
 
@@ -64,6 +64,32 @@ def test_the_table_shows_the_same_sorts_and_expands(looking: Looking, books: str
     expect(table.get_by_role("row")).to_have_count(4)
     table.get_by_role("button", name="Collapse Jane Austen").click()
     expect(table.get_by_role("row")).to_have_count(3)
+
+
+def test_a_long_table_makes_the_rows_in_sight_and_keys_reach_all(
+    looking: Looking, http: httpx.Client, store: str, api: str
+) -> None:
+    chain(http, api, 1_000)
+    ids = ",".join(f"n{number:05}" for number in range(1_000))
+    page = looking.graph(store, f"?view=table&ids={ids}", context=with_axe(looking.context()))
+    table = page.get_by_role("region", name="Table of the graph")
+    expect(table.get_by_role("table")).to_have_attribute("aria-rowcount", "1001")
+    table.get_by_role("button", name="Label").click()
+    first = table.get_by_role("button", name="n00000", exact=True)
+    assert not faults(page)
+    first.focus()
+    assert table.locator("tbody tr[data-row]").count() < 80
+    page.keyboard.press("ArrowDown")
+    expect(table.get_by_role("button", name="n00001", exact=True)).to_be_focused()
+    page.keyboard.press("End")
+    expect(table.get_by_role("button", name="n00999", exact=True)).to_be_focused()
+    expect(table.get_by_role("button", name="n00990", exact=True)).to_be_visible()
+    assert table.locator("tbody tr[data-row]").count() < 80
+    table.evaluate("each => { each.scrollTop = 0 }")
+    expect(first).to_be_in_viewport()
+    expect(table.get_by_role("button", name="n00999", exact=True)).to_be_focused()
+    page.keyboard.press("Home")
+    expect(first).to_be_focused()
 
 
 def test_the_way_between_two_nodes(looking: Looking, books: str) -> None:

@@ -51,6 +51,13 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(looking: Looking, htt
     details.get_by_role("button", name="Gardening at home").first.click()
     expect(details.get_by_role("heading", name="Gardening at home")).to_be_visible()
     expect(details.get_by_text("Above")).to_be_visible()
+    accepted(http.put("/api/memories/tomato", params={"store": store}, json={"parent_id": ""}))
+    expect(details.get_by_text("Above")).to_be_hidden()
+    expect(page.get_by_role("slider", name="As of")).to_be_visible()
+    page.keyboard.press("[")
+    expect(details.get_by_text("Above")).to_be_visible()
+    page.keyboard.press("]")
+    expect(details.get_by_text("Above")).to_be_hidden()
     used = accepted(http.get("/api/memories/tomato", params={"store": store, "touch": False}))["access_count"]
     assert used == 0, "looking is no use of a memory"
     page.get_by_role("button", name="Memories").click()
@@ -71,13 +78,18 @@ def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(
 ) -> None:
     other = f"{store}-far"
     inject(http, f"/api/memory/{other}", node("rfc", "standard", "HTTP semantics"))
-    inject(http, api, node("site", "page", "The site"), edge("site", "FOLLOWS", "rfc", to_graph=other))
+    inject(http, api, node("site", "page", "The site"))
+    inject(http, api, edge("site", "FOLLOWS", "rfc", to_graph=other))
     page = looking.graph(store, "?ids=site&node=site")
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("link", name=f"{other} / rfc")).to_be_visible()
     details.get_by_role("button", name="Expand").click()
     expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
     settled(page)
+    page.keyboard.press("[")
+    expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
+    page.keyboard.press("]")
+    expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
     page.get_by_role("button", name="Table", exact=True).click()
     page.get_by_role("region", name="Table of the graph").get_by_role("button", name=f"{other} / rfc").click()
     expect(details).to_contain_text("HTTP semantics")

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.access.keys import given
 from tests.cli.running import serving
 from tests.explorer.looking import Looking, settled
-from tests.explorer.stores import library
+from tests.explorer.stores import chain, library
 from tests.http.serving import Served, accepted
 
 
@@ -42,6 +42,7 @@ def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_
 def test_stores_are_listed_filtered_and_made(looking: Looking, http: httpx.Client, books: str) -> None:
     page = looking.at("#/")
     table = page.get_by_role("region", name="Stores")
+    expect(table.get_by_role("columnheader", name="Last write")).to_be_visible()
     expect(table.get_by_role("row").filter(has_text=books)).to_contain_text("7")
     page.get_by_label("Filter").fill(books)
     page.get_by_label("New store").fill(f"{books}-new")
@@ -94,6 +95,9 @@ def test_statistics_and_settings(looking: Looking, http: httpx.Client, books: st
     expect(stats.get_by_role("table", name="Types (3)")).to_contain_text("book")
     expect(stats.get_by_role("table", name="Indexes")).to_contain_text("keyword")
     expect(stats.get_by_role("img", name="Commits from")).to_be_visible()
+    expect(stats.get_by_role("table", name="What follows the journal")).to_contain_text("history")
+    expect(stats.get_by_role("table", name="Requests since the start")).to_contain_text("/api/memory/{store}/inject")
+    expect(stats).to_contain_text("kgserve backup")
     with page.expect_download() as saved:
         stats.get_by_role("button", name="Save as JSON lines").click()
     assert len(Path(saved.value.path()).read_text().splitlines()) >= 14
@@ -109,3 +113,30 @@ def test_statistics_and_settings(looking: Looking, http: httpx.Client, books: st
     expect(form.get_by_role("button", name="Save")).to_be_disabled()
     now = accepted(http.get(api))
     assert (now["conflict_policy"], now["memory"]["half_life_days"]) == ("lww", 90)
+
+
+def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    with serving(tmp_path / "data", "--indexes", "false", "--backup-dir", str(tmp_path / "kept")) as server:
+        with httpx.Client(base_url=server.url, timeout=30) as http:
+            chain(http, "/api/memory/books", 3)
+        looking = Looking(browser, server.url)
+        looking.refusals = {400, 409}
+        page = looking.graph("books", "?view=stats")
+        page.get_by_role("button", name="Back up").click()
+        window = page.get_by_role("dialog", name="Back books up")
+        window.get_by_label("Folder").fill("mine")
+        window.get_by_role("button", name="Back up").click()
+        expect(window.get_by_role("region", name="Backed up")).to_contain_text("up to commit 1")
+        assert (tmp_path / "kept" / "mine").is_dir()
+        page.keyboard.press("Escape")
+        page.get_by_role("link", name="kgserve").click()
+        page.get_by_role("button", name="Back all stores up").click()
+        window = page.get_by_role("dialog", name="Back all stores up")
+        window.get_by_label("Folder").fill("")
+        window.get_by_role("button", name="Back up").click()
+        expect(page.get_by_role("alert")).to_contain_text("the folder for backups holds other files")
+        window.get_by_label("Folder").fill("all")
+        window.get_by_role("button", name="Back up").click()
+        expect(window.get_by_role("region", name="Backed up")).to_contain_text("books")
+        looking.close()

@@ -132,6 +132,49 @@ def test_the_renderer_puts_a_types_colour_where_a_node_is(page: Page) -> None:
     assert run(page, "graph/renderer.js", script) == [True, True, "#ffffff", True, True, True, "#14171a", True, True]
 
 
+def test_rows_in_sight_and_the_one_that_is_held(page: Page) -> None:
+    script = """
+      const of = (...given) => { const all = m.inSight(...given); return [all[0], all.at(-1), all.length]; };
+      return [of(0, 10, -1, 100), of(50, 60, 3, 100), of(90, 120, 99, 100), of(20, 30, 90, 100),
+        m.inSight(0, 9, -1, 0)];
+    """
+    told = [[0, 21, 22], [3, 71, 35], [78, 99, 22], [8, 90, 35], []]
+    assert run(page, "panel/rows.js", script) == told
+
+
+def test_a_statement_in_pieces_brackets_and_completions(page: Page) -> None:
+    script = """
+      const text = "MATCH (a {n: 'x)'}) // (\\nRETURN $p, 1.5";
+      const all = m.pieces(text, new Set(['MATCH', 'RETURN']));
+      const words = [{label: 'MATCH', type: 'keyword'}, {label: 'max', type: 'function'}];
+      const begun = (...given) => { const found = m.completions(...given); return [found.from, found.words.length]; };
+      return [all.map((one) => one.text).join('') === text,
+        all.filter((one) => one.kind && one.kind !== 'bracket').map((one) => one.kind),
+        m.pairAt(all, 6), m.pairAt(all, 19), m.pairAt(all, 3),
+        begun('RETURN ma', 9, words, false), begun('a ', 2, words, false), begun('a ', 2, words, true),
+        m.placeOf('ab\\ncd', 2, 2), m.placeOf('ab\\ncd', 9, 99)];
+    """
+    kinds = ["keyword", "string", "comment", "keyword", "number", "number"]
+    told = [True, kinds, [6, 18], [6, 18], [], [7, 2], [2, 0], [2, 2], 4, 5]
+    assert run(page, "panel/editor.js", script) == told
+
+
+def test_what_the_server_tells_of_itself_is_read(page: Page) -> None:
+    text = """# HELP a
+a_bucket{le="0.1",route="/x/{y}"} 3.0
+a_bucket{le="0.5",route="/x/{y}"} 9.0
+a_bucket{le="+Inf",route="q\\"\\n"} 10.0
+b 2.5
+"""
+    script = f"""
+      const all = m.readMetrics({json.dumps(text)});
+      const buckets = all.filter((one) => one.name === 'a_bucket');
+      return [all.length, all[0].labels.route, all[2].labels.route, all[3].value,
+        m.quantile(buckets, 0.5), m.quantile(buckets, 0.95) === Infinity, m.quantile([], 0.5)];
+    """
+    assert run(page, "panel/health.js", script) == [4, "/x/{y}", 'q"\n', 2.5, 0.5, True, None]
+
+
 def test_an_event_of_the_stream_is_read(page: Page) -> None:
     block = 'id: 1-0\nevent: node_created\ndata: {"store": "s", "id": "a: b"}'
     script = f"return [m.readEvent({json.dumps(block)}), m.readEvent(': still here')];"

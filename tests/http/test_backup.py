@@ -37,6 +37,7 @@ def test_a_store_there_and_back(client: httpx.Client) -> None:
     client.put("/api/memory/a", json={"name": "For people", "metadata": {"k": [1]}})
     inject(client, "a", "one")
     inject(client, "a", "two")
+    assert accepted(client.get("/api/whoami"))["backups"]
     made = accepted(client.post("/api/memory/a/backup", json={"to": "first"}))
     assert (made["sequence"], made["first"], made["new_base"]) == (2, 0, "it is the first")
     inject(client, "a", "three")

@@ -170,6 +170,13 @@ def test_columns_are_those_that_were_asked_for(http: httpx.Client, store: str, a
     assert answer.keys() == {"id", "type", *wanted}
     assert (answer["layer"], answer["parent"], answer["tags"]) == ([0, 1], [None, above], [["drink"], []])
     assert all(0 < each <= 1 for each in answer["confidence"])
+    then = accepted(http.get(api))["sequence"]
+    accepted(http.put(f"/api/memories/{below}", params={"store": store}, json={"parent_id": ""}))
+    asked = {"ids": [above, below], "fields": ["parent", "confidence"]}
+    assert "parent" not in accepted(http.post(f"{api}/graph", json=asked))["nodes"]
+    former = accepted(http.post(f"{api}/graph", json={**asked, "as_of": then}))["nodes"]
+    assert former["parent"] == [None, above]
+    assert len(former["confidence"]) == 2
     assert accepted(http.post(f"{api}/graph", json={"ids": [below], "fields": []}))["nodes"].keys() == {"id", "type"}
 
 
@@ -187,6 +194,24 @@ def test_links_stand_apart_and_merged_nodes_are_found(http: httpx.Client, api: s
         assert (answer["nodes"]["id"], answer["missing"]) == (["b", "a"], [])
         kind = answer["relation_types"].index("sees")
         assert answer["links"] == {"from": [1], "to_graph": ["elsewhere"], "to": ["x"], "type": [kind], "weight": [0.5]}
+
+
+def test_links_have_lives_and_come_when_they_are_gone(http: httpx.Client, api: str) -> None:
+    link = {"from": "a", "to": "x", "relation_type": "sees", "to_graph": "elsewhere"}
+    accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}], "edges": [link]}))
+    accepted(
+        http.post(f"{api}/inject", json={"edges": [{**link, "weight": 0.5, "valid_from": "2020-01-01T00:00:00Z"}]})
+    )
+    accepted(http.post(f"{api}/inject", json={"edges": [{**link, "to": "y"}]}))
+    gone = {"from": "a", "to": "y", "relation_type": "sees", "to_graph": "elsewhere"}
+    accepted(http.request("DELETE", f"{api}/edges", json=gone))
+    links = accepted(http.post(f"{api}/graph", json={"ids": ["a"], "lives": True}))["links"]
+    assert (links["to"], links["weight"]) == (["x", "y"], [0.5, 1.0])
+    assert links["lives"] == [[[2, None], [1, 2]], [[3, 4]]]
+    assert links["valid_from"] == ["2020-01-01T00:00:00.000000Z", None]
+    then = accepted(http.post(f"{api}/graph", json={"ids": ["a"], "lives": True, "as_of": 1}))["links"]
+    assert (then["to"], then["lives"][0][-1]) == (["x", "y"], [1, 2])
+    assert "lives" not in accepted(http.post(f"{api}/graph", json={"ids": ["a"]}))["links"]
 
 
 def test_of_many_lives_the_newest_are_told(http: httpx.Client, api: str) -> None:

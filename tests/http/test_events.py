@@ -256,8 +256,9 @@ def test_a_stream_holds_no_store_open(quick: Served, client: httpx.Client, store
     with stream(quick, store, "?kinds=node_created").greet() as listener:
         for number in range(3):
             inject(client, f"{store}-{number}", "x")
-        states = {each["name"]: each["state"] for each in accepted(client.get("/api/memory"))["stores"]}
-        assert states[store] == "closed"
+        listed = {each["name"]: each for each in accepted(client.get("/api/memory"))["stores"]}
+        assert listed[store]["state"] == "closed"
+        assert listed[store]["last_write"] < listed[f"{store}-2"]["last_write"]
         inject(client, store, "b")
         assert [each.id for each in take(listener, 1)] == ["2-0"]
 

@@ -113,7 +113,7 @@ def test_traverse_options(http: httpx.Client, filled: str) -> None:
 
 
 def test_where_no_key_is_asked_for_everybody_is_local(http: httpx.Client) -> None:
-    told = {"name": "local", "role": "admin", "stores": ["*"], "expires": None, "open": True}
+    told = {"name": "local", "role": "admin", "stores": ["*"], "expires": None, "open": True, "backups": False}
     assert accepted(http.get("/api/whoami")) == told
 
 

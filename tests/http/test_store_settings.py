@@ -66,6 +66,19 @@ def test_the_list_of_stores_has_what_was_chosen(http: httpx.Client, store: str, 
     assert "metadata" not in listed()
 
 
+def test_the_list_says_when_a_store_was_last_written_to(http: httpx.Client, store: str, api: str) -> None:
+    def last_write() -> str | None:
+        return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store).get(
+            "last_write"
+        )
+
+    accepted(http.put(api), 201)
+    assert last_write() is None
+    accepted(http.post(f"{api}/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
+    written = accepted(http.get(f"{api}/nodes/a"))["node"]["updated_at"]
+    assert last_write() == written
+
+
 def test_what_is_left_out_stays_and_what_is_empty_is_cleared(http: httpx.Client, api: str) -> None:
     accepted(http.put(api, json=CHOSEN), 201)
     answer = accepted(http.patch(api, json={"name": "other", "metadata": None}))

@@ -1,7 +1,7 @@
 // Bringing things onto the canvas, and taking them away.
 
 import { batch, signal } from "./vendor/preact.js";
-import { foreignKey, MOST_NODES } from "./graph/model.js";
+import { foreignKey, MOST_NODES, moment } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
 import { ask, memory, Refused } from "./server.js";
 import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
@@ -174,18 +174,24 @@ export const expand = (key) =>
 async function links(node, answer) {
   const out = answer.links;
   const found = (out?.from ?? []).flatMap((/** @type {number} */ place, /** @type {number} */ i) =>
-    answer.nodes.id[place] === node.id ? [{ name: out.to_graph[i], id: out.to[i], type: out.type[i], leads: true }] : []);
+    answer.nodes.id[place] === node.id ? [{
+      name: out.to_graph[i], id: out.to[i], type: answer.relation_types[out.type[i]] ?? "", leads: true, weight: out.weight[i],
+      validFrom: moment(out.valid_from?.[i]), validTo: moment(out.valid_to?.[i]), lives: out.lives?.[i] ?? null,
+    }] : []);
   if (stores.value?.find((one) => one.name === store.value)?.links?.inbound) {
     const into = await ask("GET", `${memory(store.value, "nodes", node.id)}/incoming`, { query: { limit: 200, follow_symlinks: true } });
-    for (const edge of into.edges) if (edge.store && edge.store !== store.value) found.push({ name: edge.store, id: edge.from, type: edge.relation_type, leads: false });
+    for (const edge of into.edges) if (edge.store && edge.store !== store.value) found.push({
+      name: edge.store, id: edge.from, type: edge.relation_type, leads: false, weight: edge.weight, validFrom: moment(edge.valid_from), validTo: moment(edge.valid_to), lives: null,
+    });
   }
   let count = 0;
-  for (const { name, id, type, leads } of found) {
+  for (const { name, id, leads, ...edge } of found) {
     const key = foreignKey(name, id);
     if (!graph.nodes.has(key)) count++;
     graph.addNode({ key, id, store: name, type: W.elsewhere, label: `${name} / ${id}`, broughtBy: new Set([node.key]) });
     const [from, to] = leads ? [node.key, key] : [key, node.key];
-    graph.addEdge({ from, to, type: typeof type === "number" ? (answer.relation_types[type] ?? "") : type });
+    graph.addEdge({ from, to, ...edge });
+    graph.livesAsLinks(key);
   }
   return count;
 }

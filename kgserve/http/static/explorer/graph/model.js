@@ -26,7 +26,8 @@ export const foreignKey = (store, id) => JSON.stringify([store, id]);
 /** @param {string} from @param {string} type @param {string} to */
 export const edgeKey = (from, type, to) => JSON.stringify([from, type, to]);
 
-const moment = (/** @type {unknown} */ text) => (text === null || text === undefined ? null : Date.parse(String(text)));
+/** Milliseconds of a time that the server gives; null: none. */
+export const moment = (/** @type {unknown} */ text) => (text === null || text === undefined ? null : Date.parse(String(text)));
 
 export class Graph {
   constructor() {
@@ -65,6 +66,13 @@ export class Graph {
     this.edges.set(key, edge);
     from.add(edge);
     to.add(edge);
+  }
+
+  /** A node of another store is to be seen while a link joins it: what else it was is known there. @param {string} key */
+  livesAsLinks(key) {
+    const node = this.nodes.get(key);
+    const lives = [...(this.around.get(key) ?? [])].map((edge) => edge.lives);
+    if (node) node.lives = lives.includes(null) ? null : lives.flatMap((each) => each ?? []).sort((one, other) => other[0] - one[0]);
   }
 
   /** @param {string} key */

@@ -1,12 +1,13 @@
 // Ask in Cypher: what comes back as graph, table, JSON, and as CSV of all rows.
 
-import { html, signal, useEffect, useRef } from "../vendor/preact.js";
+import { html, signal, useEffect } from "../vendor/preact.js";
 import { put } from "../load.js";
 import { ask, memory, Refused, request, save } from "../server.js";
 import { about, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../words.js";
-import { open } from "./editor.js";
-import { number, Pages, plain } from "./parts.js";
+import { Editor } from "./editor.js";
+import { number, plain } from "./parts.js";
+import { LongTable } from "./rows.js";
 
 const FIRST = "MATCH (n)-[e]->(m) RETURN n, e, m LIMIT 25";
 const REMEMBERED = 30;
@@ -15,10 +16,11 @@ const OFF = "kgserve-no-statements";
 const text = signal(FIRST);
 const result = signal(/** @type {any} */ (null));
 const wrong = signal("");
+/** Where, if the server says so. */
+const wrongAt = signal(/** @type {{line: number, column: number} | null} */ (null));
 const how = signal("table");
 const writing = signal(false);
 const running = signal(false);
-const page = signal(0);
 const remembers = signal(localStorage.getItem(OFF) === null);
 /** Goes up when the statements of a store have changed. */
 const noted = signal(0);
@@ -44,25 +46,22 @@ function forgetStatements() {
   noted.value++;
 }
 
-/** @type {import("./editor.js").Editor | null} */
-let editor = null;
-
 async function run() {
   const query = text.value.trim();
   if (!query || running.value) return;
   running.value = true;
   wrong.value = "";
+  wrongAt.value = null;
   try {
     const body = writing.value && mayWrite.value ? { query, mode: "write" } : { query };
     result.value = await ask("POST", memory(store.value, "cypher"), { body });
-    page.value = 0;
     remember(query);
     say(W.rowsFound(result.value.row_count, result.value.truncated));
     if (how.value === "graph") await draw();
   } catch (error) {
     wrong.value = /** @type {Error} */ (error).message;
     const at = /line (\d+), column (\d+)/.exec(wrong.value) ?? /line: ?(\d+), offset: ?(\d+)/.exec(wrong.value);
-    if (at) editor?.mark(Number(at[1]), Number(at[2]));
+    wrongAt.value = at ? { line: Number(at[1]), column: Number(at[2]) } : null;
   } finally {
     running.value = false;
   }
@@ -94,8 +93,8 @@ const csv = () =>
     save(await answer.blob(), `${store.value}.csv`);
   });
 
-/** @type {{store: string, words: {label: string, type: string}[]}} */
-let offered = { store: "", words: [] };
+/** What is offered to complete, of which store. */
+const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
 
 /** What completion offers: the shell's words, and what this store uses. */
 async function learn() {
@@ -110,46 +109,23 @@ async function learn() {
     ["property", [...new Set(Object.values(found.labels).flatMap((label) => Object.keys(/** @type {object} */ (label))))]],
     ["constant", [...Object.keys(stats.types), ...Object.keys(stats.relation_types)]],
   ]);
-  offered = { store: mine, words: kinds.flatMap(([type, labels]) => labels.map((label) => ({ label, type }))) };
-}
-
-function Field() {
-  const host = useRef(/** @type {HTMLElement | null} */ (null));
-  const ready = useRef(signal(false)).current;
-  useEffect(() => {
-    let gone = false;
-    void learn();
-    open(/** @type {HTMLElement} */ (host.current), { text: text.value, label: W.statement, words: () => offered.words, run: () => void run(), change: (now) => { text.value = now; } })
-      .then((made) => {
-        if (gone) return made.destroy();
-        editor = made;
-        ready.value = true;
-      })
-      .catch(() => undefined);
-    return () => {
-      gone = true;
-      editor?.destroy();
-      editor = null;
-    };
-  }, []);
-  const key = (/** @type {KeyboardEvent} */ event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void run();
-  };
-  return html`<div class="editor" ref=${host}></div>
-    ${ready.value ? null : html`<textarea aria-label=${W.statement} rows="3" spellcheck="false" value=${text.value} onKeyDown=${key} onInput=${(/** @type {any} */ event) => { text.value = event.currentTarget.value; }}></textarea>`}`;
+  offered.value = { store: mine, words: kinds.flatMap(([type, labels]) => labels.map((label) => ({ label, type }))) };
 }
 
 export function CypherPane() {
   noted.value;
   const before = statements();
+  useEffect(() => {
+    void learn();
+  }, [store.value]);
   const again = (/** @type {any} */ event) => {
     const chosen = event.currentTarget.value;
     if (!chosen) return;
     text.value = chosen;
-    editor?.set(chosen);
+    wrongAt.value = null;
     event.currentTarget.value = "";
   };
-  return html`<${Field} key=${store.value} />
+  return html`<${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${run} wrong=${wrongAt.value} />
     <p class="row">
       <button type="button" disabled=${running.value} onClick=${run}>${running.value ? W.running : W.run}</button>
       ${mayWrite.value ? html`<label class="check"><input type="checkbox" checked=${writing.value} onChange=${() => { writing.value = !writing.value; }} /> ${W.mayChange}</label>` : null}
@@ -167,14 +143,16 @@ function Result() {
       <span role="tablist" aria-label=${W.form}>${tab("graph", () => void attempt(draw))}${tab("table")}${tab("json")}</span>
       ${writing.value ? null : html`<button type="button" class="plain" onClick=${csv}>${W.csv}</button>`}</p>
     ${changes ? html`<p class="note">${Object.entries(changes).filter(([, value]) => value).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`).join(", ") || W.nothingChanged}</p>` : null}
-    <div id="rows" class="scroll rows" tabindex="0" role="tabpanel" aria-label=${W.forms[how.value]}>
+    <div id="rows" role="tabpanel" aria-label=${W.forms[how.value]}>
       ${how.value === "json"
-        ? html`<pre>${JSON.stringify(rows.slice(0, 200), null, 2)}</pre>`
-        : how.value === "table"
-          ? html`<${Pages} rows=${rows} page=${page}>${(/** @type {any[][]} */ some) => html`<table><thead><tr>${columns.map((/** @type {string} */ name, /** @type {number} */ i) => html`<th scope="col" key=${i}>${name}</th>`)}</tr></thead>
-              <tbody>${some.map((row, i) => html`<tr key=${i}>${row.map((value, j) => html`<td key=${j}>${cell(value)}</td>`)}</tr>`)}</tbody></table>`}<//>`
-          : html`<p class="soft">${W.isOnCanvas}</p>`}</div>`;
+        ? html`<pre class="scroll rows" tabindex="0" role="region" aria-label=${W.rows}>${JSON.stringify(rows.slice(0, 200), null, 2)}</pre>`
+        : how.value === "table" ? html`<${Rows} key=${result.value.took_ms} columns=${columns} rows=${rows} />` : html`<p class="soft">${W.isOnCanvas}</p>`}</div>`;
 }
+
+/** @param {{columns: string[], rows: any[][]}} props */
+const Rows = ({ columns, rows }) => html`<${LongTable} label=${W.rows} columns=${columns.length} rows=${rows} keyOf=${(/** @type {any[]} */ _, /** @type {number} */ at) => String(at)}
+  head=${columns.map((name, i) => html`<th scope="col" key=${i}>${name}</th>`)}>
+  ${(/** @type {any[]} */ row) => row.map((value, i) => html`<td key=${i}>${cell(value)}</td>`)}<//>`;
 
 /** A value in a cell: a node by its id. @param {any} value */
 function cell(value) {

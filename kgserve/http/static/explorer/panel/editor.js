@@ -1,64 +1,159 @@
-// CodeMirror for statements of Cypher: loaded when the pane is opened. Until it has come, and if it does not, a plain field stands there.
+// A field for statements: a plain text field, the same text in colours above it, and words that complete what is typed.
 
-/** @typedef {{text: () => string, set: (text: string) => void, focus: () => void, mark: (line: number, column: number) => void, destroy: () => void}} Editor */
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { W } from "../words.js";
+
+/** @typedef {{label: string, type: string}} Word */
+
+const TOKENS = /\/\/.*|\/\*[\s\S]*?(?:\*\/|$)|'(?:\\.|[^'\\])*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|`[^`]*(?:`|$)|\$\w+|\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b|[A-Za-z_]\w*|[()[\]{}]/g;
+const OPENING = { ")": "(", "]": "[", "}": "{" };
+/** A text that is longer is shown without colours. */
+const LONGEST = 20_000;
+const OFFERED = 50;
+
+/** What a piece of a statement is. @param {string} token @param {Set<string>} keywords */
+function kindOf(token, keywords) {
+  if (/^(\/\/|\/\*)/.test(token)) return "comment";
+  if (/^['"]/.test(token)) return "string";
+  if (/^[\d$]/.test(token)) return "number";
+  if (/^[()[\]{}]/.test(token)) return "bracket";
+  return keywords.has(token.toUpperCase()) ? "keyword" : "";
+}
 
 /**
- * Within a shadow root the editor's styles are adopted sheets, which the page's policy allows.
- * @param {HTMLElement} host @param {{text: string, label: string, words: () => {label: string, type: string}[], run: () => void, change: (text: string) => void}} options
- * @returns {Promise<Editor>}
+ * A statement in pieces, with all that lies between them.
+ * @param {string} text @param {Set<string>} keywords in upper case @returns {{from: number, text: string, kind: string}[]}
  */
-export async function open(host, options) {
-  const cm = await import("../vendor/codemirror.js");
-  const { tags: t, EditorView } = cm;
-  const colours = cm.HighlightStyle.define([
-    { tag: [t.keyword, t.operatorKeyword], color: "var(--keyword)", fontWeight: "600" },
-    { tag: [t.string, t.special(t.string)], color: "var(--string)" },
-    { tag: [t.number, t.bool, t.atom], color: "var(--value)" },
-    { tag: [t.variableName, t.propertyName, t.definition(t.variableName)], color: "var(--text)" },
-    { tag: [t.comment], color: "var(--soft)" },
-  ]);
-  const theme = EditorView.theme({
-    "&": { color: "var(--text)", backgroundColor: "var(--page)", fontSize: "14px", maxHeight: "12rem" },
-    ".cm-content": { fontFamily: "var(--mono)", caretColor: "var(--text)", minHeight: "4.5em" },
-    ".cm-cursor": { borderLeftColor: "var(--text)" },
-    "&.cm-focused": { outline: "2px solid var(--link)" },
-    ".cm-tooltip": { backgroundColor: "var(--panel)", color: "var(--text)", border: "1px solid var(--line)" },
-    ".cm-tooltip-autocomplete ul li[aria-selected]": { backgroundColor: "var(--link)", color: "var(--page)" },
-    "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--chosen)" },
-  });
-  const complete = (/** @type {any} */ context) => {
-    const word = context.matchBefore(/[\w]+/);
-    return word || context.explicit ? { from: word?.from ?? context.pos, options: options.words(), validFor: /^\w*$/ } : null;
+export function pieces(text, keywords) {
+  const found = [];
+  let end = 0;
+  for (const match of text.matchAll(TOKENS)) {
+    if (match.index > end) found.push({ from: end, text: text.slice(end, match.index), kind: "" });
+    found.push({ from: match.index, text: match[0], kind: kindOf(match[0], keywords) });
+    end = match.index + match[0].length;
+  }
+  if (end < text.length) found.push({ from: end, text: text.slice(end), kind: "" });
+  return found;
+}
+
+/** Where the two brackets are of which the caret is at one; none: it is at none, or that has no other. @param {ReturnType<typeof pieces>} all @param {number} caret */
+export function pairAt(all, caret) {
+  const open = [];
+  for (const { from, text, kind } of all) {
+    if (kind !== "bracket") continue;
+    if (!(text in OPENING)) open.push({ from, text });
+    else {
+      const other = open.pop();
+      if (other?.text === OPENING[text] && [other.from, other.from + 1, from, from + 1].includes(caret)) return [other.from, from];
+    }
+  }
+  return [];
+}
+
+/** Words that begin with what stands before the caret. @param {string} text @param {number} caret @param {Word[]} words @param {boolean} asked @returns {{from: number, words: Word[]}} */
+export function completions(text, caret, words, asked) {
+  const begun = /\w*$/.exec(text.slice(0, caret))?.[0] ?? "";
+  if (!begun && !asked) return { from: caret, words: [] };
+  const low = begun.toLowerCase();
+  const fitting = words.filter(({ label }) => label.toLowerCase().startsWith(low) && label !== begun);
+  return { from: caret - begun.length, words: fitting.slice(0, OFFERED) };
+}
+
+/** The place of a line and column, both from 1, in a text. @param {string} text @param {number} line @param {number} column */
+export function placeOf(text, line, column) {
+  const lines = text.split("\n");
+  const row = Math.min(Math.max(1, line), lines.length) - 1;
+  return lines.slice(0, row).reduce((sum, one) => sum + one.length + 1, 0) + Math.min(lines[row].length, Math.max(0, column - 1));
+}
+
+/** Where on the screen a place of the text is. @param {HTMLElement} shown @param {number} place @returns {DOMRect | null} */
+function boxAt(shown, place) {
+  const walk = document.createTreeWalker(shown, NodeFilter.SHOW_TEXT);
+  let left = place;
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const length = node.nodeValue?.length ?? 0;
+    if (left <= length) {
+      const range = document.createRange();
+      range.setStart(node, left);
+      range.collapse(true);
+      return range.getClientRects()[0] ?? null;
+    }
+    left -= length;
+  }
+  return null;
+}
+
+/**
+ * `wrong` is a line and a column where something is wrong: the caret goes there.
+ * @param {{text: import("../vendor/preact.js").Signal<string>, label: string, words: Word[], run: () => void, wrong: {line: number, column: number} | null}} props
+ */
+export function Editor({ text, label, words, run, wrong }) {
+  const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  const shown = useRef(/** @type {HTMLElement | null} */ (null));
+  const list = useRef(/** @type {HTMLElement | null} */ (null));
+  const [caret, setCaret] = useState(0);
+  const [offer, setOffer] = useState({ from: 0, words: /** @type {Word[]} */ ([]) });
+  const [chosen, setChosen] = useState(0);
+  const now = text.value;
+  const keywords = new Set(words.filter((word) => word.type === "keyword").map((word) => word.label.toUpperCase()));
+  const all = now.length > LONGEST ? [{ from: 0, text: now, kind: "" }] : pieces(now, keywords);
+  const pair = pairAt(all, caret);
+  const bad = wrong ? placeOf(now, wrong.line, wrong.column) : -1;
+  const close = () => setOffer({ from: 0, words: [] });
+  const look = (/** @type {boolean} */ asked) => {
+    const { value, selectionStart } = /** @type {HTMLTextAreaElement} */ (field.current);
+    setOffer(completions(value, selectionStart, words, asked));
+    setChosen(0);
   };
-  const run = () => {
-    options.run();
-    return true;
+  useEffect(() => {
+    if (bad < 0) return;
+    field.current?.focus();
+    field.current?.setSelectionRange(bad, bad);
+  }, [wrong]);
+  useEffect(() => {
+    const box = offer.words.length && shown.current && list.current ? boxAt(shown.current, offer.from) : null;
+    if (!box || !list.current) return;
+    const { offsetHeight: high, offsetWidth: wide, style } = list.current;
+    style.left = `${Math.max(4, Math.min(box.left, innerWidth - wide - 4))}px`;
+    style.top = `${box.bottom + high + 4 > innerHeight ? box.top - high - 2 : box.bottom + 2}px`;
+    list.current.children[chosen]?.scrollIntoView({ block: "nearest" });
+  }, [offer, chosen]);
+  const accept = (/** @type {number} */ which) => {
+    const element = /** @type {HTMLTextAreaElement} */ (field.current);
+    const { label: word } = offer.words[which];
+    element.focus();
+    element.setSelectionRange(offer.from, element.selectionStart);
+    // The only way to write into a field that its own undoing knows of.
+    if (!document.execCommand("insertText", false, word)) element.setRangeText(word, offer.from, element.selectionEnd, "end");
+    text.value = element.value;
+    close();
   };
-  const extensions = [
-    cm.Prec.highest(cm.keymap.of([{ key: "Mod-Enter", run }])),
-    cm.history(),
-    cm.drawSelection(),
-    cm.bracketMatching(),
-    cm.StreamLanguage.define(cm.cypher),
-    cm.syntaxHighlighting(colours),
-    cm.autocompletion({ override: [complete], icons: false }),
-    cm.keymap.of([...cm.completionKeymap, ...cm.historyKeymap, ...cm.defaultKeymap]),
-    EditorView.lineWrapping,
-    EditorView.contentAttributes.of({ "aria-label": options.label }),
-    EditorView.updateListener.of((/** @type {any} */ update) => update.docChanged && options.change(update.state.doc.toString())),
-    theme,
-  ];
-  const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
-  const view = new EditorView({ state: cm.EditorState.create({ doc: options.text, extensions }), parent: root, root });
-  return {
-    text: () => view.state.doc.toString(),
-    set: (text) => view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } }),
-    focus: () => view.focus(),
-    mark: (line, column) => {
-      const at = view.state.doc.line(Math.min(Math.max(1, line), view.state.doc.lines));
-      view.dispatch({ selection: { anchor: Math.min(at.to, at.from + Math.max(0, column - 1)) }, scrollIntoView: true });
-      view.focus();
-    },
-    destroy: () => view.destroy(),
+  const key = (/** @type {KeyboardEvent} */ event) => {
+    const { key: name } = event;
+    const step = name === "ArrowDown" ? 1 : name === "ArrowUp" ? -1 : 0;
+    if (name === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    else if (name === " " && event.ctrlKey) look(true);
+    else if (!offer.words.length) return;
+    else if (name === "Escape") close();
+    else if (step) setChosen((chosen + step + offer.words.length) % offer.words.length);
+    else if ((name === "Enter" || name === "Tab") && !event.shiftKey) accept(chosen);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
   };
+  const moved = () => setCaret(field.current?.selectionStart ?? 0);
+  const typed = (/** @type {any} */ event) => {
+    text.value = event.currentTarget.value;
+    moved();
+    look(false);
+  };
+  const open = offer.words.length > 0;
+  return html`<div class="editor">
+    <pre ref=${shown} aria-hidden="true">${all.map((one) => html`<span key=${one.from} class=${`${one.kind} ${pair.includes(one.from) ? "pair" : ""} ${bad >= one.from && bad < one.from + one.text.length && one.text.trim() ? "wrong" : ""}`}>${one.text}</span>`)}${"\n"}</pre>
+    <textarea ref=${field} aria-label=${label} spellcheck=${false} autocapitalize="off" autocomplete="off" value=${now}
+      aria-autocomplete="list" aria-controls=${open ? "offered" : undefined} aria-activedescendant=${open ? `offered-${chosen}` : undefined}
+      onInput=${typed} onKeyDown=${key} onKeyUp=${moved} onPointerUp=${moved} onBlur=${close}></textarea>
+    ${open ? html`<ul class="offered" id="offered" role="listbox" aria-label=${W.completions} ref=${list}>${offer.words.map((word, i) => html`<li key=${word.label} id=${`offered-${i}`} role="option" aria-selected=${i === chosen}
+      onMouseDown=${(/** @type {Event} */ event) => { event.preventDefault(); accept(i); }}>${word.label} <span class="soft">${W.wordKinds[word.type] ?? word.type}</span></li>`)}</ul>` : null}
+  </div>`;
 }

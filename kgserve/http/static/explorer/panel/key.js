@@ -17,7 +17,7 @@ export function KeyForm() {
   };
   return html`<form class="key" onSubmit=${submit}>
     <p>${refused.value && key.value ? W.wrongKey : W.needsKey}</p>
-    <label>${W.key} <input type="password" autocomplete="off" spellcheck="false" placeholder="kgs_…" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.currentTarget.value)} /></label>
+    <label>${W.key} <input type="password" autocomplete="off" spellcheck=${false} placeholder="kgs_…" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.currentTarget.value)} /></label>
     <button disabled=${!typed.trim()}>${W.useKey}</button>
   </form>`;
 }

@@ -18,6 +18,7 @@ function lazy(load) {
   return Object.assign(Part, { come });
 }
 
+export const Compared = lazy(() => import("./compare.js").then((m) => m.Compared));
 export const CypherPane = lazy(() => import("./cypher.js").then((m) => m.CypherPane));
 export const Help = lazy(() => import("./help.js").then((m) => m.Help));
 export const KeyDialog = lazy(() => import("./key.js").then((m) => m.KeyDialog));

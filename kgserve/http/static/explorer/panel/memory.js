@@ -3,29 +3,31 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { ask } from "../server.js";
-import { attempt, store } from "../state.js";
+import { asOf, attempt, store } from "../state.js";
 import { W } from "../words.js";
 import { Bar, time } from "./parts.js";
 import { showNode } from "./search.js";
 
 const SHOWN = 50;
 
-/** @param {{row: any}} props */
-export function MemoryFacts({ row }) {
+/** @param {{answer: any}} props what is known of a node that is a memory */
+export function MemoryFacts({ answer }) {
+  const row = answer.node;
   const [known, setKnown] = useState(/** @type {{memory: any, above: any[], below: any[]} | null} */ (null));
+  const then = asOf.value;
   useEffect(() => {
     const id = encodeURIComponent(row.id);
-    const query = { store: store.value };
+    const query = { store: store.value, as_of: then };
     void attempt(async () => {
       // Looking is no use of a memory, so `touch` is false.
       const [one, above, below] = await Promise.all([
-        ask("GET", `/api/memories/${id}`, { query: { ...query, touch: false } }).catch(() => null),
+        then === null ? ask("GET", `/api/memories/${id}`, { query: { store: store.value, touch: false } }).catch(() => null) : null,
         ask("GET", `/api/v1/memories/${id}/ancestors`, { query }).catch(() => []),
         ask("GET", `/api/v1/memories/${id}/children`, { query: { ...query, limit: SHOWN } }).catch(() => []),
       ]);
       setKnown({ memory: one, above, below });
     });
-  }, [row.id, row.version]);
+  }, [answer, then]);
   const sure = known?.memory?.effective_confidence;
   const name = (/** @type {any} */ one) => html`<button type="button" class="link" onClick=${() => showNode(one.id)}>${labelOf(one)}</button>`;
   return html`<h3>${W.memory}</h3><dl>

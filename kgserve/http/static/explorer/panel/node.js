@@ -105,7 +105,7 @@ function Facts({ node, answer }) {
     ${row.conflicts?.length ? html`<p class="note">${W.inConflict(row.conflicts)} ${writable ? html`<button type="button" onClick=${() => { doing.value = "heads"; }}>${W.settle}</button>` : null}</p>` : null}
     ${row.content ? html`<h3>${W.content}</h3><${Content} text=${row.content} />` : null}
     ${Object.keys(row.attributes).length ? html`<h3>${W.attributes}</h3><${Tree} value=${row.attributes} />` : null}
-    ${row.confidence === undefined ? null : html`<${MemoryFacts} key=${row.id} row=${row} />`}
+    ${row.confidence === undefined ? null : html`<${MemoryFacts} key=${row.id} answer=${answer} />`}
     <${Edges} title=${W.outgoing} edges=${answer.outgoing} end="to" writable=${writable} />
     <${Edges} title=${W.incoming} edges=${answer.incoming} end="from" writable=${writable} />
     ${answer.edges_truncated ? html`<p class="note">${W.moreEdges}</p>` : null}

@@ -69,25 +69,6 @@ export function Command({ text, label }) {
     ${navigator.clipboard ? html`<button type="button" class="plain" onClick=${copy}>${W.copy}</button>` : null}</figure>`;
 }
 
-const PAGE = 100;
-
-/**
- * Rows, a page at a time.
- * @param {{rows: any[], page: import("../vendor/preact.js").Signal<number>, children: (rows: any[]) => any}} props
- */
-export function Pages({ rows, page, children }) {
-  const last = Math.max(0, Math.ceil(rows.length / PAGE) - 1);
-  const at = Math.min(page.value, last);
-  return html`${children(rows.slice(at * PAGE, (at + 1) * PAGE))}
-    ${last > 0
-      ? html`<nav class="pages" aria-label=${W.pages}>
-          <button type="button" class="plain" disabled=${at === 0} onClick=${() => { page.value = at - 1; }}>${W.previous}</button>
-          <span>${W.rowsOf(at * PAGE + 1, Math.min(rows.length, (at + 1) * PAGE), rows.length)}</span>
-          <button type="button" class="plain" disabled=${at === last} onClick=${() => { page.value = at + 1; }}>${W.next}</button>
-        </nav>`
-      : null}`;
-}
-
 /** A horizontal bar for a share. @param {{share: number, label: string}} props */
 export const Bar = ({ share, label }) => html`<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=${label}>
   <rect class="ground" width="100" height="8" /><rect class="part" width=${Math.max(0.5, 100 * share)} height="8" /></svg>`;

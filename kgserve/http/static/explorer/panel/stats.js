@@ -1,6 +1,6 @@
 // How a store is doing, and the server: counts, sizes, indexes, and taking things away as files.
 
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useEffect } from "../vendor/preact.js";
 import { pictureOf, svgOf } from "../graph/export.js";
 import { refreshAbout } from "../load.js";
 import { ask, memory, request, save } from "../server.js";
@@ -8,24 +8,11 @@ import { about, attempt, looks, mayAdminister, say, store, timeline } from "../s
 import { sceneOf } from "../scene.js";
 import { W } from "../words.js";
 import { Mark } from "./legend.js";
-import { Bar, bytes, Command, number, time } from "./parts.js";
+import { BackUp } from "./backup.js";
+import { Health } from "./health.js";
+import { Bar, bytes, number, time } from "./parts.js";
 
 const SHOWN = 50;
-/** Numbers of the server that say how it is doing: the name that it gives them, and how they are shown. */
-const OF_SERVER = /** @type {[string, (value: number) => string][]} */ ([
-  ["process_resident_memory_bytes", bytes],
-  ["process_cpu_seconds_total", (value) => `${number(Math.round(value))} s`],
-  ["kgserve_open_stores", number],
-  ["kgserve_event_streams", number],
-]);
-
-/** Numbers without labels, by name. @param {string} text what `/metrics` answers @returns {Map<string, number>} */
-export const readMetrics = (text) =>
-  new Map(text.split("\n").filter((line) => line && !line.startsWith("#") && !line.includes("{")).map((line) => {
-    const [name, value] = line.split(" ");
-    return [name, Number(value)];
-  }));
-
 /** @param {{title: string, counts: Record<string, number>, marked: boolean}} props */
 function Counts({ title, counts, marked }) {
   const sorted = Object.entries(counts).sort((one, other) => other[1] - one[1]);
@@ -44,14 +31,16 @@ function Commits() {
       ${timeline.value.map(([from, , , , commits], i) => html`<rect key=${from} x=${i * width} width=${width * 0.9} y=${60 - (60 * commits) / most} height=${(60 * commits) / most} />`)}</svg></figure>`;
 }
 
-function Server() {
-  const [metrics, setMetrics] = useState(/** @type {Map<string, number>} */ (new Map()));
-  useEffect(() => {
-    void attempt(async () => setMetrics(readMetrics(await (await request("GET", "/metrics")).text())));
-  }, []);
-  const known = OF_SERVER.filter(([name]) => metrics.has(name));
-  if (!known.length) return null;
-  return html`<h2>${W.server}</h2><dl class="wide">${known.map(([name, form]) => html`<dt key=${name}>${W.metrics[name]}</dt><dd>${form(metrics.get(name) ?? 0)}</dd>`)}</dl>`;
+/** Taking facts out of memories, and indexes elsewhere: where they are set. @param {{stats: any}} props */
+function Others({ stats }) {
+  const { extraction, syncers = [] } = stats;
+  return html`${extraction ? html`<h2>${W.extraction}</h2><dl class="wide">
+      <dt>${W.model}</dt><dd>${extraction.model}</dd><dt>${W.waiting}</dt><dd>${number(extraction.waiting)}</dd><dt>${W.extracted}</dt><dd>${number(extraction.extracted)}</dd>
+      <dt>${W.failures}</dt><dd>${number(extraction.failures)}</dd><dt>${W.setAside}</dt><dd>${number(extraction.set_aside_count)}</dd>
+      <dt>${W.tokensToday}</dt><dd>${extraction.daily_tokens ? W.ofMost(number(extraction.tokens_today), number(extraction.daily_tokens)) : number(extraction.tokens_today)}</dd></dl>
+      ${extraction.error ? html`<p class="note">${extraction.error}</p>` : null}` : null}
+    ${syncers.length ? html`<table><caption>${W.syncers}</caption><thead><tr>${W.syncerColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${syncers.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.sent)}</td><td class="number">${number(one.failures)}</td><td>${one.error ?? W.good}</td></tr>`)}</tbody></table>` : null}`;
 }
 
 const download = (/** @type {string} */ format, /** @type {string} */ ending) =>
@@ -77,6 +66,8 @@ export function Stats() {
       <dt>${W.nodes}</dt><dd>${number(stats.nodes)}</dd><dt>${W.edges}</dt><dd>${number(stats.edges)}</dd>
       <dt>${W.commits}</dt><dd>${number(stats.sequence)}</dd><dt>${W.created}</dt><dd>${time(stats.created_at)}</dd>
       <dt>${W.journal}</dt><dd>${bytes(stats.journal_bytes)}</dd><dt>${W.engine}</dt><dd>${bytes(stats.engine_bytes)} ${W.lag(stats.engine_lag)}</dd>
+      ${stats.indexes.length ? html`<dt>${W.indexes}</dt><dd>${bytes(stats.indexes.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.bytes, 0))}</dd>` : null}
+      ${stats.history_lag === null ? null : html`<dt>${W.history}</dt><dd>${stats.history_lag ? W.lag(stats.history_lag) : W.upToDate}</dd>`}
       <dt>${W.lastCheck}</dt><dd>${stats.last_check ? `${time(stats.last_check)} ${stats.last_check_ok ? W.good : W.failed}` : W.never}</dd>
     </dl>
     <${Commits} />
@@ -92,8 +83,9 @@ export function Stats() {
       <button type="button" class="plain" onClick=${picture}>${W.exportAs("PNG")}</button>
       <button type="button" class="plain" onClick=${() => save(new Blob([svgOf(sceneOf(new Map()))], { type: "image/svg+xml" }), `${store.value}.svg`)}>${W.exportAs("SVG")}</button>
     </p>
-    <${Command} label=${W.backUp} text=${`kgserve backup ${store.value}`} />
-    <${Server} />
+    <${BackUp} name=${store.value} />
+    <${Others} stats=${stats} />
+    <${Health} />
   </div>`;
 }
 

@@ -3,8 +3,9 @@
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
 import { listStores } from "../session.js";
-import { attempt, mayWrite, stores } from "../state.js";
+import { attempt, mayWrite, me, stores } from "../state.js";
 import { W } from "../words.js";
+import { BackUp } from "./backup.js";
 import { bytes, Command, number, time } from "./parts.js";
 
 const INJECT = () => `curl -X POST ${location.origin}/api/memory/first/inject -d '{
@@ -27,13 +28,14 @@ export function Stores() {
           </table></div>`
       : html`<${Nothing} />`}
     ${mayWrite.value ? html`<${NewStore} />` : null}
+    ${all.length && me.value?.backups ? html`<${BackUp} name="" />` : null}
   </main>`;
 }
 
 /** @param {{one: any}} props */
 const Row = ({ one }) => html`<tr>
   <th scope="row"><a href=${`#/${encodeURIComponent(one.name)}`}>${one.name}</a>${one.settings?.name ? html` <span class="soft">${one.settings.name}</span>` : null}</th>
-  <td class="number">${number(one.nodes)}</td><td class="number">${number(one.edges)}</td><td class="number">${number(one.sequence)}</td>
+  <td class="number">${number(one.nodes)}</td><td class="number">${number(one.edges)}</td><td class="number">${number(one.sequence)}</td><td class="number">${one.last_write ? time(one.last_write) : W.never}</td>
   <td class="number">${bytes((one.journal_bytes ?? 0) + (one.engine_bytes ?? 0))}</td><td class="number">${number(one.lag)}</td>
   <td class="number">${one.state}</td><td class="number">${time(one.created_at)}</td></tr>`;
 

@@ -1,13 +1,13 @@
 // Two clocks: what the store knew as of a commit, and what was true at a time. Both are compared in the browser alone.
 
 import { computed, html, signal, useSignalEffect } from "../vendor/preact.js";
-import { difference, validRange } from "../graph/time.js";
+import { validRange } from "../graph/time.js";
 import { bringThen } from "../load.js";
-import { about, asOf, compared, graph, look, looks, noPast, revision, say, timeline, validAt, visible } from "../state.js";
+import { about, asOf, compared, graph, noPast, revision, say, timeline, validAt } from "../state.js";
 import { W } from "../words.js";
 import { timeOf } from "./bar.js";
-import { Mark } from "./legend.js";
-import { day, Pages, time } from "./parts.js";
+import { Compared } from "./lazy.js";
+import { day, time } from "./parts.js";
 
 const FRAME = 90;
 const STEPS = 200;
@@ -17,10 +17,9 @@ const REST = 250;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** The last commit. */
-const last = computed(() => about.value?.stats.sequence ?? 0);
-const first = computed(() => timeline.value[0]?.[0] ?? 1);
+export const last = computed(() => about.value?.stats.sequence ?? 0);
+export const first = computed(() => timeline.value[0]?.[0] ?? 1);
 const playing = signal(0);
-const page = signal(0);
 
 /** Look at a commit; the last one is now. @param {number} sequence */
 export function lookBack(sequence) {
@@ -109,26 +108,6 @@ function TrueAt() {
   </div>`;
 }
 
-function Compared() {
-  const two = compared.value;
-  if (!two) return null;
-  const side = (/** @type {"before" | "after"} */ name) => html`<label>${W[name]} <input type="range" min=${first.value} max=${last.value} step="1" value=${two[name]}
-    aria-valuetext=${`${W.commit(two[name])} ${timeOf(two[name])}`} onInput=${(/** @type {any} */ event) => { compared.value = { ...two, [name]: event.currentTarget.valueAsNumber }; }} />
-    <output>${W.commit(two[name])} <span class="soft">${timeOf(two[name])}</span></output></label>`;
-  const rows = [...visible.value.nodes.values()].map((node) => ({ node, what: difference(node, two.before, two.after) })).filter((row) => row.what !== "same");
-  const edges = visible.value.edges.map((edge) => difference(edge, two.before, two.after));
-  const count = (/** @type {string} */ what) => rows.filter((row) => row.what === what).length;
-  const countEdges = (/** @type {string} */ what) => edges.filter((one) => one === what).length;
-  return html`<section class="compared" aria-label=${W.compare}>
-    <header>${side("before")} ${side("after")}<button type="button" class="plain" onClick=${() => { compared.value = null; }}>${W.close}</button></header>
-    <p>${["come", "gone", "changed"].map((what) => html`<span key=${what} class=${what}>${W.counted(what, count(what), countEdges(what))}</span> `)}</p>
-    ${rows.length
-      ? html`<${Pages} rows=${rows} page=${page}>${(/** @type {typeof rows} */ some) => html`<table><caption class="hidden">${W.compare}</caption><tbody>${some.map(({ node, what }) => html`<tr key=${node.key}>
-          <td class=${what}>${W.differences[what]}</td><th scope="row"><button type="button" class="link" onClick=${() => look(node.key)}>${node.label}</button></th><td><${Mark} ...${looks.of(node.type)} /> ${node.type}</td></tr>`)}</tbody></table>`}<//>`
-      : html`<p class="soft">${W.noDifference}</p>`}
-  </section>`;
-}
-
 export function TimeBar() {
   useSignalEffect(() => {
     const wanted = asOf.value ?? compared.value?.before;
@@ -140,7 +119,7 @@ export function TimeBar() {
   return html`<section class="time" aria-label=${W.clocks}>
     ${asOf.value === null ? null : html`<p class="band" role="status">${W.asOfBand(asOf.value, timeOf(asOf.value))}
       <button type="button" onClick=${() => { asOf.value = null; }}>${W.backToNow}</button></p>`}
-    <${AsOf} /><${TrueAt} /><${Compared} />
+    <${AsOf} /><${TrueAt} />${compared.value ? html`<${Compared} />` : null}
   </section>`;
 }
 

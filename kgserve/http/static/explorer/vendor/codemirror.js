@@ -1,1 +1,0 @@
-export * from "./codemirror.245a530020.js";
