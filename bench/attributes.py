@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.measure import Report, rounded
 from kgserve.catalog.catalog import Catalog
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.model.attributes import conditions
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import NetChange

@@ -21,8 +21,8 @@ from kgserve.model.change import Access
 from kgserve.model.decay import DAY
 from kgserve.model.fields import NodeExtrasPut
 from kgserve.model.likeness import fingerprint, text_hash
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import MemoriesQuery
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.named import ConfidenceQuery, CountsQuery, EntitiesQuery, GrowthQuery, RelationsQuery
 from kgserve.ops import analytics, memory_lists
 from kgserve.ops.worth import now_in_microseconds

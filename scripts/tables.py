@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from kgserve.cli.editors import EDITORS
+from kgserve.cli.mcp import EDITORS
 from kgserve.cli.options import VARIABLES_ALONE, description, option_names, variable_name
 from kgserve.cli.root import kgserve
 from kgserve.settings import Settings

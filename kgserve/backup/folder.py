@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from kgserve.decoding import decode_json
-from kgserve.errors import BackupDamaged, Conflict, InvalidInput, NotFound
+from kgserve.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, NotFound
 from kgserve.journal.files import storing, sync_folder, write_whole
 from kgserve.model.change import StoreState
 from kgserve.model.requests import check_store_name
@@ -365,3 +365,39 @@ def _lock(descriptor: int, how: int, refusal: str) -> None:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Conflict(refusal) from None
+
+
+_MOST_FOLDERS = 10_000
+
+
+def holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
+    """The backups below a folder that hold a store as of any commit from one to another: name, and what is in them.
+
+    One that cannot be read is named as well.
+    """
+    for folder in _backups(root):
+        name = str(folder.relative_to(root))
+        try:
+            if reason := _held(BackupFolder(folder), store, first, through):
+                yield name, reason
+        except (KgserveError, OSError) as error:
+            yield name, f"it cannot be looked into now: {str(error).replace(f'{root}/', '')}"
+
+
+def _held(folder: BackupFolder, store: str, first: int, through: int) -> str:
+    with folder.reading():
+        if store not in folder.names():
+            return ""
+        bases = folder.there(store).read().bases
+    ranges = [(base.needed, base.last.sequence) for base in bases]
+    held = [f"{start} to {end}" for start, end in ranges if start <= through and first <= end]
+    return f"it holds the store's commits {', '.join(held)}" if held else ""
+
+
+def _backups(root: Path) -> Iterator[Path]:
+    for number, (folder, below, files) in enumerate(os.walk(root)):
+        if number > _MOST_FOLDERS:
+            return
+        if STORES in files:
+            below[:] = [each for each in below if each != FOLDER]
+            yield Path(folder)

@@ -11,15 +11,13 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
-from kgserve.cli.browse import open_
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
-from kgserve.cli.memories import consolidate
 from kgserve.cli.model import model
-from kgserve.cli.remembering import forget, recall, reflect, retain
+from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
 from kgserve.cli.remote import in_words
 from kgserve.cli.search import search
-from kgserve.cli.serve import health, serve, stop, version
+from kgserve.cli.serve import health, open_, serve, stop, version
 from kgserve.cli.settings import create, drop, settings
 from kgserve.cli.shell import shell
 from kgserve.cli.stores import doctor, prune_history, reindex, stores

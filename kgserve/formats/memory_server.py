@@ -7,15 +7,17 @@ file has no place for.
 from __future__ import annotations
 
 import re
+import uuid
 from codecs import BOM_UTF8
-from collections.abc import Iterable
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
 import msgspec
 
 from kgserve.decoding import json_decoder
-from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord, json_text
+from kgserve.formats.lines import EdgeRecord, Lines, NodeRecord, Record, Wrong, edge, json_text, node, read_lines
 from kgserve.model.entities import ENTITY_TYPE, Entity, Relation, content_of, is_placeholder, observations_of
+from kgserve.model.memories import UNKNOWN, USUAL_TYPE
 from kgserve.model.requests import EdgeLine, NodeLine
 
 
@@ -81,3 +83,46 @@ def _entity(record: NodeRecord) -> _EntityLine:
 
 def _relation(record: EdgeRecord) -> _RelationLine:
     return _RelationLine(source=record.source, target=record.target, relation_type=record.relation_type)
+
+
+SOURCE = "memory-server"
+"""The source of such memories."""
+_MEMORIES = uuid.UUID("6f2c1d4e-8a37-5b90-9c1e-2d7f4a6b8c35")
+_ABOUT = "is_about"
+
+
+def read_memories(file: BinaryIO) -> Iterator[Record]:
+    """Entities by name, and each observation as a memory about its own; any other line is wrong.
+
+    A memory's id is made of the entity's name and the observation, so the same file read again makes the same rows.
+    """
+    for record in read_lines(file):
+        if isinstance(record, Wrong):
+            yield record
+        else:
+            yield from _memories_of(record.number, record.line)
+
+
+def _memories_of(number: int, line: bytes) -> Iterator[Record]:
+    if not is_memory_line(line):
+        yield Wrong(number, 'is no line of the memory server: {"type": "entity", …} or {"type": "relation", …}')
+        return
+    try:
+        found = read_line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        yield Wrong(number, f"is no line of the memory server: {error}")
+        return
+    if isinstance(found, Entity):
+        yield from _entity_and_memories(number, found)
+    else:
+        ends: dict[str, Any] = {"from": found.source, "to": found.target}
+        yield edge(number, ends | {"relation_type": found.relation_type})
+
+
+def _entity_and_memories(number: int, entity: Entity) -> Iterator[Record]:
+    yield node(number, {"id": entity.name, "type": entity.entity_type or UNKNOWN, "name": entity.name})
+    for observation in dict.fromkeys(filter(str.strip, entity.observations)):
+        memory = str(uuid.uuid5(_MEMORIES, f"{entity.name}\0{observation}"))
+        remembered = {"content": observation, "confidence": 1.0, "source": SOURCE}
+        yield node(number, {"id": memory, "type": USUAL_TYPE, **remembered})
+        yield edge(number, {"from": memory, "to": entity.name, "relation_type": _ABOUT})

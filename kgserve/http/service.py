@@ -15,8 +15,7 @@ from litestar import Request, Response
 
 from kgserve.http.connection import in_task
 from kgserve.http.sse import Streams
-from kgserve.ops.graph import Graphs
-from kgserve.ops.waiting import Shares, patiently
+from kgserve.ops.graph import Graphs, Shares, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,7 @@ as the server would read it, so that the same is refused with the same words.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -21,17 +22,18 @@ from kgserve.client.following import Event, Following
 from kgserve.client.lines import Upload, json_body
 from kgserve.client.retries import Attempts, Retries
 from kgserve.client.wire import Call, Streamed
-from kgserve.decoding import decode_json, place_of
+from kgserve.decoding import decode_json, json_decoder, place_of
 from kgserve.errors import InvalidInput, KgserveError, Opening
 from kgserve.library.folder import Handle
-from kgserve.library.listening import listen
 from kgserve.model import answers
+from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.model.hierarchy import AncestorsRequest, BelowRequest
 from kgserve.model.queries import EntityHistoryRequest
-from kgserve.model.requests import CypherRequest
+from kgserve.model.requests import CypherRequest, check_store_name
 from kgserve.operations.table import USE_CASES
-from kgserve.ops import cypher, exporting, hierarchy, history, waiting
+from kgserve.ops import cypher, exporting, graph, hierarchy, history
 from kgserve.ops.cypher_read import RowStream, stream
+from kgserve.ops.events import Delivery, EventReader, Wanted
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.importing import Importer
 
@@ -111,8 +113,8 @@ def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
     """Waits for a store that somebody else is opening, as a server does."""
-    deadline = time.monotonic() + waiting.PATIENCE_SECONDS
-    pause = waiting.FIRST_PAUSE_SECONDS
+    deadline = time.monotonic() + graph.PATIENCE_SECONDS
+    pause = graph.FIRST_PAUSE_SECONDS
     while True:
         try:
             with handle.use() as graphs:
@@ -121,7 +123,7 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2 * pause, waiting.LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, graph.LONGEST_PAUSE_SECONDS)
 
 
 def _done(graphs: Graphs, call: Call[Any]) -> Any:
@@ -182,3 +184,81 @@ def _as_answer(found: Any, kind: type[T]) -> T:
     if isinstance(found, msgspec.Struct) and not isinstance(found, kind):
         return kind(**msgspec.structs.asdict(found))
     return cast("T", found)
+
+
+LOOK_UP_SECONDS = 0.5
+"""A listener that waits looks so often whether its library was closed, or it is to end."""
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+def listen(handle: Handle, listener: Following) -> Generator[Event]:
+    """The events of one store, of several, or of all that there are and will be."""
+    query, last = listener.query, listener.last_id
+    selection = _selection(_names(query["kinds"]), _names(query["types"]))
+    if listener.store is not None:
+        store = check_store_name(listener.store)
+        at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
+        return _listening(handle, Wanted((store,), at, selection, prefixed=False), listener)
+    names = tuple(check_store_name(name) for name in _names(query["store"])) or None
+    at = parse_positions(last, "last_event_id") if last else _after(listener.since)
+    return _listening(handle, Wanted(names, at, selection), listener)
+
+
+def _listening(handle: Handle, wanted: Wanted, listener: Following) -> Generator[Event]:
+    """A listener that hears of what happens from now on, not only from when it is first asked."""
+    news = threading.Event()
+    with handle.use() as graphs:
+        reader = EventReader(graphs, wanted, news.set)
+        try:
+            reader.open()
+        except BaseException:
+            reader.close()
+            raise
+    listening = _listen(handle, reader, news, listener)
+    next(listening)
+    return listening  # pyright: ignore[reportReturnType] - the one None has been taken
+
+
+def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener: Following) -> Generator[Event | None]:
+    try:
+        yield None
+        last = ""
+        while not (handle.closed or listener.ended):
+            news.clear()
+            with handle.use():
+                page = reader.read()
+            for each in page.deliveries:
+                last = each.id or last
+                yield _event(each, last)
+            if page.ended:
+                return
+            while page.idle and not (handle.closed or listener.ended or news.wait(LOOK_UP_SECONDS)):
+                pass
+    finally:
+        reader.close()
+
+
+def _event(delivery: Delivery, place: str) -> Event:
+    data = _decode(delivery.data)
+    return Event(
+        id=place,
+        kind=delivery.kind,
+        store=data["store"],
+        sequence=data["sequence"],
+        time=data["time"],
+        data=data,
+    )
+
+
+def _selection(kinds: list[str], types: list[str]) -> Selection:
+    return Selection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
+
+
+def _names(given: str | None) -> list[str]:
+    """Names with commas between them, each once."""
+    return [part for part in dict.fromkeys((given or "").split(",")) if part]
+
+
+def _after(since: int | None) -> dict[str, Position]:
+    return {} if since is None else {REST: Position.after(since)}

@@ -35,8 +35,7 @@ from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, called, chosen
 from kgserve.model.versioned_names import with_versioned_names
 from kgserve.ops import search
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.waiting import Shares, patiently
+from kgserve.ops.graph import Graph, Graphs, Shares, patiently
 
 log = structlog.get_logger()
 

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kgserve.model.change import Access
-from kgserve.model.decay import DAY, LEAST_KEY, Worth, effective, key, live
+from kgserve.model.decay import DAY, LEAST_KEY, HalfLives, Worth, effective, key, live, stated_at
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.half_lives import HalfLives, stated_at
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time

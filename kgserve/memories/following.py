@@ -15,7 +15,7 @@ from kgserve.memories import statements as sql
 from kgserve.memories.closure import Hierarchy
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
 from kgserve.model.change import Access, NetChange
-from kgserve.model.half_lives import HalfLives
+from kgserve.model.decay import HalfLives
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow

@@ -25,10 +25,8 @@ from kgserve.memories.naming import EntityPage, EntityPlace, RelationFilter, Rel
 from kgserve.memories.selecting import MemoryPage, MemoryPlace, Order, Sort
 from kgserve.model import decay
 from kgserve.model.change import Access, NetChange
-from kgserve.model.decay import LEAST_KEY, Worth, least_key
-from kgserve.model.half_lives import HalfLives
-from kgserve.model.listing import Counted
-from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.decay import LEAST_KEY, HalfLives, Worth, least_key
+from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.vacuum import write_anew

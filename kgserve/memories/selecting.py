@@ -14,8 +14,7 @@ from kgserve.memories import closure
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import BOUNDED, SOURCES, TAGS, TOTAL, TYPES, length_of_epoch
 from kgserve.model.decay import LASTING, LEAST_KEY, least_key
-from kgserve.model.listing import MAX_PASSED
-from kgserve.model.memory_lists import ANY_END, MemoryFilter
+from kgserve.model.listing import ANY_END, MAX_PASSED, MemoryFilter
 
 FEW = 5_000
 """So many are found and sorted sooner than the rest is passed over in order."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from kgserve.model.decay import HalfLives
 from kgserve.model.fields import MAX_ID_BYTES
-from kgserve.model.half_lives import HalfLives
 from kgserve.model.requests import MAX_STORE_NAME, STORE_NAME
 from kgserve.settings import (
     Alpha,

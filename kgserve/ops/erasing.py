@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
-from kgserve.backup.found import holding
+from kgserve.backup.folder import holding
 from kgserve.errors import Conflict, Unavailable
 from kgserve.history.history import FOREVER, History
 from kgserve.journal.snapshot import list_snapshots, sequence_of

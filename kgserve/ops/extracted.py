@@ -19,14 +19,14 @@ from kgserve.llm.facts import LONGEST_KNOWN, LONGEST_TEXT, Material, Proposed, P
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
 from kgserve.model.consolidation import CONSOLIDATED, is_pinned
+from kgserve.model.decay import stated_at
 from kgserve.model.extraction import AUTHOR, EXTRACTED_FROM, ExtractionMark, is_text, mark_of
 from kgserve.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.half_lives import stated_at
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.layers import FACT, NEXT
 from kgserve.model.likeness import text_hash
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import AssociatedEntity, StoreMemoryRequest
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.named import RelationInput
 from kgserve.model.names import names_of
 from kgserve.model.reflection import CONCEPT, REFLECTED

@@ -17,6 +17,7 @@ from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.fields import NO_EXTRAS, Moment, NodeExtrasPut
 from kgserve.model.likeness import differs
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import (
     LAYER_TYPES,
     MAX_SIMILAR,
@@ -39,7 +40,6 @@ from kgserve.model.memories import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.names import IS_ABOUT
 from kgserve.model.plan import Report
 from kgserve.model.requests import NodeInput

@@ -14,9 +14,8 @@ from kgserve.memories.memories import Memories
 from kgserve.memories.naming import RelationFilter
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
 from kgserve.model.attributes import Condition, Wanted, has_all
-from kgserve.model.listing import NodeFilter
+from kgserve.model.listing import MemoryFilter, NodeFilter
 from kgserve.model.memories import MAX_SKIPPED, MemoriesQuery, MemoryPage
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.named import (
     EntitiesQuery,
     EntityMemoriesRequest,

@@ -17,8 +17,8 @@ from kgserve.model import decay
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.decay import Worth
 from kgserve.model.fields import NodeExtrasPut
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import MAX_TOLD
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.merging import MERGED_INTO
 from kgserve.model.named import (
     USUAL_STRENGTH,

@@ -29,6 +29,7 @@ from kgserve.model.expansion import GIVERS, expanded
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.layers import NEXT
 from kgserve.model.likeness import fingerprint
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import (
     MAX_RECALLED,
     USUAL_IMPORTANCE,
@@ -37,7 +38,6 @@ from kgserve.model.memories import (
     RecalledMemory,
     RecallRequest,
 )
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.recall import (
     WORDS_AT_LEAST,
     Recalled,

@@ -23,8 +23,8 @@ from kgserve.errors import FieldError, InvalidInput, Unavailable
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.consolidation import Plan, RunRecord
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.memories import MAX_TOLD, Contradiction
-from kgserve.model.memory_lists import MemoryFilter
 from kgserve.model.reflection import (
     CONCEPT,
     CONTRADICTS,

@@ -34,9 +34,8 @@ from kgserve.model.layers import (
 )
 from kgserve.model.likeness import text_hash
 from kgserve.model.memories import USUAL_IMPORTANCE, Metadata, Similar, StoreMemoryRequest
-from kgserve.model.mentions import names_any, possible_names_of
 from kgserve.model.names import IS_ABOUT, UNKNOWN, names_of
-from kgserve.model.recall import named_in
+from kgserve.model.recall import named_in, names_any, possible_names_of
 from kgserve.model.rows import EMPTY_OBJECT, NodeRow
 from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED
 from kgserve.ops.graph import Graph

@@ -7,8 +7,7 @@ from typing import Any
 
 from kgserve.decoding import decode_json
 from kgserve.model.change import Access
-from kgserve.model.decay import effective
-from kgserve.model.half_lives import HalfLives, worth_of
+from kgserve.model.decay import HalfLives, effective, worth_of
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.memories import USUAL_IMPORTANCE, Memory, MemoryEntity
 from kgserve.model.names import IS_ABOUT

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from kgserve.model import decay
 from kgserve.model.change import Access
-from kgserve.model.decay import Worth
-from kgserve.model.half_lives import worth_of
+from kgserve.model.decay import Worth, worth_of
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.store.store import Store

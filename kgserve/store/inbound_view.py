@@ -14,8 +14,7 @@ import structlog
 from kgserve.errors import NotFound, Unavailable
 from kgserve.journal.links import link_changes
 from kgserve.links import files
-from kgserve.links.inbound import Inbound, Seen
-from kgserve.links.links import left
+from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import Layout

@@ -22,8 +22,8 @@ from kgserve.memories import memories as files
 from kgserve.memories.lookups import MOST_ALIKE, MOST_NAMED, Lookups
 from kgserve.memories.memories import Memories
 from kgserve.model.change import Access, ChangeSet, NetChange
+from kgserve.model.decay import HalfLives
 from kgserve.model.fields import Width
-from kgserve.model.half_lives import HalfLives
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeRow
 from kgserve.rows.snapshot import Rows

@@ -24,8 +24,8 @@ from kgserve.links.links import LinkReader
 from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
 from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.decay import HalfLives
 from kgserve.model.digest import measure
-from kgserve.model.half_lives import HalfLives
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings

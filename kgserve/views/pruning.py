@@ -12,9 +12,8 @@ from kgserve.memories.memories import Fading
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.consolidation import is_pinned
-from kgserve.model.decay import DAY
+from kgserve.model.decay import DAY, stated_at
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.half_lives import stated_at
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings

@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.bridge.known import FILE, METHODS
+from kgserve.bridge.forwarder import FILE, METHODS
 from kgserve.bridge.message import header_value
 from kgserve.reach import find
 from kgserve.store.lock import DataFolderLock

@@ -18,7 +18,7 @@ import structlog
 
 from kgserve import log
 from kgserve.cli.root import run
-from kgserve.library.host_log import defer_to_host
+from kgserve.library import defer_to_host
 from tests.cli.nursery import Forked, fork
 
 COMMAND = (sys.executable, "-m", "kgserve")

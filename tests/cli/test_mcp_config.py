@@ -14,8 +14,7 @@ import pytest
 
 from kgserve import __version__
 from kgserve.bridge.command import OPTIONS
-from kgserve.cli.editors import EDITORS, usual_store
-from kgserve.cli.mcp import _is_store_name
+from kgserve.cli.mcp import EDITORS, _is_store_name, usual_store
 from kgserve.cli.root import kgserve as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.hints import hint
+from kgserve.worker.failures import hint
 
 NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property name for e."
 

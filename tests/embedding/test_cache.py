@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kgserve.embedding.cache import EmbeddingCache, embed_cached
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Unavailable
 
 MODEL = "a model"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.embedding.embedder import load_embedder
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder, load_embedder
 from kgserve.settings import Settings
 
 EMBEDDER = HashingEmbedder()
@@ -56,7 +55,7 @@ def test_repeating_a_word_counts_less_each_time() -> None:
 
 def test_vectors_are_the_same_in_every_process() -> None:
     program = (
-        "from kgserve.embedding.hashing import HashingEmbedder\n"
+        "from kgserve.embedding.embedder import HashingEmbedder\n"
         "print(HashingEmbedder().embed(['the same everywhere'])[0].tobytes().hex())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

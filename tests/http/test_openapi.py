@@ -13,7 +13,7 @@ from litestar.routes import HTTPRoute
 from schemathesis.specs.openapi.definitions import OPENAPI_30
 
 from kgserve.app import create_app
-from kgserve.http.openapi_30 import as_openapi_30
+from kgserve.http.openapi import as_openapi_30
 from kgserve.model.requests import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import ALIAS

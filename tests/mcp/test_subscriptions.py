@@ -18,7 +18,7 @@ from mcp.types import (
     UnsubscribeRequestParams,
 )
 
-from kgserve.mcp.subscriptions import MAX_SUBSCRIPTIONS
+from kgserve.mcp.notifications import MAX_SUBSCRIPTIONS
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call
 

@@ -10,9 +10,8 @@ from typing import Any
 from kgserve.memories.memories import Memories
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import Access, ChangeSet
-from kgserve.model.decay import DAY
+from kgserve.model.decay import DAY, HalfLives
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.model.half_lives import HalfLives
 from kgserve.model.rows import EdgeRow, NodeRow, edge_created_at
 from tests.journal.history import History
 

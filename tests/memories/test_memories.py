@@ -11,10 +11,9 @@ import pytest
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace, Sort
 from kgserve.model.change import NetChange
-from kgserve.model.decay import DAY
-from kgserve.model.half_lives import HalfLives
+from kgserve.model.decay import DAY, HalfLives
 from kgserve.model.likeness import fingerprint, text_hash
-from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.listing import MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import NodeRow
 from tests.memories.follow import HALF_LIVES, IDS, NOW, TYPES, Writer, contents, is_active

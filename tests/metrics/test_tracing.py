@@ -12,7 +12,7 @@ import pytest
 
 from kgserve import settings
 from kgserve.errors import InvalidInput
-from kgserve.metrics.tracing import tracing_to
+from kgserve.metrics.observation import tracing_to
 from tests.cli.running import environment
 from tests.http.serving import accepted, serving
 from tests.http.sockets import connected, replies, until_closed

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kgserve.model.decay import (
     DAY,
     LEAST_KEY,
+    HalfLives,
     Worth,
     effective,
     key,
@@ -16,7 +17,6 @@ from kgserve.model.decay import (
     live,
     reinforced,
 )
-from kgserve.model.half_lives import HalfLives
 
 MONTH = 30 * DAY
 NOW = 1_750_000_000_000_000

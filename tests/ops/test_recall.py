@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kgserve.access.caller import Caller
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.decay import DAY

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.engine.turns import asker
 from kgserve.errors import Unavailable
-from kgserve.ops.waiting import EACH, THREADS, WAITING, Shares
+from kgserve.ops.graph import EACH, THREADS, WAITING, Shares
 
 
 def test_a_caller_with_many_statements_leaves_threads_to_others() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.journal import snapshot
-from kgserve.links.inbound import Inbound, Seen
-from kgserve.links.links import LinkReader, Outbound
+from kgserve.links.links import Inbound, LinkReader, Outbound, Seen
 from kgserve.model.batch import EdgePut, LinkPut, WriteBatch
 from kgserve.model.digest import link_hash
 from kgserve.model.rows import LinkKey, LinkRow

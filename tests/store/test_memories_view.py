@@ -13,7 +13,7 @@ from kgserve.memories.memories import Memories
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import Access
 from kgserve.model.fields import NodeExtrasPut
-from kgserve.model.memory_lists import MemoryFilter
+from kgserve.model.listing import MemoryFilter
 from kgserve.rows.snapshot import Rows
 from kgserve.store.store import Store
 from tests.memories.follow import contents

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.embedder import Embedder
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store

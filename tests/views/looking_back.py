@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kgserve.embedding.embedder import Embedder
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.model.answers import SearchAnswer
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.fields import EdgeExtrasPut, NodeExtrasPut

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
+from kgserve.mcp.watching import Touched
 from kgserve.model.answers import ChangesPage
 from kgserve.model.events import Position, Selection
 from kgserve.model.queries import ChangesQuery
 from kgserve.ops.history import changes
-from kgserve.ops.touched import Touched
 from kgserve.store.feed import Reader
 from kgserve.store.store import Store
 from kgserve.views.history import Historian

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import structlog
 
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import Access

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.embedding.hashing import HashingEmbedder
+from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.model.batch import NodePut, WriteBatch
 from kgserve.model.fields import NodeExtras
 from kgserve.model.rows import NodeRow
