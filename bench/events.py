@@ -96,32 +96,33 @@ class Restless:
     def __init__(self, port: int, store: str, seed: int) -> None:
         self._port, self._path = port, f"/api/memory/{store}/events?since=0"
         self._choice = random.Random(seed)
-        self._last = 0
+        self._last: tuple[int, ...] = ()
         self._last_id = ""
         self.seen: list[str] = []
         self.departures = 0
 
     def start(self) -> None:
         """Begin to come and go."""
-        self._last = 0
+        self._last = ()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def finish(self, written: Written) -> None:
         """Wait until the last of these writes has been told of."""
-        self._last = max(written.events)
+        self._last = _place(written.ids[-1])  # not only its sequence: the others of that commit come too
         self._thread.join(PATIENCE)
 
     def _run(self) -> None:
         while not self._arrived():
-            with Listener(self._port, self._path, self._last_id, timeout=2.0) as listener:
-                with suppress(TimeoutError):
+            with suppress(TimeoutError), Listener(self._port, self._path, self._last_id, timeout=2.0) as listener:
+                try:
                     self._listen(listener)
-                self._last_id = listener.last_id
+                finally:
+                    self._last_id = listener.last_id
             self.departures += 1
 
     def _arrived(self) -> bool:
-        return bool(self._last and self.seen and int(self.seen[-1].partition("-")[0]) >= self._last)
+        return bool(self._last and self.seen) and _place(self.seen[-1]) >= self._last
 
     def _listen(self, listener: Listener) -> None:
         left = self._choice.randint(0, 2 * STEP)

@@ -241,12 +241,20 @@ class EngineView:
 
         ``writing`` says that writes are under way, which a file that nobody asks can wait for.
         """
-        if self.is_asked or self._is_worth_it(writing=writing):
+        if self._is_due(writing=writing):
             with self.commits:
-                self.follow(self.journal.last)
+                if self._is_due(writing=writing):  # it may have given way meanwhile, and must not take a place for that
+                    self.follow(self.journal.last)
         if self._engine is not None and not self.is_asked:
             with self.commits:
                 self._close_if_idle("nobody asked for a minute")
+
+    def _is_due(self, *, writing: bool) -> bool:
+        """Whether there is something to follow, now; who holds ``commits`` without a need cannot give way."""
+        engine = self._engine
+        if self.is_asked:
+            return engine is None or engine.is_lost or self.lag > 0
+        return self._is_worth_it(writing=writing)
 
     def _is_worth_it(self, *, writing: bool) -> bool:
         if self._behind_since is None or not self.lag:

@@ -36,9 +36,21 @@ def serve(data: Path, *options: str) -> list[str]:
 
 
 @contextmanager
-def process(data: Path, *options: str) -> Generator[subprocess.Popen[str]]:
+def hangups(handler: signal.Handlers) -> Generator[None]:
+    """What a program that is begun here does with SIGHUP at first, however these tests were begun."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def process(data: Path, *options: str, hangup: signal.Handlers = signal.SIG_DFL) -> Generator[subprocess.Popen[str]]:
     command, pipe = [*COMMAND, *serve(data, *options)], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as running:
+    with hangups(hangup):
+        begun = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment())
+    with begun as running:
         try:
             yield running
         finally:
@@ -77,9 +89,9 @@ def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
     """SIGHUP with nobody left to read its output, not even the log."""
     terminal, its = pty.openpty()
     command = [sys.executable, "-c", ON_A_TERMINAL, *serve(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=its, stdout=its, stderr=its, start_new_session=True, env=environment()
-    ) as running:
+    with hangups(signal.SIG_DFL):
+        begun = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True, env=environment())
+    with begun as running:
         try:
             os.close(its)
             until(lambda: find(tmp_path) is not None, PATIENCE)
@@ -94,17 +106,13 @@ def test_a_closed_terminal_ends_it_in_order(tmp_path: Path) -> None:
 
 
 def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with process(tmp_path) as running:
-            url = url_of(running, tmp_path)
-            running.send_signal(signal.SIGHUP)
-            for _ in range(3):
-                assert accepted(httpx.get(f"{url}/health"))["status"] == "ok"
-            running.send_signal(signal.SIGTERM)
-            assert running.wait(PATIENCE) == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with process(tmp_path, hangup=signal.SIG_IGN) as running:
+        url = url_of(running, tmp_path)
+        running.send_signal(signal.SIGHUP)
+        for _ in range(3):
+            assert accepted(httpx.get(f"{url}/health"))["status"] == "ok"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE) == 0
 
 
 def test_a_client_that_does_not_read_cannot_hold_up_the_stop(tmp_path: Path) -> None:

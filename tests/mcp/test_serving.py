@@ -106,10 +106,8 @@ def test_the_first_request_need_not_wait_for_the_quiet_and_the_end_for_streams(t
         with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
             assert not Stateless(client).call("list_stores", {})["isError"]
         ended = [_stream(running.url, opening) for opening in (_of_a_session, _of_a_listener)]
-        started = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(PATIENCE) == 0
-        assert time.monotonic() - started < GRACE / 2
+        assert running.process.wait(PATIENCE) == 0  # after the grace time it would be 1
         assert all(each.wait(PATIENCE) for each in ended)
     log = (tmp_path / "data.log").read_text()
     assert "Traceback" not in log
