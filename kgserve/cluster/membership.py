@@ -1,0 +1,154 @@
+"""Which nodes are alive. Each beats once a second; the others judge it by what they see, and by no clock of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from kgserve.cluster.protocols import Beat, Heard, Registry
+from kgserve.errors import Conflict, Unavailable
+
+log = structlog.get_logger()
+
+BEAT_SECONDS = 1.0
+LEASE_SECONDS = 10.0
+"""Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
+SILENT_SECONDS = 8.0
+"""After so long without a beat that was taken a node answers no reads: before others begin to."""
+ROUNDS = 10
+"""Beats of its own that a node gets through before it says of another one that it is gone."""
+_STARTS = 3
+
+
+class Watch:
+    """What one node sees of the others' beats.
+
+    A node is gone when its beat has stayed as it is for the lease, and for so many rounds, each of which is a beat of
+    the watching node that was taken. So who was stopped itself, or cut off, or waits for an election with everybody
+    else, takes nobody for gone for that.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[str, Heard] = {}
+        self._since: dict[str, tuple[int, float]] = {}
+        self._rounds = 0
+        self._began: float | None = None
+
+    def look(self, heard: dict[str, Heard], now: float) -> None:
+        """Take in what beats there are, one round after the last; ``now`` is in seconds of this process."""
+        self._rounds += 1
+        if self._began is None:
+            self._began = now
+        for node, each in heard.items():
+            # One that was read from a server that lags says nothing.
+            if node not in self._heard or each.revision > self._heard[node].revision:
+                self._heard[node] = each
+                self._since[node] = (self._rounds, now)
+
+    def is_gone(self, node: str, now: float) -> bool:
+        """Whether a node has been silent for long enough. One that never beat is, once this one has looked as long."""
+        if self._began is None:
+            return False
+        rounds, since = self._since.get(node, (1, self._began))
+        return self._rounds - rounds >= ROUNDS and now - since >= LEASE_SECONDS
+
+    def alive(self, now: float) -> dict[str, Beat]:
+        """The last beat of each node that is not gone."""
+        return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
+
+
+class Membership:
+    """The beats of this node, and what it hears of others; a thread of its own, from `start` to `close`."""
+
+    def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = time.monotonic) -> None:
+        self.beat = beat
+        self._registry = registry
+        self._clock = clock
+        self._watch = Watch()
+        self._revision = 0
+        self._taken_at: float | None = None
+        self._usurped = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="beats", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Beat instead of who did under this name, and go on. Raises Conflict when others do the same, Unavailable."""
+        for _ in range(_STARTS):
+            self._revision, self._usurped = self._last_revision(), False
+            self.round()
+            if not self.is_silent:
+                self._thread.start()
+                return
+        raise Conflict(f"another process beats as node {self.beat.node!r} as well: their names must differ")
+
+    def close(self) -> None:
+        """Beat no more."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def round(self) -> None:
+        """One beat, and, if it was taken, one look at the others'. Raises Unavailable."""
+        sent = self._clock()
+        revision = self._registry.beat(self.beat, self._revision)
+        if revision is None:
+            self._find_itself()
+            return
+        self._revision = revision
+        heard = self._registry.beats()
+        with self._lock:
+            self._taken_at = sent
+            self._watch.look(heard, self._clock())
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether others may believe by now, or soon, that this node is gone."""
+        with self._lock:
+            return self._usurped or self._taken_at is None or self._clock() - self._taken_at > SILENT_SECONDS
+
+    def is_gone(self, node: str) -> bool:
+        """Whether a node may be replaced."""
+        with self._lock:
+            return self._watch.is_gone(node, self._clock())
+
+    def alive(self) -> dict[str, Beat]:
+        """The nodes that are not gone, this one among them."""
+        with self._lock:
+            return {**self._watch.alive(self._clock()), self.beat.node: self.beat}
+
+    def _beat_on(self) -> None:
+        while not self._closing.wait(BEAT_SECONDS) and not self._usurped:
+            try:
+                self.round()
+            except Unavailable as error:
+                log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
+
+    def _last_revision(self) -> int:
+        heard = self._registry.beats().get(self.beat.node)
+        return heard.revision if heard is not None else 0
+
+    def _find_itself(self) -> None:
+        """Why a beat was not the next one: it was taken without an answer, or by another process of the same name."""
+        heard = self._registry.beats().get(self.beat.node)
+        if heard is None or heard.revision <= self._revision:
+            # Read from a server that lags; the next round looks again.
+            return
+        if heard.beat.run != self.beat.run:
+            self._usurped = True
+            log.error("node_name_taken", node=self.beat.node, url=heard.beat.url)
+        self._revision = heard.revision

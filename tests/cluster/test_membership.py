@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
+from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
+from kgserve.cluster.protocols import Beat, Owner
+from kgserve.errors import Conflict, Unavailable, Unconfirmed
+from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
+
+NODES = ("n1", "n2", "n3")
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Cluster:
+    """Three nodes that beat when they are told to."""
+
+    def __init__(self) -> None:
+        shared = Shared()
+        self.clock = Clock()
+        self.wires = {name: Wire(shared, 0) for name in NODES}
+        self.nodes = {name: self.node(name) for name in NODES}
+        self.owned = {name: Ownership(MemoryRegistry(self.wires[name]), node) for name, node in self.nodes.items()}
+
+    def node(self, name: str, run: str = "first") -> Membership:
+        return Membership(MemoryRegistry(self.wires[name]), Beat(name, run, f"http://{name}"), self.clock)
+
+    def run(self, seconds: int, *beating: str) -> None:
+        """Seconds in each of which these nodes beat."""
+        for _ in range(seconds):
+            self.clock.now += 1
+            for name in beating:
+                self.nodes[name].round()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_who_beats_is_alive(cluster: Cluster) -> None:
+    cluster.run(60, *NODES)
+    for node in cluster.nodes.values():
+        assert node.alive().keys() == {*NODES}
+        assert not node.is_silent
+
+
+def test_who_stops_is_silent_before_it_is_gone(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    told: list[tuple[bool, bool]] = []
+    for _ in range(int(LEASE_SECONDS) + 2):
+        cluster.run(1, "n2", "n3")
+        told.append((cluster.nodes["n1"].is_silent, cluster.nodes["n2"].is_gone("n1")))
+    assert told.index((True, False)) + 1 > SILENT_SECONDS
+    assert told.index((True, True)) + 1 == LEASE_SECONDS
+    assert cluster.nodes["n3"].alive().keys() == {"n2", "n3"}
+    cluster.run(1, *NODES)
+    assert not cluster.nodes["n2"].is_gone("n1")
+
+
+def test_who_could_not_beat_itself_judges_nobody(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    # All are stopped, or wait for an election, and one is a little quicker afterwards.
+    cluster.run(60)
+    cluster.run(ROUNDS - 1, "n1")
+    assert not cluster.nodes["n1"].is_gone("n2")
+    cluster.run(1, "n1", "n2")
+    cluster.run(1, "n1")
+    assert not cluster.nodes["n1"].is_gone("n2")
+    assert cluster.nodes["n1"].is_gone("n3")
+
+
+def test_a_server_that_lags_brings_nobody_back(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    watching = cluster.nodes["n2"]
+    old = MemoryRegistry(cluster.wires["n2"]).beats()
+    cluster.run(1, "n1")
+    cluster.run(int(LEASE_SECONDS) + 1, "n2")
+    assert watching.is_gone("n1")
+    watching._watch.look(old, cluster.clock.now)
+    assert watching.is_gone("n1")
+
+
+def test_who_never_beat_is_gone_after_a_lease(cluster: Cluster) -> None:
+    cluster.run(ROUNDS, "n1")
+    assert not cluster.nodes["n1"].is_gone("nobody")
+    cluster.run(1, "n1")
+    assert cluster.nodes["n1"].is_gone("nobody")
+
+
+def test_two_processes_of_one_name_do_not_both_go_on(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    with cluster.node("n1", run="second"):
+        cluster.nodes["n1"].round()
+        assert cluster.nodes["n1"].is_silent
+        assert not cluster.nodes["n2"].is_gone("n1")
+
+
+def test_a_name_that_is_taken_at_the_same_moment_is_told(cluster: Cluster) -> None:
+    late = cluster.node("n1", run="second")
+    before = late._last_revision
+    late._last_revision = lambda: (before(), cluster.nodes["n1"].round())[0]
+    with pytest.raises(Conflict, match="beats as node 'n1' as well: their names must differ"):
+        late.start()
+
+
+def test_a_beat_without_an_answer_is_found_again(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.wires["n1"].lose_answers()
+    with pytest.raises(Unconfirmed):
+        cluster.run(1, "n1")
+    cluster.wires["n1"].heal()
+    cluster.run(2, "n1")
+    assert not cluster.nodes["n1"].is_silent
+
+
+# Ownership
+
+
+def test_who_leaves_changes_the_order_of_nobody_else() -> None:
+    for number in range(50):
+        order = ranked(f"s{number}", ["n1", "n2", "n3", "n4"])
+        assert ranked(f"s{number}", ["n4", "n2", "n3"]) == [name for name in order if name != "n1"]
+    firsts = [ranked(f"s{number}", NODES)[0] for number in range(3000)]
+    assert all(800 < firsts.count(name) < 1200 for name in NODES)
+
+
+def test_a_store_stays_with_who_is_alive(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    assert cluster.owned["n1"].seek("s") == Mine(1)
+    cluster.run(60, *NODES)
+    assert cluster.owned["n1"].seek("s") == Mine(1)
+    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
+
+
+def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    stores = [f"s{number}" for number in range(30)]
+    assert all(cluster.owned["n1"].seek(store) == Mine(1) for store in stores)
+    cluster.run(int(LEASE_SECONDS) + 1, "n2", "n3")
+    for store in stores:
+        found = {name: cluster.owned[name].seek(store) for name in ("n2", "n3")}
+        again = {name: cluster.owned[name].seek(store) for name in ("n2", "n3")}
+        owner = ranked(store, ["n2", "n3"])[0]
+        assert found[owner] == again[owner] == Mine(2)
+        (other,) = {"n2", "n3"} - {owner}
+        assert again[other] == Elsewhere(owner, f"http://{owner}")
+    # The one that was gone hears of it, and takes nothing back.
+    cluster.run(1, *NODES)
+    assert all(isinstance(cluster.owned["n1"].seek(store), Elsewhere) for store in stores)
+
+
+def test_a_process_that_was_started_again_has_to_take_its_stores_over(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    assert cluster.owned["n1"].seek("s") == Mine(1)
+    with cluster.node("n1", run="second") as started_again:
+        again = Ownership(MemoryRegistry(cluster.wires["n1"]), started_again)
+        assert again.seek("s") == Mine(2)
+
+
+def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    registry = MemoryRegistry(cluster.wires["n3"])
+    decided = cluster.owned["n1"].decided
+    assert decided("s", None) == Free(1, 0)
+    cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), Free(1, 0))[1]
+    with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
+        cluster.owned["n1"].seek("s")
+    cluster.owned["n1"].decided = decided
+    assert cluster.owned["n1"].seek("s") == Elsewhere("n3", "u")
+
+
+def test_a_claim_without_an_answer_is_claimed_anew(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.wires["n1"].lose_answers()
+    with pytest.raises(Unconfirmed):
+        cluster.owned["n1"].seek("s")
+    cluster.wires["n1"].heal()
+    # It holds, but this process was not told, and others may have read the log since.
+    assert cluster.owned["n1"].seek("s") == Mine(2)
+
+
+def test_who_is_cut_off_takes_nothing_over(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.clock.now += SILENT_SECONDS + 1
+    with pytest.raises(Unavailable, match="cut off"):
+        cluster.owned["n1"].seek("s")
+
+
+def test_a_store_that_was_given_up_is_taken_anew(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    assert cluster.owned["n1"].seek("s") == Mine(1)
+    cluster.owned["n1"].give_up("s")
+    assert cluster.owned["n1"].seek("s") == Mine(2)
+
+
+def test_the_owner_is_an_entry_that_others_can_read() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(Owner("n1", 2, "http://n1"))) == {
+        "node": "n1",
+        "epoch": 2,
+        "url": "http://n1",
+    }
