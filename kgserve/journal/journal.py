@@ -152,13 +152,16 @@ class Journal:
 
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
+        self.append_frame(encode_frame(changes), changes[0].sequence, changes[-1].sequence)
+
+    def append_frame(self, data: bytes, first: int, last: int) -> None:
+        """Append change sets that are encoded already, of these sequences."""
         if self._broken is not None:
             raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
-        if changes[0].sequence != self.last + 1:
-            raise Internal(f"sequence {changes[0].sequence} cannot follow {self.last} in {self.folder}")
+        if first != self.last + 1:
+            raise Internal(f"sequence {first} cannot follow {self.last} in {self.folder}")
         if self._segments[-1].size >= self._segment_bytes:
             self._rotate()
-        data = encode_frame(changes)
         newest = self._segments[-1]
         try:
             write_all(self._descriptor, data)
@@ -168,7 +171,7 @@ class Journal:
             raise storage_error(error, "appending to the journal") from error
         with self._lock:
             self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
-            self.last = changes[-1].sequence
+            self.last = last
 
     def read(self, after: int) -> Iterator[ChangeSet]:
         """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""

@@ -1,0 +1,143 @@
+"""The journal of a store whose truth is the replicated log: its files are a copy of that, and never ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from kgserve.cluster.protocols import Log, append_whole
+from kgserve.cluster.records import Logged, Position, Record, joined
+from kgserve.decoding import decode_json
+from kgserve.errors import Fenced, LogTorn, Unavailable
+from kgserve.journal.files import storing, write_whole
+from kgserve.journal.frame import Frame, FrameError, encode_frame, read_frame
+from kgserve.journal.journal import Journal
+from kgserve.model.change import ChangeSet
+
+REACHED_FILE = "log.json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """How far files are a copy of a log: a position in it, and the last sequence up to there."""
+
+    position: Position = 0
+    sequence: int = 0
+
+
+class Shipping:
+    """What writes to the journal of a store that this node owns: first to the log, then to the files.
+
+    After the first commit that is refused, or of which nobody could say, or that the files did not take, it takes no
+    more: the log has to be taken over anew.
+    """
+
+    def __init__(self, journal: Journal, log: Log, store: str, epoch: int, position: Position) -> None:
+        """Use `take_over`."""
+        self.journal = journal
+        self.is_over = False
+        self._log = log
+        self._store = store
+        self._epoch = epoch
+        self._position = position
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """Make consecutive change sets durable in the log and in the files, all or none of them.
+
+        Raises Fenced, Unconfirmed, StorageFull and Unavailable.
+        """
+        if self.is_over:
+            raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
+        first, last = changes[0].sequence, changes[-1].sequence
+        data = encode_frame(changes)
+        self.is_over = True
+        record = Record("frame", self._epoch, first, last, data)
+        self._position = append_whole(self._log, self._store, self._position, record)
+        self.journal.append_frame(data, first, last)
+        self.is_over = False
+
+    def note(self) -> None:
+        """Put down how far the files are, so that who opens them next need not compare them. Raises StorageFull."""
+        if not self.is_over:
+            _note(self.journal, Reached(self._position, self.journal.last))
+
+
+def take_over(journal: Journal, log: Log, store: str, epoch: int) -> Shipping:
+    """Bring a journal's files to the end of the log, and keep whoever wrote to it before from doing so again.
+
+    Raises Fenced when the owner of a later epoch was there, LogTorn when the log lacks what the files have or holds
+    something else, Unconfirmed and Unavailable.
+    """
+    reached = _reached(journal)
+    while True:
+        end = log.end(store)
+        found = joined(log.read(store, reached.position, end))
+        reached = Reached(end, _catch_up(journal, store, epoch, reached.sequence, found))
+        if journal.last > reached.sequence:
+            raise LogTorn(
+                f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
+                f"{journal.last}: commits that were durable are missing in the log"
+            )
+        try:
+            position = log.append(store, end, Record("take", epoch))
+        except Fenced:
+            # The owner before has just written: that belongs to the store.
+            continue
+        _note(journal, Reached(position, journal.last))
+        return Shipping(journal, log, store, epoch, position)
+
+
+def _catch_up(journal: Journal, store: str, epoch: int, sequence: int, found: Iterable[Logged]) -> int:
+    """Append what the files lack, and compare what they have; the last sequence of the log, from ``sequence`` on."""
+    mine = _frames_after(journal, sequence)
+    for logged in found:
+        if logged.record.epoch > epoch:
+            raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
+        if logged.record.kind != "frame":
+            continue
+        frame = _frame(store, logged)
+        if frame.first > journal.last + 1:
+            raise LogTorn(f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}")
+        if frame.first == journal.last + 1:
+            journal.append_frame(logged.record.data, frame.first, frame.last)
+        elif frame.first >= journal.oldest:
+            _compare(store, frame, next(mine, None))
+        sequence = frame.last
+    return sequence
+
+
+def _frames_after(journal: Journal, sequence: int) -> Iterator[Frame]:
+    """The files' own frames after a sequence, without those that they let go of, since a snapshot has them."""
+    yield from journal.frames(max(sequence, journal.oldest - 1))
+
+
+def _frame(store: str, logged: Logged) -> Frame:
+    data = logged.record.data
+    try:
+        return read_frame(BytesIO(data), 0, len(data))
+    except FrameError as error:
+        raise LogTorn(f"the log of store {store!r} is damaged at position {logged.position}: {error}") from error
+
+
+def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
+    if mine is None or (mine.first, mine.payload) != (frame.first, frame.payload):
+        raise LogTorn(f"sequence {frame.first} of store {store!r} is another one in the log than on this node")
+
+
+def _reached(journal: Journal) -> Reached:
+    """How far the files were a copy when that was last put down. If they have lost more since, from the beginning."""
+    path = _path(journal)
+    reached = decode_json(path.read_bytes(), Reached) if path.is_file() else Reached()
+    return reached if reached.sequence <= journal.last else Reached()
+
+
+def _note(journal: Journal, reached: Reached) -> None:
+    with storing("noting how far the log was read"):
+        write_whole(_path(journal), _encode(reached))
+
+
+def _path(journal: Journal) -> Path:
+    return journal.folder.parent / REACHED_FILE

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from kgserve.cluster.protocols import Log
+from kgserve.cluster.records import LARGEST
+from kgserve.cluster.shipping import REACHED_FILE, Shipping, take_over
+from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
+from kgserve.journal.journal import Journal
+from kgserve.model.change import ChangeSet
+from kgserve.model.stores import StoreSettings
+from kgserve.settings import Settings
+from kgserve.store.layout import Layout
+from kgserve.store.pool import StorePool
+from kgserve.store.store import create_store
+from tests.cluster.in_memory import MemoryRig
+from tests.cluster.rig import Rig
+from tests.engines import ENGINE
+from tests.journal.history import SEGMENT, mixed, nodes
+
+CHANGES = nodes(30)
+FEW_BYTES = 500
+"""So that a journal has several segments."""
+
+
+class Machines:
+    """Folders of one store on several machines, and their journals."""
+
+    def __init__(self, folder: Path, closing_with: ExitStack) -> None:
+        self._folder = folder
+        self._closing = closing_with
+
+    def path(self, machine: str) -> Path:
+        return self._folder / machine / "journal"
+
+    def journal(self, machine: str) -> Journal:
+        """As it is opened after a kill, or made on a machine that never had the store."""
+        path = self.path(machine)
+        found = Journal.open(path, FEW_BYTES, 0) if path.is_dir() else Journal.create(path, FEW_BYTES)
+        return self._closing.enter_context(closing(found))
+
+    def owner(self, machine: str, log: Log, store: str, epoch: int) -> Shipping:
+        return take_over(self.journal(machine), log, store, epoch)
+
+    def kept(self, machine: str) -> list[ChangeSet]:
+        """What the files have, whoever has them open."""
+        return list(self.journal(machine).read(0))
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    with ExitStack() as stack:
+        yield Machines(tmp_path, stack)
+
+
+@pytest.fixture
+def memory() -> MemoryRig:
+    """For what a log does not decide."""
+    return MemoryRig()
+
+
+def write(owner: Shipping, upto: int, per_frame: int = 1) -> None:
+    while (done := owner.journal.last) < upto:
+        owner.append(CHANGES[done : min(done + per_frame, upto)])
+
+
+def test_what_one_machine_wrote_the_next_one_has(rig: Rig, store: str, machines: Machines) -> None:
+    first = machines.owner("a", rig.node().log, store, 1)
+    write(first, 10, per_frame=3)
+    second = machines.owner("b", rig.node().log, store, 2)
+    assert machines.kept("b") == CHANGES[:10]
+    with pytest.raises(Fenced):
+        write(first, 11)
+    with pytest.raises(Unavailable, match="is being taken over"):
+        write(first, 11)
+    assert machines.kept("a") == CHANGES[:10]
+    write(second, 20)
+    third = machines.owner("a", rig.node().log, store, 3)
+    write(third, 25)
+    machines.owner("b", rig.node().log, store, 4)
+    assert machines.kept("a") == machines.kept("b") == CHANGES[:25]
+
+
+def test_a_machine_that_was_well_closed_reads_only_what_is_new(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
+    log = memory.node().log
+    owner = machines.owner("a", log, store, 1)
+    write(owner, 10)
+    owner.note()
+    log.trim(store, log.end(store))
+    write(machines.owner("a", log, store, 2), 20)
+    assert machines.kept("a") == CHANGES[:20]
+    with pytest.raises(LogTorn):
+        machines.owner("b", log, store, 3)
+
+
+def test_after_a_kill_the_files_are_compared(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    write(machines.owner("a", log, store, 1), 10)
+    write(machines.owner("a", log, store, 2), 20)
+    assert machines.kept("a") == CHANGES[:20]
+
+
+def test_a_machine_that_lost_its_files_gets_them_back(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    owner = machines.owner("a", log, store, 1)
+    write(owner, 10)
+    owner.note()
+    for path in machines.path("a").iterdir():
+        path.unlink()
+    machines.path("a").rmdir()
+    machines.owner("a", log, store, 2)
+    assert machines.kept("a") == CHANGES[:10]
+
+
+def test_files_that_differ_from_the_log_are_told(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    write(machines.owner("a", log, store, 1), 10)
+    other = machines.journal("b")
+    other.append(CHANGES[:4])
+    other.append(nodes(5, size=11)[4:])
+    with pytest.raises(LogTorn, match=r"sequence 1 of .* is another one in the log"):
+        machines.owner("b", log, store, 2)
+
+
+def test_a_log_that_lost_its_end_is_told(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    write(machines.owner("a", log, store, 1), 10)
+    for _ in range(3):
+        memory.lose_record(store, log.end(store))
+    with pytest.raises(LogTorn, match=r"ends with sequence 7, but this node has sequence 10"):
+        machines.owner("a", log, store, 2)
+    # And so it is where the end was noted: nobody can read on from there.
+    (machines.path("a").parent / REACHED_FILE).unlink()
+    with pytest.raises(LogTorn):
+        machines.owner("a", log, store, 2)
+    assert machines.kept("a") == CHANGES[:10]
+
+
+def test_who_is_late_does_not_fence_a_later_owner(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    write(machines.owner("a", log, store, 1), 5)
+    latest = machines.owner("b", log, store, 3)
+    with pytest.raises(Fenced, match="by the owner of epoch 3"):
+        machines.owner("a", log, store, 2)
+    write(latest, 10)
+
+
+def test_a_write_of_which_nobody_could_say_is_there_or_not(memory: MemoryRig, store: str, machines: Machines) -> None:
+    node, fault = memory.faulty_node(1)
+    owner = machines.owner("a", node.log, store, 1)
+    write(owner, 5)
+    fault.lose_answers()
+    with pytest.raises(Unconfirmed):
+        write(owner, 6)
+    # The files are never ahead of the log, and nothing goes on behind what is not known.
+    assert machines.kept("a") == CHANGES[:5]
+    fault.heal()
+    assert owner.is_over
+    again = machines.owner("a", memory.node().log, store, 2)
+    assert machines.kept("a") == CHANGES[:6]
+    write(again, 7)
+
+
+def test_what_the_files_did_not_take_comes_from_the_log(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    owner = machines.owner("a", log, store, 1)
+    write(owner, 5)
+    os.close(owner.journal._descriptor)
+    owner.journal._descriptor = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(StorageFull):
+        write(owner, 6)
+    with pytest.raises(Unavailable, match="is being taken over"):
+        write(owner, 6)
+    machines.owner("a", log, store, 2)
+    assert machines.kept("a") == CHANGES[:6]
+
+
+def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines: Machines) -> None:
+    log, large = rig.node().log, nodes(3, size=LARGEST)
+    machines.owner("a", log, store, 1).append(large)
+    machines.owner("b", log, store, 2)
+    assert machines.kept("b") == large
+
+
+def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, engine=ENGINE, embedding_provider="hashing")
+    log, history = memory.node().log, mixed()
+    for epoch, name in enumerate(("a", "b"), 1):
+        layout = Layout(tmp_path, name)
+        create_store(layout, settings, StoreSettings(), 1)
+        with closing(Journal.open(layout.journal, SEGMENT, 0)) as journal:
+            owner = take_over(journal, log, store, epoch)
+            if name == "a":
+                owner.append(history.changes[:3])
+                owner.append(history.changes[3:])
+    pool = StorePool(settings)
+    try:
+        for name in ("a", "b"):
+            with pool.lease(name) as found:
+                assert found.state == history.state
+                assert found.check().ok
+    finally:
+        pool.close()
