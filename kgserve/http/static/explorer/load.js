@@ -1,10 +1,10 @@
 // Bringing things onto the canvas, and taking them away.
 
 import { batch, signal } from "./vendor/preact.js";
-import { foreignKey, MOST_NODES, moment } from "./graph/model.js";
+import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
 import { ask, memory, Refused } from "./server.js";
-import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
+import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, timeline, truncated, validAt, way } from "./state.js";
 import { W } from "./words.js";
 
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
@@ -15,25 +15,47 @@ const DETAILED = 1000;
 /** So often an overview can grow. */
 const ROUNDS = 9;
 const BUCKETS = 120;
+/** So long, in milliseconds, a first picture waits for lives: a history that is still catching up would hold it up. */
+const PATIENCE = 400;
+/** Goes up when the canvas is cleared: what was asked for before is not wanted any more. */
+let turn = 0;
+/** What was last asked of the store, beside which a drawing is asked for. @type {Promise<void>} */
+let aboutAsked = Promise.resolve();
 /** What was put on the canvas, rather than the overview. */
 export const chosenIds = signal(false);
 
 /** Ask for a piece of the graph, with lives where there are any. @param {any} wanted @returns {Promise<any>} */
 async function piece(wanted) {
-  const path = memory(store.value, "graph");
-  const body = { ...wanted, fields: FIELDS, valid_at: "any" };
-  if (noPast.value) return ask("POST", path, { body });
+  if (noPast.value) return present(wanted);
   try {
-    return await ask("POST", path, { body: { ...body, lives: true } });
+    return await present({ ...wanted, lives: true });
   } catch (error) {
     if (!(error instanceof Refused) || error.status !== 409) throw error;
     noPast.value = error.message;
-    return ask("POST", path, { body });
+    return present(wanted);
   }
+}
+
+/** The same without lives. @param {any} wanted @returns {Promise<any>} */
+const present = (wanted) => ask("POST", memory(store.value, "graph"), { body: { ...wanted, fields: FIELDS, valid_at: "any" } });
+
+/** A piece to begin with: should its lives take long, without them, and these as soon as they come. @param {any} wanted @returns {Promise<any>} */
+async function firstPiece(wanted) {
+  const mine = turn;
+  const whole = piece(wanted);
+  const quick = await Promise.race([whole, new Promise((done) => setTimeout(done, PATIENCE))]);
+  if (quick) return quick;
+  void whole.then((later) => {
+    if (turn !== mine) return;
+    graph.take(later);
+    changed();
+  }).catch(() => undefined);
+  return present(wanted);
 }
 
 /** Make room for a store. */
 export function clear() {
+  turn++;
   graph.nodes.clear();
   graph.edges.clear();
   graph.around.clear();
@@ -63,10 +85,12 @@ export function leave() {
 }
 
 /** What the store holds and how it is set. */
-export async function refreshAbout() {
+export function refreshAbout() {
   const name = store.value;
-  const [stats, settings] = await Promise.all([ask("GET", memory(name, "stats")), ask("GET", memory(name))]);
-  if (store.value === name) about.value = { stats, settings };
+  aboutAsked = Promise.all([ask("GET", memory(name, "stats")), ask("GET", memory(name))]).then(([stats, settings]) => {
+    if (store.value === name) about.value = { stats, settings };
+  });
+  return aboutAsked;
 }
 
 export async function refreshTimeline() {
@@ -96,11 +120,15 @@ function fits(more) {
 /** First sight: all of a small store, else the best connected nodes and what is around them; each further `round` shows more. */
 export const overview = (round = 0) =>
   attempt(async () => {
-    const nodes = about.value?.stats.nodes ?? 0;
     const most = Math.min(MOST_NODES, FIRST_NODES * 4 ** round);
     clear();
     rounds = round;
-    show(await piece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types: onlyShownTypes() }));
+    const mine = turn;
+    const answer = await firstPiece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types: onlyShownTypes() });
+    await aboutAsked;
+    if (turn !== mine) return;
+    const nodes = about.value?.stats.nodes ?? 0;
+    show(answer);
     truncated.value = graph.nodes.size < nodes && round < ROUNDS;
     if (nodes > MOST_NODES && round && most >= MOST_NODES) say(W.tooMany(nodes, MOST_NODES), true);
   });
@@ -124,6 +152,7 @@ export const put = (ids) =>
     if (!fits(fresh.length)) return;
     chosenIds.value = true;
     const answer = await piece({ ids: [...own(), ...fresh] });
+    await aboutAsked;
     show(answer);
     if (answer.missing?.length) say(W.missing(answer.missing), true);
   });
@@ -137,6 +166,7 @@ export const around = (id, depth) =>
     clear();
     chosenIds.value = true;
     const answer = await piece({ around: [id], depth, per_node: AN_EXPANSION, max_nodes: FIRST_NODES });
+    await aboutAsked;
     show(answer);
     if (graph.nodes.has(id)) focus.value = id;
     if (answer.missing?.length) say(W.missing(answer.missing), true);
@@ -161,40 +191,12 @@ export const expand = (key) =>
     const room = Math.min(FIRST_NODES, MOST_NODES - graph.nodes.size);
     const answer = await piece({ around: [node.id], depth: 1, per_node: AN_EXPANSION, max_nodes: room, types });
     const fresh = show(answer, key);
+    const { links } = await import("./elsewhere.js");
     const elsewhere = await links(node, answer);
     say(W.expanded(node.label, fresh.length + elsewhere));
     if (graph.nodes.size <= 2000 && fresh.length) graph.take(await piece({ ids: own() }));
     changed();
   });
-
-/**
- * Nodes of other stores that links lead to from a node, or from which they lead to it, drawn apart.
- * @param {import("./graph/model.js").Node} node @param {any} answer the drawing around it, with the links that lead out @returns {Promise<number>}
- */
-async function links(node, answer) {
-  const out = answer.links;
-  const found = (out?.from ?? []).flatMap((/** @type {number} */ place, /** @type {number} */ i) =>
-    answer.nodes.id[place] === node.id ? [{
-      name: out.to_graph[i], id: out.to[i], type: answer.relation_types[out.type[i]] ?? "", leads: true, weight: out.weight[i],
-      validFrom: moment(out.valid_from?.[i]), validTo: moment(out.valid_to?.[i]), lives: out.lives?.[i] ?? null,
-    }] : []);
-  if (stores.value?.find((one) => one.name === store.value)?.links?.inbound) {
-    const into = await ask("GET", `${memory(store.value, "nodes", node.id)}/incoming`, { query: { limit: 200, follow_symlinks: true } });
-    for (const edge of into.edges) if (edge.store && edge.store !== store.value) found.push({
-      name: edge.store, id: edge.from, type: edge.relation_type, leads: false, weight: edge.weight, validFrom: moment(edge.valid_from), validTo: moment(edge.valid_to), lives: null,
-    });
-  }
-  let count = 0;
-  for (const { name, id, leads, ...edge } of found) {
-    const key = foreignKey(name, id);
-    if (!graph.nodes.has(key)) count++;
-    graph.addNode({ key, id, store: name, type: W.elsewhere, label: `${name} / ${id}`, broughtBy: new Set([node.key]) });
-    const [from, to] = leads ? [node.key, key] : [key, node.key];
-    graph.addEdge({ from, to, ...edge });
-    graph.livesAsLinks(key);
-  }
-  return count;
-}
 
 /** Bring what an overview of then would have and the canvas has not: what is gone by now. @param {number} sequence */
 export const bringThen = (sequence) =>

@@ -5,7 +5,7 @@ import { format, keyIn, parse } from "./link.js";
 import { around, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
-import { about, asOf, attempt, busy, focus, graph, me, revision, searchText, store, stores, validAt, view } from "./state.js";
+import { about, asOf, busy, focus, graph, me, revision, searchText, store, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
@@ -27,8 +27,8 @@ export async function enter() {
     history.replaceState(null, "", location.hash.replace(/[?&]key=[^&]*/, "").replace(/(#[^?&]*)&/, "$1?"));
   }
   try {
-    me.value = await ask("GET", "/api/whoami");
-    await listStores();
+    const [who] = await Promise.all([ask("GET", "/api/whoami"), listStores()]);
+    me.value = who;
     refused.value = false;
   } catch (error) {
     if (!(error instanceof Refused) || error.status !== 401) throw error;
@@ -56,25 +56,18 @@ async function go(link) {
     lost.value = "";
     document.title = link.store ? `${link.store} · kgserve` : "kgserve";
     if (!link.store) return;
-    await attempt(async () => {
-      try {
-        await refreshAbout();
-      } catch (error) {
-        lost.value = /** @type {Error} */ (error).message;
-        throw error;
-      }
-      await countMemories();
-    });
-    if (lost.value) return;
     batch(() => {
       asOf.value = link.asOf;
       validAt.value = link.validAt;
       view.value = link.view;
     });
+    const known = refreshAbout().catch((error) => {
+      lost.value = /** @type {Error} */ (error).message;
+    });
     void refreshTimeline();
-    if (link.start) await around(link.start, link.depth);
-    else if (link.ids.length) await put(link.ids);
-    else await overview();
+    void countMemories();
+    await Promise.all([known, link.start ? around(link.start, link.depth) : link.ids.length ? put(link.ids) : overview()]);
+    if (lost.value) return;
     if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
     if (link.query && link.query !== searchText.value) {
       searchText.value = link.query;

@@ -36,10 +36,15 @@ export function begin(graph) {
   return fresh;
 }
 
+const made = () => new Worker(new URL("./layout.worker.js", import.meta.url), { type: "module" });
+/** One that is ready when the first canvas comes. @type {Worker | null} */
+let spare = made();
+
 export class Layout {
   /** @param {(settled: boolean) => void} onPlaces called each time that nodes have moved */
   constructor(onPlaces) {
-    this.worker = new Worker(new URL("./layout.worker.js", import.meta.url), { type: "module" });
+    this.worker = spare ?? made();
+    spare = null;
     this.round = 0;
     /** @type {Node[]} */
     this.nodes = [];

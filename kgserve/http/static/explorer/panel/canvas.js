@@ -41,6 +41,8 @@ class Canvas {
     this.renderer = new Renderer(element);
     this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1 };
     this.fitted = views.has(store.value);
+    /** Whether somebody has chosen what to see; if not, all of it stays in sight. */
+    this.chosen = this.fitted;
     /** @type {Map<string, number>} */
     this.pulses = new Map();
     /** When each pulse began. @type {Map<string, number>} */
@@ -101,6 +103,7 @@ class Canvas {
   resize() {
     const { clientWidth, clientHeight } = this.element;
     this.renderer.fit(clientWidth, clientHeight, Math.min(2, devicePixelRatio), DARK.matches);
+    if (this.fitted && !this.chosen) this.fit(false);
     this.ask();
   }
 
@@ -136,6 +139,7 @@ class Canvas {
 
   /** See everything. @param {boolean} [draw] */
   fit(draw = true) {
+    this.chosen = false;
     const nodes = [...visible.value.nodes.values()];
     if (nodes.length) {
       let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
@@ -155,6 +159,7 @@ class Canvas {
 
   /** @param {number} by @param {[number, number]} [at] the point of the screen that stays */
   zoom(by, at) {
+    this.chosen = true;
     const [x, y] = at ?? [this.element.clientWidth / 2, this.element.clientHeight / 2];
     const [u, v] = this.world(x, y);
     this.view.scale = Math.min(NEAREST, Math.max(FARTHEST, this.view.scale * by));
@@ -197,6 +202,7 @@ class Canvas {
     if (x > MARGIN && y > MARGIN && x < this.element.clientWidth - MARGIN && y < this.element.clientHeight - MARGIN) return;
     this.view.x = node.x;
     this.view.y = node.y;
+    this.chosen = true;
     this.ask();
   }
 }
@@ -242,6 +248,7 @@ function handle(on) {
       drag.node.held = true;
       on.places = null;
     } else {
+      on.chosen = true;
       on.view.x -= (at[0] - before[0]) / on.view.scale;
       on.view.y -= (at[1] - before[1]) / on.view.scale;
     }
