@@ -109,20 +109,20 @@ def talk(request: pytest.FixtureRequest, running: Running) -> Iterator[Talk]:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@examples(12)
+@examples(6, times=40)
 @given(data=st.data())
 def test_tools(talk: Talk, tool: str, data: st.DataObject) -> None:
     given = data.draw(arguments(schema(TOOLS[tool].arguments)))
     talk.ask("tools/call", {"name": tool, "arguments": given})
 
 
-@examples(60)
+@examples(40, times=30)
 @given(method=st.sampled_from(METHODS), given=params)
 def test_methods(talk: Talk, method: str, given: Any) -> None:
     talk.ask(method, given)
 
 
-@examples(60)
+@examples(40, times=30)
 @given(message=messages)
 def test_envelopes(talk: Talk, message: Any) -> None:
     method = message.get("method") if isinstance(message, dict) else ""
