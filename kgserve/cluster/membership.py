@@ -20,8 +20,8 @@ LEASE_SECONDS = 10.0
 """Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
 SILENT_SECONDS = 8.0
 """After so long without a beat that was taken a node answers no reads: before others begin to."""
-ROUNDS = 10
-"""Beats of its own that a node gets through before it says of another one that it is gone."""
+ROUNDS = 4
+"""Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
 _STARTS = 3
 
 
