@@ -1,8 +1,10 @@
-"""Recall as a bare array, for those who have only an address to ask by."""
+"""Memories as bare arrays: what recall finds, what stands above and below one, and the versions of an entity."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import Request, Response, get, post
@@ -10,17 +12,29 @@ from litestar import Request, Response, get, post
 from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NoStore
 from kgserve.http.body import json_of
-from kgserve.http.direct import graph_of, is_yet_to_be_made
-from kgserve.http.parameters import OF_DEFAULT, query
+from kgserve.http.direct import graph_of, is_yet_to_be_made, store_of
+from kgserve.http.parameters import OF_DEFAULT, path_text, query
 from kgserve.http.service import Service, answer, service_of
+from kgserve.model.answers import EntityVersion
 from kgserve.model.attributes import Scalar
+from kgserve.model.hierarchy import (
+    AncestorsRequest,
+    BelowQuery,
+    BelowRequest,
+    HierarchyQuery,
+    PlacedMemory,
+    PlacedPage,
+)
 from kgserve.model.layers import AgentRecallQuery, AgentRecallRequest
 from kgserve.model.memories import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
-from kgserve.operations import memory_examples as examples
+from kgserve.model.queries import EntityHistoryQuery, EntityHistoryRequest
+from kgserve.operations import examples, memory_examples
 from kgserve.operations.memory_table import NOTHING_RECALLED
 from kgserve.operations.operation import READ, Body, Operation, described
-from kgserve.ops import recall
+from kgserve.ops import hierarchy, history, recall
+from kgserve.ops.graph import Graph
 
+_LINK = (("Link", "The next page, as `<…>; rel=next`, if there may be one"),)
 _LISTS = frozenset({"types", "tags", "also"})
 _SEARCH = Operation(
     id="searchMemories",
@@ -28,7 +42,7 @@ _SEARCH = Operation(
     tag="memories",
     summary="Find memories, as a bare array",
     query=RecallQuery,
-    answer=Body(RecalledMemory, examples.RECALLED.hits, many=True),
+    answer=Body(RecalledMemory, memory_examples.RECALLED.hits, many=True),
     errors=(*READ, "conflict", "gone"),
     headers=(
         ("Kgserve-Withheld", "How many memories match and were left out, by why, as JSON"),
@@ -37,8 +51,6 @@ _SEARCH = Operation(
     ),
     of_default=True,
 )
-
-
 _AGENTS = Operation(
     id="recallMemories",
     role="read",
@@ -130,3 +142,101 @@ def _metadata(text: str) -> dict[str, Scalar]:
     except (msgspec.MsgspecError, UnicodeError) as error:
         message = "is not a JSON object of texts, numbers, true, false and null"
         raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from error
+
+
+_HISTORY = Operation(
+    id="entityHistory",
+    role="read",
+    tag="history",
+    summary="The versions of an entity, oldest first, as a bare array",
+    query=EntityHistoryQuery,
+    answer=Body(EntityVersion, examples.ENTITY_HISTORY, many=True),
+    errors=(*READ, "conflict"),
+    of_default=True,
+    headers=_LINK,
+)
+
+
+@get("/api/v1/entities/{id:str}/history", opt=described(_HISTORY))
+async def entity_history(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """One entry per version: when it was true, as its writer said or else as it was recorded; null: it still is.
+
+    Those of a memory that was superseded are in the order in which they were true, the present one last; a correction
+    makes none. Of any other node each state that was recorded is a version.
+
+    The entity's id is percent-encoded as one segment. A page ends at `limit`, or at 16 MiB of text; another one begins
+    after the `sequence` of its last version, as the header `Link` says.
+    """
+    wanted, service = query(request, EntityHistoryQuery, passed=OF_DEFAULT), service_of(request)
+    asked = EntityHistoryRequest(entity_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    store = store_of(request.scope, service)
+    found = await service.call(history.entity_history, service.graphs.graph(store), asked)
+    response = answer(await service.call(msgspec.json.encode, found.versions))
+    if found.next_after is not None:
+        there = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
+        response.headers["link"] = f"<{there}&after_sequence={found.next_after}>; rel=next"
+    return response
+
+
+_PATH = "/api/v1/memories/{id:str}"
+_ERRORS = (*READ, "conflict", "gone", "too_large")
+
+
+def _operation(name: str, summary: str, asked: type[msgspec.Struct], *, paged: bool) -> Operation:
+    return Operation(
+        id=name,
+        role="read",
+        tag="memories",
+        summary=summary,
+        query=asked,
+        answer=Body(PlacedMemory, memory_examples.PLACED, many=True),
+        errors=_ERRORS,
+        of_default=True,
+        headers=_LINK if paged else (),
+    )
+
+
+_CHILDREN = _operation("childrenOfMemory", "What stands directly below a memory", BelowQuery, paged=True)
+_DESCENDANTS = _operation("descendantsOfMemory", "What stands below a memory, at any depth", BelowQuery, paged=True)
+_ANCESTORS = _operation("ancestorsOfMemory", "What a memory stands below, nearest first", HierarchyQuery, paged=False)
+
+
+@get(f"{_PATH}/children", opt=described(_CHILDREN))
+async def children(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories directly below one that are true now, or then with `as_of`, in the order of their ids."""
+    return await _page(request, "children", hierarchy.children)
+
+
+@get(f"{_PATH}/descendants", opt=described(_DESCENDANTS))
+async def descendants(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories below one that are true now, or then with `as_of`, in the order of their ids, each with its depth.
+
+    A page ends at `limit`, or once it has looked at 20,000 memories: it may be short, or empty, with a `Link` to the
+    next one. With `as_of` there may be 10,000 of them at most.
+    """
+    return await _page(request, "descendants", hierarchy.descendants)
+
+
+@get(f"{_PATH}/ancestors", opt=described(_ANCESTORS))
+async def ancestors(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The memories above one that are true now, or then with `as_of`: its parent, the parent of that, up to 100."""
+    wanted, service = query(request, HierarchyQuery, passed=OF_DEFAULT), service_of(request)
+    asked = AncestorsRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    graph = service.graphs.graph(store_of(request.scope, service))
+    return answer(msgspec.json.encode(await service.call(hierarchy.ancestors, graph, asked)))
+
+
+async def _page(
+    request: Request[Any, Any, Any], name: str, ask: Callable[[Graph, BelowRequest], PlacedPage]
+) -> Response[bytes]:
+    wanted, service = query(request, BelowQuery, passed=OF_DEFAULT), service_of(request)
+    asked = BelowRequest(memory_id=path_text(request, "id"), **msgspec.structs.asdict(wanted))
+    store = store_of(request.scope, service)
+    found = await service.call(ask, service.graphs.graph(store), asked)
+    response = answer(msgspec.json.encode(found.memories))
+    if found.next is not None:
+        again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
+        parameters = urlencode({key: value for key, value in again.items() if value is not None})
+        there = f"/api/v1/memories/{quote(asked.memory_id, safe='')}/{name}?{parameters}"
+        response.headers["link"] = f"<{there}>; rel=next"
+    return response

@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from litestar import Response
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.http import browser, cypher, entities, events, explorer, hierarchy, memories, metrics, openapi, transfer
+from kgserve.http import cypher, events, explorer, memories, metrics, openapi, transfer
+from kgserve.http.body import json_of
 from kgserve.http.direct import routes
+from kgserve.http.service import answer, service_of
+from kgserve.model.answers import BrowserKey, BrowserKeyRequest
+from kgserve.model.times import format_time
+from kgserve.operations import examples
+from kgserve.operations.operation import ALWAYS, Body, Operation, described
 from kgserve.operations.table import USE_CASES
+
+if TYPE_CHECKING:
+    from kgserve.access.authentication import RequestContext
+
+_BROWSER_KEY = Operation(
+    id="browserKey",
+    role="admin",
+    tag="service",
+    summary="Make a key for a page in a browser",
+    request=Body(BrowserKeyRequest, {"role": "read"}, optional=True),
+    answer=Body(BrowserKey, examples.BROWSER_KEY),
+    errors=(*ALWAYS, "too_large", "unsupported"),
+)
+
+
+@post("/api/browser-key", status_code=200, opt=described(_BROWSER_KEY))
+async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """It is for the stores of the key that asks, and ends after 12 hours, with that key, or with the server.
+
+    It is kept in memory alone. `kgserve open` hands it over behind the `#` of an address, which no server sees.
+    """
+    scope = request.scope
+    asked = await json_of(scope["headers"], request.receive, service_of(request), BrowserKeyRequest, optional=True)
+    caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
+    made = BrowserKey(key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0))
+    return answer(msgspec.json.encode(made))
+
 
 HANDLERS: tuple[HTTPRouteHandler, ...] = (
     *routes(USE_CASES),
-    entities.entity_history,
+    memories.entity_history,
     memories.search_memories,
     memories.recall_memories,
     memories.recall_memories_by,
-    hierarchy.children,
-    hierarchy.descendants,
-    hierarchy.ancestors,
+    memories.children,
+    memories.descendants,
+    memories.ancestors,
     cypher.cypher,
     transfer.import_store,
     transfer.export_store,
     events.store_events,
     events.events,
     metrics.metrics,
-    browser.browser_key,
+    browser_key,
     openapi.openapi,
     openapi.openapi_30,
     openapi.docs,

@@ -39,11 +39,15 @@ from kgserve.model.memories import (
     RecallRequest,
 )
 from kgserve.model.recall import (
+    REACHED,
+    SEEDS,
     WORDS_AT_LEAST,
     Recalled,
     Standing,
     Way,
     by_way,
+    carried,
+    in_conversation,
     in_order,
     joined,
     named_in,
@@ -56,7 +60,6 @@ from kgserve.model.recall import (
 from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time, parse_time
-from kgserve.model.turns import REACHED, SEEDS, carried, in_conversation
 from kgserve.ops.about import About, Associations, Few, about
 from kgserve.ops.expanding import Beside
 from kgserve.ops.hierarchy import Both, below, parents_of

@@ -17,8 +17,8 @@ import structlog
 
 from kgserve.asking import of_some
 from kgserve.errors import Unavailable
-from kgserve.journal.ended import last_versions
 from kgserve.journal.journal import Journal
+from kgserve.journal.parts import last_versions
 from kgserve.links import files
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from kgserve.errors import NotFound, Unavailable
-from kgserve.journal.links import link_changes
+from kgserve.journal.parts import link_changes
 from kgserve.links import files
 from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow

@@ -20,12 +20,10 @@ from kgserve.engine.files import remove
 from kgserve.engine.protocol import Change
 from kgserve.errors import EngineFailed, JournalDamaged, Unavailable
 from kgserve.journal import snapshot
-from kgserve.journal.accesses import changed_accesses
-from kgserve.journal.ended import last_versions
 from kgserve.journal.files import named
 from kgserve.journal.fold import Folded, fold, write_rows
 from kgserve.journal.journal import Journal
-from kgserve.journal.links import link_changes
+from kgserve.journal.parts import changed_accesses, last_versions, link_changes
 from kgserve.model.change import Access, NetChange, StoreState
 from kgserve.model.digest import measure
 from kgserve.model.fields import Width

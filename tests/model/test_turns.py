@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.model.fusion import HUB
-from kgserve.model.recall import Recalled, Standing
-from kgserve.model.turns import ASKS, carried, in_conversation
+from kgserve.model.recall import ASKS, Recalled, Standing, carried, in_conversation
 
 FULL = Standing(1.0, 0.5)
 CHAIN = {"a": [("b", 1.0)], "b": [("a", 1.0), ("c", 1.0)], "c": [("b", 1.0), ("d", 1.0)]}
