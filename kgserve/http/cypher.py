@@ -11,10 +11,8 @@ import msgspec
 from litestar import Request, post
 from litestar.response.base import ASGIResponse
 
-from kgserve.http.body import read_json
-from kgserve.http.parameters import path_text
 from kgserve.http.problem import ClientLeft
-from kgserve.http.service import JSON, Service, caller_of, service_of
+from kgserve.http.service import JSON, Service, caller_of, path_text, read_json, service_of
 from kgserve.model.answers import CypherAnswer
 from kgserve.model.requests import CypherRequest
 from kgserve.operations import examples

@@ -21,19 +21,20 @@ from litestar.handlers import HTTPRouteHandler
 from kgserve.access.caller import Hidden
 from kgserve.decoding import decode_json, kind_of
 from kgserve.errors import NoStore
-from kgserve.http.body import json_of
 from kgserve.http.connection import in_task
-from kgserve.http.parameters import (
+from kgserve.http.service import (
     NAMES,
     NAMES_ASKED,
     NONE,
     OF_DEFAULT,
+    answer,
     asked_store,
     asks_versioned_names,
     decoded,
+    json_of,
     query_of,
+    service_of,
 )
-from kgserve.http.service import answer, service_of
 from kgserve.model.versioned_names import VERSIONED_JSON, with_versioned_names
 from kgserve.operations.operation import ALIAS, STORE_PARAMETER, Operation, UseCase, described
 from kgserve.rows.walk import TooLong

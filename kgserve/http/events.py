@@ -12,8 +12,7 @@ from litestar.response.base import ASGIResponse
 
 from kgserve.errors import KgserveError
 from kgserve.http import sse
-from kgserve.http.parameters import path_text, query
-from kgserve.http.service import Service, service_of
+from kgserve.http.service import Service, path_text, query, service_of
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.model.requests import check_store_name
 from kgserve.operations import examples

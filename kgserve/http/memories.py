@@ -11,10 +11,8 @@ from litestar import Request, Response, get, post
 
 from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NoStore
-from kgserve.http.body import json_of
 from kgserve.http.direct import graph_of, is_yet_to_be_made, store_of
-from kgserve.http.parameters import OF_DEFAULT, path_text, query
-from kgserve.http.service import Service, answer, service_of
+from kgserve.http.service import OF_DEFAULT, Service, answer, json_of, path_text, query, service_of
 from kgserve.model.answers import EntityVersion
 from kgserve.model.attributes import Scalar
 from kgserve.model.hierarchy import (

@@ -1,24 +1,39 @@
-"""What every handler works with: the stores, the settings, and the threads that may block for them."""
+"""What every handler works with: the stores, the threads that may block for them, and what a request says.
+
+That is names and ids in the path as it was sent, the query and the body as Structs; every fault with a sentence and,
+where known, its place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from concurrent.futures import Future
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from urllib.parse import parse_qsl, unquote
 
 import anyio.to_thread
 import msgspec
 from anyio import CapacityLimiter
 from litestar import Request, Response
 
+from kgserve.decoding import convert, decode_json, place_of
+from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
 from kgserve.http.connection import in_task
+from kgserve.http.problem import ClientLeft
 from kgserve.http.sse import Streams
+from kgserve.model.requests import check_store_name
+from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
+from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
 from kgserve.ops.graph import Graphs, Shares, patiently
+from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from litestar.types import HTTPScope
 
     from kgserve.access.authentication import RequestContext
     from kgserve.access.caller import Caller
@@ -121,3 +136,243 @@ def caller_of(request: Request[Any, Any, Any]) -> Caller:
 def answer(body: bytes, status: int = 200) -> Response[bytes]:
     """A JSON answer whose body is encoded already."""
     return Response(body, status_code=status, media_type=JSON)
+
+
+Into = TypeVar("Into", bound=msgspec.Struct)
+
+
+def path_text(request: Request[Any, Any, Any], name: str) -> str:
+    """The path parameter ``name``, percent-decoded once. Routing saw it still encoded, so it may hold slashes."""
+    return decoded(request.path_params[name], name)
+
+
+def decoded(segment: str, name: str) -> str:
+    """A segment of a path, percent-decoded once."""
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        fault = FieldError(name, "percent-encoded bytes that are not UTF-8")
+        raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
+
+
+class AskedStore(NamedTuple):
+    """The store that a request is about; whether it was ``named``, or is the default."""
+
+    name: str
+    named: bool
+
+
+def asked_store(scope: HTTPScope, default: str) -> AskedStore:
+    """The store of a request whose path names none: that of the query, else that of the header, else the default.
+
+    Raises InvalidInput for a header that no store can be called, also where the query counts.
+    """
+    header = STORE_HEADER.lower().encode()
+    sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == header), None)
+    if sent is not None:
+        _check_header(sent)
+    if b"store" in scope["query_string"]:
+        given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
+        _once([STORE_PARAMETER] * len(given))
+        if given:
+            return AskedStore(given[0], named=True)
+    return AskedStore(default, named=False) if sent is None else AskedStore(sent, named=True)
+
+
+def _check_header(name: str) -> None:
+    try:
+        check_store_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{STORE_HEADER}: {error}", (FieldError(STORE_HEADER, str(error)),)) from None
+
+
+def asks_versioned_names(query: bytes) -> bool:
+    """Whether an answer shall have the fields' names of versioned writes. Raises InvalidInput for any others."""
+    given = [value for name, value in _pairs(query) if name == FIELD_NAMES] if NAMES_ASKED in query else []
+    _once([FIELD_NAMES] * len(given))
+    if given and given != [VERSIONED]:
+        message = f"is {VERSIONED}, or left out"
+        raise InvalidInput(f"query: {FIELD_NAMES}: {message}", (FieldError(FIELD_NAMES, message),))
+    return bool(given)
+
+
+NONE: frozenset[str] = frozenset()
+OF_DEFAULT = frozenset({STORE_PARAMETER})
+"""What `asked_store` reads."""
+NAMES = frozenset({FIELD_NAMES})
+"""What `asks_versioned_names` reads."""
+NAMES_ASKED = FIELD_NAMES.encode()
+"""Stands in each query in which it may find any."""
+
+
+def query(
+    request: Request[Any, Any, Any],
+    into: type[Into],
+    lists: frozenset[str] = NONE,
+    repeated: frozenset[str] = NONE,
+    passed: frozenset[str] = NONE,
+) -> Into:
+    """As `query_of`."""
+    return query_of(request.scope["query_string"], into, lists, repeated, passed)
+
+
+def query_of(
+    text: bytes,
+    into: type[Into],
+    lists: frozenset[str] = NONE,
+    repeated: frozenset[str] = NONE,
+    passed: frozenset[str] = NONE,
+) -> Into:
+    """The query as ``into``; a parameter that is unknown, repeated or out of bounds is refused by name.
+
+    Those in ``lists`` may be repeated: their values are joined with commas. Those in ``repeated`` are lists, of one
+    value each time. Those in ``passed`` are for somebody else.
+    """
+    pairs = [(name, value) for name, value in _pairs(text) if name not in passed]
+    _once(name for name, _ in pairs if name not in lists | repeated)
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    given = {name: found if name in repeated else ",".join(found) for name, found in values.items()}
+    try:
+        return convert(given, into, strict=False)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, into)
+        raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
+
+
+def _pairs(text: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidInput("the query has too many fields") from None
+
+
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInput(f"query: {name} is given twice", (FieldError(name, "given twice"),))
+        seen.add(name)
+
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from litestar.types import Receive
+
+    Headers = Iterable[tuple[bytes, bytes]]
+
+AnyRequest = Request[Any, Any, Any]
+
+INLINE_BYTES = 64 << 10  # decoding this much takes about 0.1 ms, less than the way to a thread and back
+FORM = "application/x-www-form-urlencoded"
+NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+
+_JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
+
+
+async def read_json(request: AnyRequest, into: type[Into]) -> Into:
+    """The body as ``into``. Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived."""
+    return await json_of(request.scope["headers"], request.receive, service_of(request), into)
+
+
+async def json_of(
+    headers: Headers, receive: Receive, service: Service, into: type[Into], *, optional: bool = False
+) -> Into:
+    """As `read_json`; ``optional``: without a body all is left out, whatever its headers say of it."""
+    if not optional:
+        _check_headers(headers, _is_json)
+    body = await _body(headers, receive, service)
+    if optional and not body:
+        return into()
+    if optional:
+        _check_headers(headers, _is_json)
+    return await _decoded(service, body, into)
+
+
+def chunks_of(request: AnyRequest, media: frozenset[str]) -> AsyncIterator[bytes]:
+    """The body, of one of these media types, piece by piece, of any length.
+
+    Raises Unsupported at once, ClientLeft when it breaks off.
+    """
+    _check_headers(request.scope["headers"], media.__contains__)
+    return _chunks(request.receive)
+
+
+def decode(body: bytes, into: type[Into]) -> Into:
+    """JSON text as ``into``; of a key that an object holds twice the last one counts."""
+    if not body.strip():
+        raise InvalidInput("the body is empty; a JSON object is expected")
+    try:
+        return decode_json(body, into)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, into)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the body is not UTF-8: {error.reason}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deeply") from None
+
+
+def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
+    encoding = _header(headers, b"content-encoding").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise Unsupported(f"content-encoding {encoding[:40]} is not taken; send the body as it is")
+    media = _header(headers, b"content-type").partition(";")[0].strip().lower()
+    if media and not fits(media) and not (media == FORM and not _from_browser(headers)):
+        raise Unsupported(f"content-type {media[:80]} is not taken here")
+
+
+def _is_json(media: str) -> bool:
+    return _JSON.fullmatch(media) is not None
+
+
+def _from_browser(headers: Headers) -> bool:
+    """Whether a page may have sent it: a form needs no preflight, and browsers mark what pages send."""
+    return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
+
+
+def _header(headers: Headers, wanted: bytes) -> str:
+    """The value of the first header of this name; nothing when there is none."""
+    return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
+
+
+async def _body(headers: Headers, receive: Receive, service: Service) -> bytes:
+    limit = service.settings.max_body_mb * MEBIBYTE
+    announced = _header(headers, b"content-length")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    async for part in _chunks(receive):
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _decoded(service: Service, body: bytes, into: type[Into]) -> Into:
+    return decode(body, into) if len(body) <= INLINE_BYTES else await service.call(decode, body, into)
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"the body is over {limit // MEBIBYTE} MiB; send smaller batches, use import, or raise --max-body-mb"
+    )
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        if part := message.get("body", b""):
+            yield part
+        more = message.get("more_body", False)

@@ -12,10 +12,8 @@ from litestar import Request, Response, get, post
 from litestar.response.base import ASGIResponse
 
 from kgserve.errors import Unsupported
-from kgserve.http.body import NDJSON as NDJSON_TYPES
-from kgserve.http.body import chunks_of
-from kgserve.http.parameters import path_text, query
-from kgserve.http.service import Service, answer, service_of
+from kgserve.http.service import NDJSON as NDJSON_TYPES
+from kgserve.http.service import Service, answer, chunks_of, path_text, query, service_of
 from kgserve.model.answers import ImportAnswer
 from kgserve.model.requests import KEPT_AT, AsOfText
 from kgserve.operations import examples

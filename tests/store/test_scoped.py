@@ -8,9 +8,9 @@ import pytest
 
 from kgserve.access.caller import LOCAL, Caller
 from kgserve.errors import NotFound
+from kgserve.ops.graph import ScopedFeeds, ScopedPool, seen_by
 from kgserve.store.feeds import Feeds
 from kgserve.store.pool import StorePool
-from kgserve.store.scoped import ScopedFeeds, ScopedPool, seen_by
 from tests.store.writing import settings
 
 BELONGS_TO_THE_WHOLE = {"lease", "__enter__", "__exit__"}
