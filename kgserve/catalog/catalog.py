@@ -39,7 +39,7 @@ from kgserve.model.attributes import Condition
 from kgserve.model.change import NetChange
 from kgserve.model.listing import MAX_COUNTED, MAX_PASSED, Counted, Listed, NodeFilter, Place, page_of
 from kgserve.model.rows import NodeRow
-from kgserve.vacuum import write_anew
+from kgserve.sqlite_files import opened, write_anew
 
 TYPES = "type"
 RELATION_TYPES = "relation_type"
@@ -251,14 +251,9 @@ class Catalog:
     def __init__(self, path: Path) -> None:
         """Open or make the file. One that SQLite will not have, or of another format, is replaced by an empty one."""
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._writing = threading.Lock()
         self._reading = threading.Lock()
-        try:
-            self._writer = _connect(path)
-        except sqlite3.DatabaseError:
-            remove(path)
-            self._writer = _connect(path)
+        self._writer = opened(path, sql.SETUP + sql.SCHEMA, sql.FORMAT)
         self._reader = sqlite3.connect(path, check_same_thread=False)
         self._any_extras = True
         self.has_attributes = attributes.kept(self._writer)
@@ -420,26 +415,6 @@ class Catalog:
                 yield self._reader
             finally:
                 self._reader.rollback()
-
-
-def remove(path: Path) -> None:
-    """Delete the file and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False)
-    try:
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (format_,) = connection.execute("PRAGMA user_version").fetchone()
-        if tables and format_ != sql.FORMAT:
-            raise sqlite3.DatabaseError("another format")
-        connection.executescript(sql.SETUP + sql.SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _stored(row: NodeRow) -> tuple[str, str]:

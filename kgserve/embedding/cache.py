@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Unavailable
-from kgserve.vacuum import empty_log
+from kgserve.sqlite_files import empty_log
 
 log = structlog.get_logger()
 

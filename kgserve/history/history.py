@@ -25,7 +25,7 @@ from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.vacuum import write_anew
+from kgserve.sqlite_files import write_anew
 
 FOREVER = (1 << 63) - 1
 # A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.

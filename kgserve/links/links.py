@@ -12,13 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from kgserve.asking import of_rows, of_some
-from kgserve.links import files
+from kgserve.decoding import msgpack_decoder
 from kgserve.links import statements as sql
 from kgserve.model.change import LinksState
-from kgserve.model.digest import shift_links
+from kgserve.model.digest import checksum, shift_links
 from kgserve.model.rows import LinkKey, LinkRow
-from kgserve.vacuum import write_anew
+from kgserve.sqlite_files import opened, write_anew
 
 _AT_ONCE = 5_000
 EVERY = (1 << 63) - 1
@@ -70,7 +72,7 @@ class LinkReader:
     def all(self) -> Iterator[list[LinkRow]]:
         """All of them in the order of their keys, some at a time."""
         after = LinkKey("", ("", "", ""))
-        while rows := [*self._rows(sql.AFTER, {**files.values(after), "limit": _AT_ONCE})]:
+        while rows := [*self._rows(sql.AFTER, {**values(after), "limit": _AT_ONCE})]:
             yield rows
             after = rows[-1].key
 
@@ -83,7 +85,7 @@ class LinkReader:
 
 
 def _intact(found: Iterable[tuple[bytes, int]]) -> Iterator[LinkRow]:
-    return (files.intact(*each) for each in found)
+    return (intact(*each) for each in found)
 
 
 @contextmanager
@@ -109,7 +111,7 @@ class Links(LinkReader):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(files.opened(path, sql.SCHEMA, sql.FORMAT))
+        super().__init__(opened(path, sql.SCHEMA, sql.FORMAT))
 
     @property
     def sequence(self) -> int:
@@ -120,8 +122,8 @@ class Links(LinkReader):
     def apply(self, put: Iterable[LinkRow], deleted: Iterable[LinkKey], sequence: int, state: LinksState) -> None:
         """Take in what a commit changes, after which all links come to a state; others see it at once."""
         with self._connection as transaction:
-            transaction.executemany(sql.DELETE, map(files.values, deleted))
-            transaction.executemany(sql.PUT, map(files.stored, put))
+            transaction.executemany(sql.DELETE, map(values, deleted))
+            transaction.executemany(sql.PUT, map(stored, put))
             transaction.execute(sql.CHANGED, (sequence, state.count, state.digest))
 
     def moved(self, sequence: int) -> None:
@@ -135,7 +137,7 @@ class Links(LinkReader):
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
             for some in links:
-                transaction.executemany(sql.PUT, map(files.stored, some))
+                transaction.executemany(sql.PUT, map(stored, some))
                 state = shift_links(state, some, ())
             transaction.execute(sql.CHANGED, (sequence, state.count, state.digest))
 
@@ -172,7 +174,7 @@ class Inbound:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = files.opened(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
+        self._connection = opened(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
 
     def seen(self) -> dict[str, Seen]:
         """The stores that were read, each with how far."""
@@ -182,8 +184,8 @@ class Inbound:
     def follow(self, origin: str, put: Iterable[LinkRow], deleted: Iterable[LinkKey], seen: Seen) -> None:
         """Take in what has changed of the links of a store."""
         with self._connection as transaction:
-            transaction.executemany(sql.INBOUND_DELETE, ({"origin": origin, **files.values(key)} for key in deleted))
-            transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **files.stored(row)} for row in put))
+            transaction.executemany(sql.INBOUND_DELETE, ({"origin": origin, **values(key)} for key in deleted))
+            transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **stored(row)} for row in put))
             transaction.execute(sql.SEEN, (origin, *seen))
 
     def replace(self, origin: str, links: Iterable[Iterable[LinkRow]], seen: Seen) -> None:
@@ -191,7 +193,7 @@ class Inbound:
         with self._connection as transaction:
             transaction.execute(sql.INBOUND_FORGET, (origin,))
             for some in links:
-                transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **files.stored(row)} for row in some))
+                transaction.executemany(sql.INBOUND_PUT, ({"origin": origin, **stored(row)} for row in some))
             transaction.execute(sql.SEEN, (origin, *seen))
 
     def forget(self, origin: str) -> None:
@@ -204,7 +206,7 @@ class Inbound:
         """The links that lead to any of some nodes of a store, each behind the store that it is of."""
         run, wanted = self._connection.execute, sorted(targets)
         found = of_some(run, sql.INBOUND_TO, wanted, before=(store,), end=sql.INBOUND_ORDER)
-        return ((origin, files.intact(content, expected)) for content, expected, origin in found)
+        return ((origin, intact(content, expected)) for content, expected, origin in found)
 
     def counts(self, store: str) -> list[tuple[str, int]]:
         """The stores that any links lead into one from, by name, and how many of each."""
@@ -218,3 +220,26 @@ class Inbound:
         """Release the file."""
         with suppress(sqlite3.Error):
             self._connection.close()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgpack_decoder(LinkRow).decode
+
+
+def values(key: LinkKey) -> dict[str, Any]:
+    """A key as the values of columns, by name."""
+    source, target, relation_type = key.edge
+    return {"source": source, "relation_type": relation_type, "store": key.store, "target": target}
+
+
+def stored(row: LinkRow) -> dict[str, Any]:
+    """A row as the values of columns, by name."""
+    content = _encode(row)
+    return {**values(row.key), "row": content, "hash": checksum(content)}
+
+
+def intact(content: bytes, expected: int) -> LinkRow:
+    """The inverse of `stored`. Raises sqlite3.DatabaseError for what does not fit its checksum."""
+    if checksum(content) != expected:
+        raise sqlite3.DatabaseError("a link does not fit its checksum")
+    return _decode(content)

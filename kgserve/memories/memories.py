@@ -29,7 +29,7 @@ from kgserve.model.decay import LEAST_KEY, HalfLives, Worth, least_key
 from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.vacuum import write_anew
+from kgserve.sqlite_files import opened, write_anew
 
 _ROWS_AT_ONCE = 5_000
 _STATEMENTS = 512
@@ -62,7 +62,8 @@ class Memories(Lookups):
         """Open or create the file; without a path there are no memories, and no file."""
         self.path = path
         self.half_lives = half_lives
-        super().__init__(_opened(path))
+        script = sql.SETUP + sql.SCHEMA + "".join(f"{each};" for each in sql.INDEX)
+        super().__init__(opened(path, script, sql.FORMAT, cached_statements=_STATEMENTS))
 
     @property
     def sequence(self) -> int:
@@ -319,40 +320,6 @@ class Memories(Lookups):
     def _count_of(self, kind: str, name: str) -> int:
         found = self._run(sql.COUNT, (kind, name)).fetchone()
         return found[0] if found else 0
-
-
-def remove(path: Path) -> None:
-    """Delete the file and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _opened(path: Path | None) -> sqlite3.Connection:
-    try:
-        return _connect(path)
-    except sqlite3.DatabaseError:
-        if path is None:
-            raise
-        remove(path)
-        return _connect(path)
-
-
-def _connect(path: Path | None) -> sqlite3.Connection:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path or ":memory:", check_same_thread=False, cached_statements=_STATEMENTS)
-    try:
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (format_,) = connection.execute("PRAGMA user_version").fetchone()
-        if tables and format_ != sql.FORMAT:
-            raise sqlite3.DatabaseError("another format")
-        connection.executescript(sql.SETUP + sql.SCHEMA)
-        for statement in sql.INDEX:
-            connection.execute(statement)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _epoch(half: int, now: int) -> int:

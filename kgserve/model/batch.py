@@ -132,12 +132,6 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
     cost: int = 0
 
     @property
-    def has_extras(self) -> bool:
-        """Whether a row may come to have extras by it: its own, or heads beside it."""
-        nodes = any(put.extras is not None and (put.based_on is not None or put.extras.says_any) for put in self.nodes)
-        return nodes or any(put.extras is not None for put in self.edges)
-
-    @property
     def size(self) -> int:
         """Rows that it names."""
         puts = len(self.nodes) + len(self.edges) + len(self.links)

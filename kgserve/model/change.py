@@ -172,14 +172,6 @@ class NetChange:
         edges = (*self.edges_created.values(), *self.edges_updated.values())
         return max((width_of(row.extras) for row in (*nodes, *edges)), default=Width.PLAIN)
 
-    @property
-    def has_validity(self) -> bool:
-        """Whether a row says from when or until when it is true."""
-        nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
-        edges = (*self.edges_created.values(), *self.edges_updated.values())
-        extras = (row.extras for row in (*nodes, *edges) if row.extras is not None)
-        return any(each.valid_from is not None or each.valid_to is not None for each in extras)
-
     def _start(self, change: ChangeSet) -> None:
         """Take in the first: as `add` would, but at the speed that an import's large change sets want."""
         self.nodes_created = {row.id: row for row in change.nodes_created}

@@ -360,12 +360,6 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     ) = None
 
 
-class ConsolidationId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Names one run of consolidation."""
-
-    run_id: str = msgspec.field(name="id")
-
-
 class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to undo."""
 

@@ -78,7 +78,25 @@ def _differing(chosen: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
-class ExportStream:
+class _Leased:
+    """A store that is held until this is closed; a context manager."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the store back."""
+        release, self._release = self._release, lambda: None
+        release()
+
+
+class ExportStream(_Leased):
     """Settings, all nodes, all edges, all links, of one state, as blocks of NDJSON lines; a context manager."""
 
     def __init__(
@@ -95,7 +113,7 @@ class ExportStream:
         self._links = links
         self._accesses = accesses
         self._valid_at = valid_at
-        self._release = release
+        super().__init__(release)
         self.sequence = rows.at
 
     def __iter__(self) -> Iterator[bytes]:
@@ -124,17 +142,6 @@ class ExportStream:
             memories[node_id].tell(access)
         return lines
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the rows and the store back."""
-        release, self._release = self._release, lambda: None
-        release()
-
 
 def export(graph: Graph, valid_at: str | None = None) -> ExportStream:
     """The rows of a store as they are, to be streamed; the store is leased until that is closed. Raises NotFound.
@@ -157,7 +164,7 @@ def encode_edges(rows: Iterable[RowTuple]) -> bytes:
 ROWS_AT_ONCE = 5_000
 
 
-class PastStream:
+class PastStream(_Leased):
     """As `ExportStream`, as of one commit; the settings are those of now."""
 
     def __init__(
@@ -171,7 +178,7 @@ class PastStream:
         self._beside = beside
         self._follower = follower
         self._valid_at = valid_at
-        self._release = release
+        super().__init__(release)
         self.sequence = sequence
 
     def __iter__(self) -> Iterator[bytes]:
@@ -196,17 +203,6 @@ class PastStream:
             if kept := [row for row in rows_of if held is None or held.link(row)]:
                 yield _encode(map(link_line, kept))
             link = rows_of[-1].key
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the store back."""
-        release, self._release = self._release, lambda: None
-        release()
 
 
 Exported = ExportStream | PastStream

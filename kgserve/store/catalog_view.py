@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve.catalog import catalog as catalogs
+from kgserve import sqlite_files
 from kgserve.catalog.attributes import Ended, PastPlace
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Unavailable
@@ -142,7 +142,7 @@ class CatalogView:
     def _renew(self) -> Catalog:
         """Make the file anew from the rows."""
         self.close()
-        catalogs.remove(self._layout.catalog)
+        sqlite_files.remove(self._layout.catalog)
         catalog = self._catalog = Catalog(self._layout.catalog)
         with self._rows.reading() as rows:
             catalog.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)

@@ -11,10 +11,10 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from kgserve import sqlite_files
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.parts import link_changes
-from kgserve.links import files
 from kgserve.links.links import LinkReader, Links
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, LinksState
@@ -215,7 +215,7 @@ class LinksView:
         if self._links is not None:
             self._links.close()
             self._links = None
-        files.remove(self._layout.links)
+        sqlite_files.remove(self._layout.links)
 
 
 def _unavailable() -> Unavailable:

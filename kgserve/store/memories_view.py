@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import structlog
 
+from kgserve import sqlite_files
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
-from kgserve.memories import memories as files
 from kgserve.memories.lookups import MOST_ALIKE, MOST_NAMED, Lookups
 from kgserve.memories.memories import Memories
 from kgserve.model.change import Access, ChangeSet, NetChange
@@ -143,7 +143,7 @@ class MemoriesView:
         with self._lock, self._rows.reading() as rows:
             if rows.width is not Width.MEMORY:
                 self.close()
-                files.remove(self._layout.memories)
+                sqlite_files.remove(self._layout.memories)
                 return
         self.ask(lambda memories, _: self._written_anew(memories))
 
@@ -225,7 +225,7 @@ class MemoriesView:
     def _renew(self) -> Memories:
         """Make the file anew from rows and accesses."""
         self.close()
-        files.remove(self._layout.memories)
+        sqlite_files.remove(self._layout.memories)
         memories = self._memories = Memories(self._layout.memories, self._half_lives())
         with self._rows.reading() as rows:
             accesses = all_accesses(self._layout, self._journal, rows.at)

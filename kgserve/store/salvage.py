@@ -16,14 +16,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kgserve.catalog import catalog
+from kgserve import sqlite_files
 from kgserve.history.reading import Present
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
 from kgserve.journal.journal import Journal, Seen
 from kgserve.journal.journal import salvage as salvage_journal
-from kgserve.links import files as links
-from kgserve.memories import memories
 from kgserve.model.change import ChangeSet, LinksState, StoreState
 from kgserve.model.digest import shift, shift_links
 from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, link_id
@@ -62,9 +60,9 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
         # They may hold rows that are gone. First of all: from here on their numbers could fit the journal's.
         layout.forget_indexes()
         layout.forget_views()
-        catalog.remove(layout.catalog)
-        memories.remove(layout.memories)
-        links.remove(layout.links)
+        sqlite_files.remove(layout.catalog)
+        sqlite_files.remove(layout.memories)
+        sqlite_files.remove(layout.links)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 

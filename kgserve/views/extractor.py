@@ -133,11 +133,6 @@ class Extraction(View):
         """How many memories wait, and how many were set aside."""
         return self._ledger.counts()
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last question had no answer that can be used."""
-        return self._trouble is not None
-
     def status(self) -> ExtractionStatus:
         """How it stands."""
         waiting, aside = self._ledger.counts()

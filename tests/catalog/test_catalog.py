@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.catalog.catalog import Catalog, remove
+from kgserve.catalog.catalog import Catalog
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.rows import NodeRow
+from kgserve.sqlite_files import remove
 from tests.journal.history import History
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kgserve.catalog.catalog import Catalog, behind, remove
+from kgserve.catalog.catalog import Catalog, behind
 from kgserve.model.answers import KindFreq, TagFreq
 from kgserve.model.attributes import conditions, has_all
 from kgserve.model.batch import NodePut, WriteBatch
@@ -23,6 +23,7 @@ from kgserve.model.listing import MAX_PASSED, Counted, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.ops.reading import example_of
+from kgserve.sqlite_files import remove
 from kgserve.store.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of

@@ -1,0 +1,68 @@
+"""Files of SQLite: made in their format, taken away, and made to hold nothing of what was deleted from them."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from kgserve.errors import Unavailable
+
+_SECONDS = 30.0
+_PAUSE_SECONDS = 0.02
+
+
+def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
+    """A file, or what is in memory alone, which any thread may use; the ``script`` makes what is not there.
+
+    One that cannot be read, or whose `user_version` is another ``format_``, is replaced by an empty one.
+    ``options`` are those of `sqlite3.connect`.
+    """
+    if path is None:
+        return _connected(":memory:", script, format_, options)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _connected(path, script, format_, options)
+    except sqlite3.DatabaseError:
+        remove(path)
+        return _connected(path, script, format_, options)
+
+
+def remove(path: Path) -> None:
+    """Delete a file and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _connected(path: Path | str, script: str, format_: int, options: dict[str, Any]) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, **options)
+    try:
+        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
+        [(found,)] = connection.execute("PRAGMA user_version")
+        if tables and found != format_:
+            raise sqlite3.DatabaseError("another format")
+        connection.executescript(script)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def write_anew(connection: sqlite3.Connection) -> None:
+    """Write a file anew with what it holds, and empty its log; no transaction of the connection is open.
+
+    Others read meanwhile. Deleting alone, even with `secure_delete`, leaves what pages have been told before they were
+    put in order. Raises sqlite3.Error, and Unavailable while somebody does not let go of an old state.
+    """
+    connection.execute("VACUUM")
+    empty_log(connection)
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Have a file hold all that its log has, and nothing be left of that. Raises as `write_anew` does."""
+    deadline = time.monotonic() + _SECONDS
+    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        if time.monotonic() > deadline:
+            raise Unavailable("a file's log could not be emptied, for it is being read; try again later")
+        time.sleep(_PAUSE_SECONDS)
