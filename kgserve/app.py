@@ -30,7 +30,6 @@ from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.connection import Connections, HttpConnection, Limits
 from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge, Proxies, check_role
-from kgserve.http.openapi import describe
 from kgserve.http.problem import handle
 from kgserve.http.routes import HANDLERS, ROUTES
 from kgserve.http.service import Service
@@ -91,7 +90,6 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         logging_config=None,
         request_max_body_size=None,
     )
-    app.state["openapi"] = describe(app)
     shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
     edge = Edge(app.asgi_handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
