@@ -318,8 +318,10 @@ def traverse(  # noqa: PLR0913 - the fields of the request
     start_id: str,
     *,
     depth: int = 1,
+    max_depth: int | None = None,
     direction: Direction | Literal[""] = "outgoing",
     relation_types: Iterable[str] | None = None,
+    edge_kinds: Iterable[str] | None = None,
     min_weight: float | None = None,
     max_nodes: int = 10000,
     follow_symlinks: bool = False,
@@ -341,8 +343,10 @@ def traverse(  # noqa: PLR0913 - the fields of the request
         TraverseRequest(
             start_id=start_id,
             depth=depth,
+            max_depth=max_depth,
             direction=direction,
             relation_types=_listed(relation_types),
+            edge_kinds=_listed(edge_kinds),
             min_weight=min_weight,
             max_nodes=max_nodes,
             follow_symlinks=follow_symlinks,
@@ -436,7 +440,8 @@ def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
 
     Removes the store's graph, journal and files for good.
 
-    The name has to be given twice: in the path and as `confirm`. Raises NotFound.
+    The name has to be given twice: in the path and as `confirm`. Edges of other stores that lead there stay; the answer
+    says how many. Raises NotFound.
     """
     return DROP.ask(name, DropQuery(confirm=confirm), idempotent=False)
 
@@ -460,15 +465,27 @@ def links(store: str) -> Call[LinkManifest]:
 
 
 def node(
-    store: str, node_id: str, *, as_of: int | str | None = None, valid_at: str | None = None, version: int | None = None
+    store: str,
+    node_id: str,
+    *,
+    as_of: int | str | None = None,
+    valid_at: str | None = None,
+    version: int | None = None,
+    follow_symlinks: bool = False,
 ) -> Call[NodeAnswer]:
     """One node with its edges.
 
     The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
 
-    Raises NotFound, and Gone for a moment that is no longer known.
+    With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
+    moment that is no longer known, and InvalidInput for one together with `follow_symlinks`.
     """
-    return NODE.ask(store, NodeRequest(node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version))
+    return NODE.ask(
+        store,
+        NodeRequest(
+            node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version, follow_symlinks=follow_symlinks
+        ),
+    )
 
 
 def get_nodes(

@@ -19,9 +19,10 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.access.caller import Hidden
-from kgserve.decoding import decode_json, kind_of
+from kgserve.decoding import kind_of
 from kgserve.errors import NoStore
 from kgserve.http.connection import in_task
+from kgserve.http.problem import RENAMED
 from kgserve.http.service import (
     NAMES,
     NAMES_ASKED,
@@ -35,7 +36,7 @@ from kgserve.http.service import (
     query_of,
     service_of,
 )
-from kgserve.model.versioned_names import VERSIONED_JSON, with_versioned_names
+from kgserve.model.versioned_names import VERSIONED_JSON, renamed
 from kgserve.operations.operation import ALIAS, STORE_PARAMETER, Operation, UseCase, described
 from kgserve.rows.walk import TooLong
 from kgserve.store.pool import NotOpen
@@ -103,9 +104,11 @@ class DirectOperation(NamedTuple):
         """The same, asked for through the router."""
         service, scope = service_of(request), request.scope
         if self.case.status is None:
-            renamed = self.case.takes_names and asks_versioned_names(scope["query_string"])
+            versioned = self.case.takes_names and asks_versioned_names(scope["query_string"])
+            if versioned:
+                scope["state"][RENAMED] = True
             found = await self.answered(scope, request.receive, service)
-            return _versioned(found) if renamed else answer(found)
+            return Response(renamed(found), media_type=VERSIONED_JSON) if versioned else answer(found)
         target, asked = await self._request(scope, request.receive, service)
         made = await service.begun_in_threads(self.case.threads, partial(self.case.ask, target, asked))
         response = answer(msgspec.json.encode(made), self.case.status(made))
@@ -169,23 +172,25 @@ def _route(case: UseCase, method: Method) -> HTTPRouteHandler:
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A query without anything but the store."""
+    """A query without anything but what is read elsewhere: the store, and names of fields."""
 
 
 def _reader(case: UseCase) -> Callable[[Mapping[str, str], bytes, Any], msgspec.Struct | None]:
     request, sent, in_path = case.request, case.sent, case.in_path
     repeated = NONE if sent is None or case.in_body else _lists(sent)
     passed = OF_DEFAULT if case.operation.of_default else NONE
+    # Some who probe add a query so that nothing in between answers.
+    is_strict = case.path.startswith("/api/")
 
     def read(given: Mapping[str, str], query: bytes, body: Any) -> msgspec.Struct | None:
-        if passed and (sent is None or case.in_body):
-            query_of(query, NoQuery, passed=passed)
+        others = passed | NAMES if case.takes_names and NAMES_ASKED in query else passed
+        if query and is_strict and (sent is None or case.in_body):
+            query_of(query, NoQuery, passed=others)
         if request is None:
             return None
         named = {field: decoded(given[wire], wire) for wire, field in in_path.items()}
         if sent is not None and not case.in_body:
-            others = NAMES if case.takes_names and NAMES_ASKED in query else NONE
-            body = query_of(query, sent, repeated=repeated, passed=passed | others)
+            body = query_of(query, sent, repeated=repeated, passed=others)
         if not named:
             return body
         return request(**named, **(msgspec.structs.asdict(body) if body is not None else {}))
@@ -197,11 +202,6 @@ def _lists(query: type[msgspec.Struct]) -> frozenset[str]:
     """The parameters that may be given more than once."""
     fields = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(query)).fields
     return frozenset(field.encode_name for field in fields if isinstance(kind_of(field.type), msgspec.inspect.ListType))
-
-
-def _versioned(found: bytes) -> Response[bytes]:
-    body = msgspec.json.encode(with_versioned_names(decode_json(found)))
-    return Response(body, media_type=VERSIONED_JSON)
 
 
 def _json_of(found: Any) -> Any:

@@ -26,6 +26,7 @@ from kgserve.errors import (
     Unavailable,
 )
 from kgserve.model.answers import Problem
+from kgserve.model.versioned_names import renamed
 
 log = structlog.get_logger()
 
@@ -33,6 +34,9 @@ MEDIA_TYPE = "application/problem+json"
 CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
 REFUSED = "refused"
 """The key of the scope's state under which an error's code is left for the count of refusals."""
+
+RENAMED = "renamed"
+"""The key of the scope's state for that fields of answers are to have the names of versioned writes."""
 
 
 class Kind(NamedTuple):
@@ -145,6 +149,8 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     if isinstance(error, Hidden):
         state["request_context"].hidden = error.store
     status, headers, body = render(error, state["request_context"].request_id)
+    if isinstance(error, ConflictManual) and RENAMED in state:
+        body = renamed(body)
     return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 
@@ -23,8 +24,8 @@ from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, sync_file, sync_folder, write_whole
 from kgserve.model import fields
-from kgserve.model.change import Access, StoreState
-from kgserve.model.digest import from_text, rows_digest, to_text
+from kgserve.model.change import Access, LinksState, StoreState
+from kgserve.model.digest import from_text, rows_digest, shift_links, to_text
 from kgserve.model.fields import STORE, Width
 from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, RowTuple, edge_tuples, edge_values, node_tuples
 
@@ -125,9 +126,13 @@ def read_accesses(snapshot: Path) -> Iterator[list[Access]]:
 def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
     """The links in a snapshot, some at a time; nothing where there are none. Raises JournalDamaged."""
     if (file := part_file(snapshot, LINKS)) is not None:
-        for batch in record_batches(file):
-            stores, *edges = (column.to_pylist() for column in batch.columns)
-            yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
+        yield from _links_in(file)
+
+
+def _links_in(file: Path) -> Iterator[list[LinkRow]]:
+    for batch in record_batches(file):
+        stores, *edges = (column.to_pylist() for column in batch.columns)
+        yield [LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_tuples(edges), strict=True)]
 
 
 def read_ended(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
@@ -220,6 +225,14 @@ def measure(folder: Path) -> tuple[int, int, int]:
             count += len(rows)
         counts.append(count)
     return digest % (1 << 128), counts[0], counts[1]
+
+
+def measure_links(folder: Path) -> LinksState | None:
+    """What the links in a folder of rows come to; None where it has no file of them."""
+    file = folder / LINKS
+    if not file.exists():
+        return None
+    return reduce(lambda state, some: shift_links(state, some, ()), _links_in(file), LinksState())
 
 
 def install(folder: Path, journal_folder: Path, state: StoreState) -> Path:

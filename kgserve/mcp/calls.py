@@ -33,7 +33,7 @@ from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.repeats import Repeats, made_call
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, called, chosen
-from kgserve.model.versioned_names import with_versioned_names
+from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs, Shares, patiently
 
@@ -202,7 +202,8 @@ class Calls:
         except Internal:
             log.exception("internal_error", tool=call.tool.name)
         except ConflictManual as error:
-            return _result(conflict(error), call.named_store or "", call.notes) | {"isError": True}
+            reply = _named(conflict(error), (call.arguments or {}).get(FIELD_NAMES))
+            return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except KgserveError as error:
             return _failure(explained(error))
         except Exception:
@@ -279,12 +280,16 @@ def _nothing(call: Call) -> Reply | None:
 
 def _said(call: Call, answer: Any, given: msgspec.Struct, store: str) -> dict[str, Any]:
     reply = present(answer.answer if isinstance(answer, Searched) else answer, given, store)
-    if isinstance(given, schemas.Detailed) and given.field_names:
-        reply = reply._replace(values=with_versioned_names(reply.values))
+    reply = _named(reply, isinstance(given, schemas.Naming) and given.field_names)
     if isinstance(answer, Searched) and answer.behind:
         late = f"the indexes have yet to see the last {counted(answer.behind, 'commit')}; what is newest may be missing"
         reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
     return _result(reply, store, call.notes)
+
+
+def _named(reply: Reply, versioned: object) -> Reply:
+    """A reply with the names of fields that were asked for."""
+    return reply._replace(values=with_versioned_names(reply.values)) if versioned else reply
 
 
 def visit_of(context: Context) -> RequestContext:

@@ -15,6 +15,7 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
     ("id", "lineage_id", "name", "node_id", "entity_id", "entity_name"),
     ("type", "kind", "entity_type", "node_type"),
     ("types", "kinds"),
+    ("relation_types", "edge_kinds"),
     ("from", "source", "from_id", "source_id"),
     ("to", "target", "to_id", "target_id"),
     ("relation_type", "relation", "relationship", "relationship_type", "edge_type"),
@@ -32,7 +33,10 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
 _FURTHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("type", "kind", "label"), ("relation_type",)),
     **dict.fromkeys(("relation_type", "relation", "relationship", "relationship_type", "edge_type"), ("kind",)),
-    **dict.fromkeys(("id", "name", "node_id", "entity_id", "start", "start_node", "from"), ("start_id",)),
+    **dict.fromkeys(
+        ("id", "name", "node_id", "entity_id", "lineage_id", "from_lineage", "start", "start_node", "from"),
+        ("start_id",),
+    ),
     "limit": ("max_nodes", "max_rows"),
 }
 """Names that stand for another where a tool has none of their own group."""

@@ -141,7 +141,8 @@ class Mending:
             for name, each in known.items()
             if name in required or not self._is_left_out(each, fields[name].type, _at(path, name))
         }
-        return {name: each for name, each in values.items() if each is not UNSET}
+        nulls = dict.fromkeys(name for name, each in known.items() if each is None and _knows_null(fields[name]))
+        return {name: each for name, each in values.items() if each is not UNSET} | nulls
 
     def _is_left_out(self, value: Any, kind: inspect.Type, path: str) -> bool:
         """Whether a value that need not be given says nothing: callers that must fill in every field send such."""
@@ -368,6 +369,16 @@ def _named(value: object) -> str:
             return "a list"
         case _:
             return "an object"
+
+
+def _knows_null(field: inspect.Field) -> bool:
+    """Whether null says something else than leaving it out does."""
+    kind = field.type
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    has_default = field.default is not msgspec.NODEFAULT or field.default_factory is not msgspec.NODEFAULT
+    is_nullable = isinstance(kind, inspect.UnionType) and any(isinstance(each, inspect.NoneType) for each in kind.types)
+    return is_nullable and not (has_default or field.required)
 
 
 def _at(path: str, name: str) -> str:

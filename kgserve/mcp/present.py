@@ -484,7 +484,11 @@ def _search(found: SearchAnswer, given: schemas.Search, _store: str) -> Reply:
 @present.register
 def _search_batch(found: BatchSearchAnswer, given: msgspec.Struct, _store: str) -> Reply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
-    reply = _hits(found.hits, " / ".join(asked), 0, detail=getattr(given, "detail", False))
+    detail = getattr(given, "detail", False)
+    reply = _hits(found.hits, " / ".join(asked), 0, detail=detail)
+    if detail:
+        counts = {name: getattr(found, name) for name in ("query_count", "unique_hits", "per_query_hits")}
+        reply = reply._replace(values=reply.values | counts)
     if not reply.more and found.unique_hits > len(found.hits):
         more = f"{found.unique_hits - len(found.hits):,} hits more: a higher limit, or narrower queries"
         reply = reply._replace(more=more)

@@ -131,11 +131,16 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     index: Annotated[str, Meta(description="Store name")] | UnsetType = UNSET
 
 
-class Detailed(Arguments, kw_only=True):
+class Naming(Arguments, kw_only=True):
+    """Arguments of a tool that answers with nodes or edges, whose fields have names for those who ask."""
+
+    field_names: Annotated[FieldNames | UnsetType, UNLISTED_FIELD] = UNSET
+
+
+class Detailed(Naming, kw_only=True):
     """Arguments of a tool that reads, whose answer may be told whole."""
 
     detail: Annotated[bool, Meta(description="Times, versions, too")] = False
-    field_names: Annotated[FieldNames | UnsetType, UNLISTED_FIELD] = UNSET
 
 
 _When = Annotated[str, Meta(max_length=64)] | None
@@ -198,7 +203,7 @@ class DeleteRelation(Arguments, kw_only=True):
     to_graph: _ToGraph = UNSET
 
 
-@with_fields_of(TraverseRequest, "min_weight")
+@with_fields_of(TraverseRequest, "min_weight", "max_depth", "edge_kinds")
 class Traverse(Detailed, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
@@ -263,6 +268,7 @@ class GetEntity(Detailed, kw_only=True):
     relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
     direction: Annotated[Direction, Meta(description="Which relations to show")] = "both"
     version: Annotated[_Version, Meta(description="This version of it, without relations")] | UnsetType = UNSET
+    follow_symlinks: Annotated[bool, Meta(description="Incoming relations of other stores, too")] = False
     as_of: _AsOf = UNSET
     valid_at: _ValidAt = UNSET
 
@@ -301,8 +307,8 @@ class ListRelations(Detailed, kw_only=True):
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
 
 
-@with_fields_of(PutNodeRequest, "lineage_id", "kind", "metadata")
-class PutNode(Arguments, kw_only=True):
+@with_fields_of(PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+class PutNode(Naming, kw_only=True):
     """A version of a node, whole: what is left out is empty."""
 
     id: Annotated[_Name, Meta(description="Left out: a new node with a new id")] | UnsetType = UNSET
@@ -414,7 +420,7 @@ class RetireRelation(DeleteRelation, kw_only=True):
     created_by: _Author = UNSET
 
 
-class MergeEntities(Arguments, kw_only=True):
+class MergeEntities(Naming, kw_only=True):
     """The entity that goes, and the one that stays; or one that shall be taken out again."""
 
     id: Annotated[_Label, Meta(description="Of the one that goes")]
@@ -473,7 +479,7 @@ class RevertEntity(Arguments, kw_only=True):
     version: Annotated[_Version, Meta(description="One of those in entity_history")]
 
 
-class DescribeSchema(Arguments, kw_only=True):
+class DescribeSchema(Naming, kw_only=True):
     """The store whose types and tags are asked for."""
 
 

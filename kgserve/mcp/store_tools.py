@@ -65,6 +65,10 @@ class DescribeStore(Arguments, kw_only=True):
 class ConfigureStore(Arguments, kw_only=True):
     """The store, and what is to change of its settings."""
 
+    conflict_policy: (
+        Annotated[ConflictPolicy, Meta(description="Of a write based on a former version: it wins, or both are kept")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
     # Neither is unset: what is empty clears.
     description: (
         Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; left out: kept; empty: cleared")] | None
@@ -185,7 +189,9 @@ def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
 
 @present.register
 def _dropped_reply(found: DropAnswer, _given: DropStore, _store: str) -> Reply:
-    return Reply(f'Dropped the store "{found.dropped}" and everything in it.', msgspec.to_builtins(found))
+    left = f" {counted(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
+    text = f'Dropped the store "{found.dropped}" and everything in it.{left}'
+    return Reply(text, msgspec.to_builtins(found))
 
 
 @present.register

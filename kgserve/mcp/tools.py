@@ -67,8 +67,8 @@ class Tool(NamedTuple, Generic[G]):
 
 
 def _get_entity(graph: Graph, given: schemas.GetEntity) -> answers.NodeAnswer:
-    if given.version and (given.as_of or given.valid_at):
-        raise InvalidInput("version: goes with neither as_of nor valid_at; leave them out")
+    if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
+        raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks; leave them out")
     found = as_struct(reading.get_node(graph, as_request(queries.NodeRequest, given)), answers.NodeAnswer)
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}

@@ -72,6 +72,9 @@ class NodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     version: (
         Annotated[int, msgspec.Meta(ge=1, lt=1 << 53, description="This state of the node, without edges")] | None
     ) = None
+    follow_symlinks: Annotated[
+        bool, msgspec.Meta(description="Among `incoming` those of other stores, too; goes without as_of and version")
+    ] = False
 
 
 class NodeRequest(NodeQuery, kw_only=True):

@@ -94,9 +94,14 @@ class TraverseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     start_id: _Id
     depth: Annotated[int, msgspec.Meta(description="Hops; negative is 0, above 10 is 10")] = 1
+    max_depth: Annotated[int | None, msgspec.Meta(description="The same as `depth`")] = None
     direction: Annotated[Direction | Literal[""], msgspec.Meta(description="Empty: outgoing")] = "outgoing"
     relation_types: (
         Annotated[list[_Label], msgspec.Meta(description="Follow only these; left out: all", max_length=100)] | None
+    ) = None
+    edge_kinds: (
+        Annotated[list[_Label], msgspec.Meta(description="The same as `relation_types`; empty: all", max_length=100)]
+        | None
     ) = None
     min_weight: Annotated[float | None, msgspec.Meta(description="Follow only edges at least this strong")] = None
     max_nodes: Annotated[
@@ -113,7 +118,7 @@ SearchMode = Literal["hybrid", "keyword", "semantic", "graph"]
 Fusion = Literal["weighted", "rrf"]
 
 _Query = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="What to look for, in plain words")]
-_Kinds = Annotated[list[_Label], msgspec.Meta(max_length=100, description="The same as `types`")]
+_Kinds = Annotated[list[_Label], msgspec.Meta(max_length=100, description="The same as `types`; empty: all")]
 
 
 class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

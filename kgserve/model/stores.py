@@ -46,8 +46,11 @@ Keeping = Literal["all", "none"] | int
 _Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _Name = Annotated[str | None, msgspec.Meta(description="For people, at most 512 bytes; left out: kept; empty: cleared")]
 _Policy = Annotated[
-    ConflictPolicy | None,
-    msgspec.Meta(description="What becomes of a write that is based on a former version: it wins, or both are kept"),
+    ConflictPolicy | Literal[""] | None,
+    msgspec.Meta(
+        description="What becomes of a write that is based on a former version: it wins, or both are kept; "
+        "left out or empty: stays, of a new store lww"
+    ),
 ]
 _Kinds = (
     Annotated[
@@ -294,10 +297,11 @@ class StoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class DropAnswer(msgspec.Struct, kw_only=True):
-    """A store that is gone."""
+    """A store that is gone. ``inbound``: how many edges of stores that the caller sees lead there still."""
 
     ok: Literal[True] = True
     dropped: str
+    inbound: int = 0
 
 
 class IndexStatus(msgspec.Struct, kw_only=True):

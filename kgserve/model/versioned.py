@@ -24,6 +24,7 @@ _Version = Annotated[
     int,
     msgspec.Meta(ge=0, lt=1 << 53, description="The version that the writer had seen; left out: whatever there is"),
 ]
+_Graph = Annotated[str, msgspec.Meta(description="The store's name once more; it may be left out")] | None
 _Ordinal = Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 
 
@@ -46,6 +47,7 @@ class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class PutNodeRequest(NodeFields, kw_only=True):
     """A version of a node, whole: what is left out is empty. Without an id a new node is made."""
 
+    graph_id: _Graph = None
     id: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="The same as lineage_id")] | None = None
     type: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="The same as kind")] | None = None
     attributes: Annotated[dict[str, Any], msgspec.Meta(description="The same as metadata")] | None = None
@@ -95,7 +97,7 @@ class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     So items are read one by one: they come as they were sent, as Structs, or as what could not be read.
     """
 
-    graph_id: Annotated[str, msgspec.Meta(description="The store's name once more; it may be left out")] | None = None
+    graph_id: _Graph = None
     nodes: Annotated[list[NodeSpec | Any], _items(NodeSpec, MAX_SUBGRAPH_NODES)] | None = None
     edges: Annotated[list[EdgeSpec | Any], _items(EdgeSpec, MAX_SUBGRAPH_EDGES)] | None = None
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from kgserve.model.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory
+from kgserve.decoding import decode_json
+from kgserve.model.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory, SchemaDescription
 
 FIELD_NAMES = "field_names"
 """The parameter that asks for them."""
@@ -28,6 +29,7 @@ VERSIONED_JSON = "application/vnd.kgserve.versioned+json"
 _NODE = {"id": "lineage_id", "type": "kind", "attributes": "metadata", "stale": "is_stale"}
 _EDGE = {"from": "from_lineage", "to": "to_lineage", "relation_type": "kind", "attributes": "metadata"}
 _HISTORY = {"id": "lineage_id"}
+_SCHEMA = {"store": "graph_id"}
 _PLACES = {
     **dict.fromkeys(("node", "nodes", "nodes_created", "nodes_updated"), _NODE),
     **dict.fromkeys(("edge", "edges", "outgoing", "incoming"), _EDGE),
@@ -37,20 +39,30 @@ _OF: dict[type[msgspec.Struct], Mapping[str, str]] = {
     **dict.fromkeys((Node, ListedNode), _NODE),
     **dict.fromkeys((Edge, EdgeKeyAnswer), _EDGE),
     NodeHistory: _HISTORY,
+    SchemaDescription: _SCHEMA,
 }
 _HOLDERS = frozenset({"hits", "states", "changes"})
 _DIFF = "diff"
+_NAMING = frozenset({"cleared", "taken_over", "not_taken"})
+"""Lists of a node's fields."""
 
 
 def with_versioned_names(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, or an item of one, as JSON has it, with the fields of its nodes and edges under these names."""
-    own = _HISTORY if "states" in answer else {}
+    own = _HISTORY if "states" in answer else _SCHEMA if "node_count" in answer else {}
     return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
+
+
+def renamed(answer: bytes) -> bytes:
+    """The same of JSON."""
+    return msgspec.json.encode(with_versioned_names(decode_json(answer)))
 
 
 def _renamed(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_renamed(name, each) for each in value]
+    if name in _NAMING:
+        return _NODE.get(value, value)
     if not isinstance(value, dict):
         return value
     if name in _HOLDERS:

@@ -95,7 +95,7 @@ class UseCase:
     whether it needs the role of an administrator, and is put on record as an act of administration.
 
     It knows of itself the Structs of its ``request`` and its ``answer``, whether it is ``of_store``: about one, and
-    whether it ``takes_names``: it reads nodes or edges, whose fields may be asked for under other names.
+    whether it ``takes_names``: it answers with nodes or edges, whose fields may be asked for under other names.
     """
 
     def __init__(  # noqa: PLR0913 - the columns of the table
@@ -143,7 +143,7 @@ class UseCase:
         said = Body(answer or type(example), example)
         headers = (("Location", "Where what was made can be read"),) if location else ()
         renamed = versioned_answer(answer or type(example))
-        self.takes_names = role == "read" and renamed is not said.struct
+        self.takes_names = renamed is not said.struct
         versioned = Body(renamed, with_versioned_names(msgspec.to_builtins(example)), VERSIONED_JSON)
         self.operation = Operation(
             *(id, tag, summary, said, errors, body, query, statuses, headers),

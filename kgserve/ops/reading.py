@@ -64,7 +64,7 @@ from kgserve.ops.moments import (
 )
 from kgserve.ops.redirects import found_as, found_then, note, noted
 from kgserve.ops.standing import shown_then
-from kgserve.ops.validate import Faults, asked_attributes, check_label
+from kgserve.ops.validate import Faults, asked_attributes, check_label, named_twice
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
 from kgserve.rows.encoding import encode_link
@@ -72,25 +72,31 @@ from kgserve.rows.redirect import absorbed
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
 from kgserve.store.catalog_view import CatalogDamaged
+from kgserve.store.pool import NotOpen
 from kgserve.store.store import Store
+
+_Inbound = tuple[str, LinkRow]
+"""A link, and the store that it leads from."""
 
 
 def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
     """The node, and at most 1,000 of its edges in each direction: now, or as it was; a version comes without edges.
 
-    Raises NotFound, and Gone for a moment that is no longer known.
+    With `follow_symlinks` those that end here are of all stores that the caller sees. Raises NotFound, and Gone for a
+    moment that is no longer known, and InvalidInput for one together with `follow_symlinks`.
     """
     if request.version is not None:
-        if request.as_of is not None or request.valid_at:
-            raise InvalidInput("version: goes with neither as_of nor valid_at")
+        if request.as_of is not None or request.valid_at or request.follow_symlinks:
+            raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
     faults = Faults()
     check_label(node_id, "id", faults)
     faults.raise_any()
+    inbound = _inbound(graph, request)
     with graph.lease() as store:
         found = (
-            _present_node(store, request, moment, graph.most_edges)
+            _present_node(store, request, moment, inbound, graph.most_edges)
             if past is None
             else _past_node(store, past, request, moment)
         )
@@ -99,7 +105,9 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
     return encoded(found)
 
 
-def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowed: int | None) -> bytes | None:
+def _present_node(
+    leased: Store, wanted: NodeRequest, moment: int | None, inbound: Sequence[_Inbound], allowed: int | None
+) -> bytes | None:
     with _reading(leased, allowed) as (rows, links):
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         number = rows.number(node_id)
@@ -116,6 +124,8 @@ def _present_node(leased: Store, wanted: NodeRequest, moment: int | None, allowe
             texts = [*rows.edge_texts(edges.first(MAX_SHOWN))]
             if outgoing and links is not None:
                 texts += map(encode_link, links_of(links, node_id, moment, MAX_SHOWN + 1))
+            if not outgoing:
+                texts += [encode_link(row, origin) for origin, row in _true_then(inbound, moment)]
             truncated = truncated or max(len(edges), len(texts)) > MAX_SHOWN
             lists.append(b",".join(texts[:MAX_SHOWN]))
         node = rows.node_text(number, time.time_ns() // 1000)
@@ -227,7 +237,7 @@ def _listed_node(node: Node) -> ListedNode:
     return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
 
 
-_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by", "is_current"}
+_LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}
 _COMPACT = [name for name in ListedNode.__struct_fields__ if name not in _LEFT_OUT]
 
 
@@ -267,18 +277,24 @@ def incoming(graph: Graph, request: IncomingRequest) -> Encoded[EdgeList]:
     return edges_of_node(graph, request, outgoing=False)
 
 
-def _inbound(graph: Graph, wanted: EdgesRequest | IncomingRequest) -> Sequence[tuple[str, LinkRow]]:
-    """The links that lead to a node, each behind its store, as they are now, if they are asked for."""
-    if not isinstance(wanted, IncomingRequest) or not wanted.follow_symlinks:
+def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_Inbound]:
+    """The links that lead to a node, as they are now, if they are asked for. May block."""
+    if not wanted.follow_symlinks:
         return ()
     if wanted.as_of is not None:
         message = "goes without follow_symlinks: who linked into a store is known of the present alone"
         raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+    if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
+        raise NotOpen
     with graph.lease() as store, store.reading() as rows:
         node_id = found_as(rows, wanted.node_id, wanted.valid_at)
         ids = [node_id, *(absorbed(rows, node_id) if wanted.valid_at != ANY else ())]
     # The store is given back first: for the answer others may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
+
+
+def _true_then(inbound: Sequence[_Inbound], moment: int | None) -> Sequence[_Inbound]:
+    return inbound if moment is None else [each for each in inbound if each[1].edge.holds_at(moment)]
 
 
 def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
@@ -303,7 +319,7 @@ def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outg
     faults.raise_any()
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     kinds = tuple(filter(None, request.kinds))
-    inbound = () if outgoing else _inbound(graph, request)
+    inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)
     wanted = _EdgePage(request.node_id, outgoing, kinds, request.limit, request.offset, request.valid_at, inbound)
     with graph.lease() as store:
         if past is None:
@@ -323,7 +339,7 @@ class _EdgePage(NamedTuple):
     limit: int
     offset: int
     valid_at: str | None
-    inbound: Sequence[tuple[str, LinkRow]]
+    inbound: Sequence[_Inbound]
 
 
 def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None, allowed: int | None) -> bytes | None:
@@ -336,10 +352,9 @@ def _present_edges(leased: Store, wanted: _EdgePage, moment: int | None, allowed
         edges = of_kinds(rows, rows.around(numbers, outgoing=outgoing), wanted.kinds)
         edges = edges if moment is None else held_around(rows, edges, moment, outgoing=outgoing)
         leading = [] if links is None or not outgoing else links_of(links, node_id, moment)
-        ending = (each for each in wanted.inbound if moment is None or each[1].edge.holds_at(moment))
         among = [
             encode_link(row, origin)
-            for origin, row in (*((None, row) for row in leading), *ending)
+            for origin, row in (*((None, row) for row in leading), *_true_then(wanted.inbound, moment))
             if not wanted.kinds or row.edge.relation_type in wanted.kinds
         ]
         if among:
@@ -396,11 +411,14 @@ def traverse(graph: Graph, request: TraverseRequest) -> Encoded[TraverseAnswer]:
     """
     faults = Faults()
     check_label(request.start_id, "start_id", faults)
+    # A depth that was left out cannot be told from 1.
+    depth = named_twice(faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth)
+    kinds = named_twice(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
     faults.raise_any()
-    types = None if request.relation_types is None else frozenset(request.relation_types)
+    types = None if kinds is None else frozenset(kinds)
     wanted = Walk(
         request.start_id,
-        clamp(request.depth),
+        clamp(1 if depth is None else depth),
         request.direction or "outgoing",
         types,
         request.min_weight,

@@ -43,7 +43,7 @@ from kgserve.ops.holders import Holders, IndexesAmong, WithHeads
 from kgserve.ops.moments import MAX_SHOWN, Past, world_moment
 from kgserve.ops.redirects import survivor_at
 from kgserve.ops.standing import shown_then
-from kgserve.ops.validate import asked_attributes
+from kgserve.ops.validate import Faults, asked_attributes, named_twice
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import walk
@@ -565,13 +565,11 @@ def _alone(variant: SearchVariant) -> SearchRequest:
 
 
 def _by_types(asked: _Asked) -> _Asked:
-    """What was asked, with its types under that name. Raises InvalidInput where both names differ."""
-    if asked.kinds is None:
-        return asked
-    if asked.types is not None and asked.types != asked.kinds:
-        message = "and types are two names of the same, and differ"
-        raise InvalidInput(f"kinds: {message}", (FieldError("kinds", message),))
-    return msgspec.structs.replace(asked, types=asked.kinds, kinds=None)
+    """What was asked, with its types under that name; empty `kinds` are all. Raises InvalidInput where both differ."""
+    faults = Faults()
+    types = named_twice(faults, "kinds", asked.kinds or None, "types", asked.types)
+    faults.raise_any()
+    return msgspec.structs.replace(asked, types=types, kinds=None)
 
 
 def _clamped(limit: int, most: int) -> int:

@@ -119,14 +119,16 @@ def _require_settled(graph: Graph, store: Store) -> None:
 def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     """Removes the store's graph, journal and files for good.
 
-    The name has to be given twice: in the path and as `confirm`. Raises NotFound.
+    The name has to be given twice: in the path and as `confirm`. Edges of other stores that lead there stay; the answer
+    says how many. Raises NotFound.
     """
     if request.confirm != graph.name:
         message = f"must repeat the store's name: ?confirm={graph.name}"
         raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+    inbound = sum(count for _, count in graph.pool.inbound.counts(graph.name))
     if not _is_dropped(graph):
         graph.pool.drop(graph.name)
-    return DropAnswer(dropped=graph.name)
+    return DropAnswer(dropped=graph.name, inbound=inbound)
 
 
 def _is_dropped(graph: Graph) -> bool:
@@ -279,7 +281,7 @@ def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings],
     faults.raise_any()
     given = {
         "name": request.name,
-        "conflict_policy": request.conflict_policy,
+        "conflict_policy": request.conflict_policy or None,
         "kind_whitelist": None if request.kind_whitelist is None else kinds,
         "metadata": metadata,
         "indexed_attributes": None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -75,6 +75,16 @@ class Faults:
         if all(error.message == _CONTENT_TOO_LONG for error in self.errors):
             raise TooLarge(message)
         raise InvalidInput(message, tuple(self.errors[:100]))
+
+
+_T = TypeVar("_T")
+
+
+def named_twice(fault: Fault, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
+    """The value of a field that has two names; a fault if it is given under both, and they differ."""
+    if one is not None and other is not None and one != other:
+        fault(name, f"and {other_name} are two names of the same, and differ")
+    return other if one is None else one
 
 
 def called(fault: Fault, names: Mapping[str, str]) -> Fault:

@@ -33,9 +33,13 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.linking import leads_elsewhere
 from kgserve.ops.made_calls import is_repeated, new_id
-from kgserve.ops.validate import Fault, Faults, edge_put, node_put
+from kgserve.ops.validate import Fault, Faults, called, edge_put, named_twice, node_put
 from kgserve.ops.writing import cost
 from kgserve.store.store import Store
+
+_NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
+_EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
+"""What the contract calls our fields."""
 
 
 def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
@@ -50,8 +54,10 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     repeated.
     """
     faults = Faults()
+    _check_graph(graph, request.graph_id, faults)
     fields = _one_name(request, faults)
-    put = version_put(fields, faults)
+    sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
+    put = version_put(fields, called(faults, sent))
     faults.raise_any()
 
     def answer(report: Report) -> PutNodeAnswer:
@@ -136,16 +142,10 @@ def _said(row: NodeRow) -> list[str]:
 
 def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
     """The request under the contract's own names."""
-    pairs: tuple[tuple[str, Any, str, Any], ...] = (
-        ("lineage_id", request.lineage_id, "id", request.id),
-        ("kind", request.kind, "type", request.type),
-        ("metadata", request.metadata, "attributes", request.attributes),
-    )
-    values: dict[str, Any] = {}
-    for name, one, other_name, other in pairs:
-        if one is not None and other is not None and one != other:
-            fault(name, f"and {other_name} are two names of the same, and differ")
-        values[name] = other if one is None else one
+    values = {
+        name: named_twice(fault, name, getattr(request, name), ours, getattr(request, ours))
+        for ours, name in _NODE_NAMES.items()
+    }
     return msgspec.structs.replace(request, **values)
 
 
@@ -182,8 +182,7 @@ def put_subgraph(graph: Graph, request: PutSubgraphRequest) -> PutSubgraphAnswer
 
 def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> None:
     faults = Faults()
-    if named and named != graph.name:
-        faults("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
+    _check_graph(graph, named, faults)
     if nodes > MAX_SUBGRAPH_NODES:
         faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
     if edges > MAX_SUBGRAPH_EDGES:
@@ -193,11 +192,16 @@ def _check_shape(graph: Graph, named: str | None, nodes: int, edges: int) -> Non
     faults.raise_any()
 
 
+def _check_graph(graph: Graph, named: str | None, fault: Fault) -> None:
+    if named and named != graph.name:
+        fault("graph_id", f"is {named!r}, and the call is of store {graph.name!r}; leave it out, or send it there")
+
+
 def _queue(store: Store, item: object, place: int) -> _Queued:
     faults = Faults()
     try:
         spec = _read(item, NodeSpec)
-        put = version_put(spec, faults, place)
+        put = version_put(spec, called(faults, _NODE_NAMES), place)
         faults.raise_any()
         return spec, put, store.submit(node_batch(put), QUEUE_SECONDS)
     except KgserveError as error:
@@ -308,7 +312,7 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
         attributes=spec.metadata,
         **{name: value for name in names(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
     )
-    put = edge_put(index, edge, faults)
+    put = edge_put(index, edge, called(faults, _EDGE_NAMES))
     faults.raise_any()
     if spec.ordinal is not None:
         return put

@@ -23,7 +23,7 @@ from kgserve.journal.journal import Journal
 from kgserve.links.links import LinkReader
 from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
-from kgserve.model.change import ChangeSet, StoreState
+from kgserve.model.change import ChangeSet, LinksState, StoreState
 from kgserve.model.decay import HalfLives
 from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
@@ -282,6 +282,7 @@ class Store:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
             ok = snapshot.measure(folder) == (state.digest, state.nodes, state.edges)
+            ok = ok and self._are_links(snapshot.measure_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if not ok:
@@ -289,6 +290,15 @@ class Store:
             with self.engine.commits:
                 self.engine.heal("its rows do not come to the digest")
         return ok
+
+    def _are_links(self, found: LinksState | None, sequence: int) -> bool:
+        """Whether links as of a commit come to what the journal says; those that have changed since are let pass."""
+        if found is None:
+            return True
+        with self.reading_links() as (_, links):
+            if links is None:
+                return found == LinksState()
+            return links.changed > sequence or found == links.state
 
     def end_segment(self) -> int:
         """Have the journal go on in another segment; the last commit before that. Blocks."""

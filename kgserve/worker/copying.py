@@ -22,7 +22,7 @@ from kgserve.errors import InvalidInput
 from kgserve.journal.snapshot import width_of_rows
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text
-from kgserve.model.fields import EDGE, ENDS, NODE, names
+from kgserve.model.fields import EDGE, ENDS, NODE, Width, names
 from kgserve.worker.columns import edge_query, node_query
 from kgserve.worker.session import Session
 
@@ -147,6 +147,7 @@ _ROW_BYTES = 128
 _STEPS = 4096
 _NODES = node_query("MATCH (e:Entity) RETURN")
 _EDGES = edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_LINKS = edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
 _WITHOUT = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
 _LAST = "MATCH (e:Entity) RETURN max(e.sequence)"
 _STATE = """
@@ -169,11 +170,16 @@ def state(session: Session) -> StoreState:
 
 
 def dump(session: Session, folder: Path) -> StoreState:
-    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of."""
+    """Write all rows to nodes.parquet and edges.parquet in a folder, from one snapshot; the state they are of.
+
+    Links go to links.parquet, where the file has tables of them.
+    """
     session.run("BEGIN TRANSACTION READ ONLY")
     found = state(session)
     write_nodes(session, folder)
     write_edges(session, folder)
+    if session.width is Width.LINKS:
+        session.run(copy(f"COPY ({_LINKS.text(session)})", folder / "links.parquet"))
     session.run("COMMIT")
     return found
 

@@ -64,123 +64,6 @@ def test_a_fault_of_an_edge_stays_with_it(http: httpx.Client, api: str, item: An
     assert word in wrong["error"]
 
 
-def test_the_contracts_own_payload_is_taken_as_it_stands(http: httpx.Client, api: str) -> None:
-    graph = api.rpartition("/")[2]
-    payload = {
-        "graph_id": graph,
-        "nodes": [
-            {
-                "ref": "a",
-                "kind": "decision",
-                "content": "Use JWT.",
-                "summary": "JWT",
-                "tags": ["status:open"],
-                "metadata": {"by": "ada"},
-                "freshness_at": "2030-01-01T00:00:00Z",
-                "created_by": "agent-7",
-            },
-            {"ref": "b", "lineage_id": "kept", "kind": "note", "content": "", "based_on_version": 0},
-        ],
-        "edges": [
-            {
-                "from_ref": "a",
-                "to_lineage": "kept",
-                "to_graph": graph,
-                "kind": "SUPPORTS",
-                "metadata": {"why": 1},
-                "ordinal": 1,
-                "created_by": "agent-7",
-            }
-        ],
-    }
-    answer = accepted(http.post(f"{api}/subgraph", json=payload))
-    first, second = answer["nodes"]
-    assert first == {"ref": "a", "lineage_id": first["lineage_id"], "version": 1, "created": True}
-    assert second == {"ref": "b", "lineage_id": "kept", "version": 1, "created": True}
-    assert answer["edges"] == [{"edge_id": f"{first['lineage_id']}~SUPPORTS~kept"}]
-
-
-def test_another_graph_id_is_refused_and_writes_nothing(http: httpx.Client, api: str) -> None:
-    document = refusal(http.post(f"{api}/subgraph", json={"graph_id": "another", "nodes": [GOOD]}), 400)
-    assert document["errors"][0]["path"] == "graph_id"
-    refusal(http.get(api), 404)
-
-
-def test_null_clears_an_ordinal_and_leaving_it_out_keeps_it(http: httpx.Client, api: str) -> None:
-    put(http, api, id="a")
-    edge: Json = {"from_lineage": "a", "to_lineage": "a", "kind": "r"}
-
-    def ordinal(**fields: Any) -> Any:
-        subgraph(http, api, edges=[{**edge, **fields}])
-        return accepted(http.get(f"{api}/edges/a~r~a"))["edge"].get("ordinal")
-
-    assert ordinal(ordinal=3) == 3
-    assert ordinal() == 3
-    assert ordinal(metadata={"m": 1}) == 3
-    assert ordinal(ordinal=None) is None
-    assert ordinal(ordinal=0) == 0
-
-
-def test_an_empty_direction_is_outgoing(http: httpx.Client, api: str) -> None:
-    nodes = [{"ref": name, "lineage_id": name, "kind": "note"} for name in "abc"]
-    edges = [{"from_ref": "a", "to_ref": "b", "kind": "r"}, {"from_ref": "b", "to_ref": "c", "kind": "r"}]
-    subgraph(http, api, nodes=nodes, edges=edges)
-    for more in ({}, {"follow_symlinks": True}):
-        walked = accepted(http.post(f"{api}/traverse", json={"start_id": "b", "direction": "", **more}))
-        assert [each["id"] for each in walked["nodes"]] == ["b", "c"]
-
-
-def test_search_takes_kinds(http: httpx.Client, api: str) -> None:
-    for kind in ("note", "task"):
-        put(http, api, id=kind, kind=kind, content="the same words")
-    sequence = accepted(http.get(api))["sequence"]
-    asked = {"query": "same words", "mode": "keyword", "at_least": sequence}
-    found = accepted(http.post(f"{api}/search", json={**asked, "kinds": ["task"]}))
-    assert [hit["node"]["id"] for hit in found["hits"]] == ["task"]
-    variant = {"query": "same words", "mode": "keyword", "kinds": ["note"]}
-    several = accepted(http.post(f"{api}/search/batch", json={"queries": [variant], "at_least": sequence}))
-    assert [hit["node"]["id"] for hit in several["hits"]] == ["note"]
-    document = refusal(http.post(f"{api}/search", json={**asked, "kinds": ["task"], "types": ["note"]}), 400)
-    assert document["errors"][0]["path"] == "kinds"
-
-
-@pytest.fixture(scope="module")
-def many(http: httpx.Client) -> str:
-    """A store of 120 nodes that say the same, each with a tag of its own."""
-    api = "/api/memory/many-alike"
-    rows = [{"id": f"n{n}", "type": "note", "content": "alike", "tags": [f"t{n}"]} for n in range(120)]
-    accepted(http.post(f"{api}/inject", json={"nodes": rows}))
-    return api
-
-
-@pytest.mark.parametrize(
-    ("each", "total", "of_each", "in_all"),
-    [(None, None, 20, 20), (0, 0, 20, 20), (-5, -5, 20, 20), (30, 25, 30, 25), (5000, 5000, 50, 50)],
-)
-def test_limits_of_a_batch_search_are_clamped(
-    http: httpx.Client, many: str, each: int | None, total: int | None, of_each: int, in_all: int
-) -> None:
-    query: Json = {"query": "alike", "mode": "keyword"} | ({} if each is None else {"limit": each})
-    body: Json = {"queries": [query, query], "at_least": 1} | ({} if total is None else {"limit": total})
-    found = accepted(http.post(f"{many}/search/batch", json=body))
-    assert found["per_query_hits"] == [of_each, of_each]
-    assert len(found["hits"]) == in_all
-
-
-def test_a_batch_search_gives_100_hits_at_most(http: httpx.Client, many: str) -> None:
-    queries = [
-        {"query": "alike", "mode": "keyword", "limit": 50, "id_prefix": prefix} for prefix in ("n1", "n2", "n3", "n4")
-    ] + [{"query": "alike", "mode": "keyword", "limit": 50, "id_prefix": f"n{n}"} for n in (5, 6, 7, 8)]
-    found = accepted(http.post(f"{many}/search/batch", json={"queries": queries, "limit": 1000, "at_least": 1}))
-    assert found["unique_hits"] > 100
-    assert len(found["hits"]) == 100
-
-
-@pytest.mark.parametrize(("limit", "listed"), [(1000, 100), (0, 100), (-1, 100), (7, 7)])
-def test_tags_are_capped(http: httpx.Client, many: str, limit: int, listed: int) -> None:
-    assert len(accepted(http.get(f"{many}/tags", params={"limit": limit}))["tags"]) == listed
-
-
 def test_as_of_takes_a_number_or_text(http: httpx.Client, api: str) -> None:
     put(http, api, id="a", content="one")
     put(http, api, id="a", content="two")
@@ -392,3 +275,26 @@ def test_field_names_of_the_contract_can_be_asked_back(http: httpx.Client, api: 
         document = refusal(http.get(f"{api}/nodes/a?{wrong}"), 400)
         assert document["errors"][0]["path"] == "field_names"
     assert "field_names" in refusal(http.get(f"{api}/tags?field_names=versioned"), 400)["detail"]
+
+
+def test_what_a_query_says_is_taken_or_refused(http: httpx.Client, api: str) -> None:
+    node = {"kind": "note", "attributes": {"m": 1}, "lineage_id": "a"}
+    asked = {"field_names": "versioned"}
+    assert named(http.post(f"{api}/nodes", params=asked, json=node))["node"]["metadata"] == {"m": 1}
+    cleared = named(http.post(f"{api}/nodes", params=asked, json={"kind": "note", "lineage_id": "a"}))
+    assert cleared["cleared"] == ["metadata"]
+    put(http, api, id="b")
+    merged = named(http.post(f"{api}/nodes/b/merge", params=asked, json={"into": "a"}))
+    assert merged["node"]["lineage_id"] == "a"
+    for method, path, body in (
+        ("POST", f"{api}/subgraph", {"nodes": [node]}),
+        ("POST", f"{api}/inject", {}),
+        ("DELETE", f"{api}/nodes/a", None),
+        ("GET", f"{api}/links", None),
+        ("PUT", api, {}),
+    ):
+        for name in ("field_names", "unknown"):
+            told = refusal(http.request(method, path, params={name: "versioned"}, json=body), 400)
+            assert told["errors"][0]["path"] == name
+    refusal(http.post(f"{api}/nodes", params={**asked, "unknown": 1}, json=node), 400)
+    assert http.get("/health", params={"unknown": 1}).is_success

@@ -41,7 +41,7 @@ def test_drop_needs_the_name_twice(http: httpx.Client, filled: str, store: str) 
     refusal(http.delete(filled), 400)
     refusal(http.delete(filled, params={"confirm": "other"}), 400)
     assert accepted(http.get(f"{filled}/stats"))["nodes"] == 3
-    assert accepted(http.delete(filled, params={"confirm": store})) == {"ok": True, "dropped": store}
+    assert accepted(http.delete(filled, params={"confirm": store})) == {"ok": True, "dropped": store, "inbound": 0}
     refusal(http.get(f"{filled}/stats"), 404)
 
 

@@ -169,22 +169,3 @@ def test_nodes_of_one_call_follow_each_other(http: httpx.Client, manual: str) ->
     words = "conflict_manual: concurrent write under manual conflict policy; conflict recorded"
     assert answer["nodes"][2]["error"] == words
     assert answer["edges"] == [{"edge_id": "n~r~n"}, {"error": "not_found: ref not found: y"}]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "edges", "path"), [(51, 0, "nodes"), (0, 101, "edges"), (0, 0, "nodes")], ids=["51", "101", "none"]
-)
-def test_the_shape_is_refused_before_anything_is_written(
-    http: httpx.Client, api: str, nodes: int, edges: int, path: str
-) -> None:
-    body = {"nodes": [{"kind": "note"}] * nodes, "edges": [{"kind": "r"}] * edges}
-    assert refusal(http.post(f"{api}/subgraph", json=body), 400)["errors"][0]["path"] == path
-    refusal(http.get(f"{api}/stats"), 404)
-
-
-def test_50_nodes_and_100_edges_are_taken(http: httpx.Client, api: str) -> None:
-    rows = [{"ref": str(number), "kind": "note"} for number in range(50)]
-    edges = [{"from_ref": str(n % 50), "to_ref": str(n // 2), "kind": "r"} for n in range(100)]
-    answer = subgraph(http, api, nodes=rows, edges=edges)
-    assert all(each["created"] for each in answer["nodes"])
-    assert len({each["edge_id"] for each in answer["edges"]}) == 100

@@ -79,6 +79,11 @@ def _called(url: str, mode: Mode, tool: str, arguments: dict[str, Any]) -> CallT
     return _lines[url, mode].call(tool, arguments)
 
 
+def result(url: str, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+    """The result of one tool, be it an error or not."""
+    return _called(url, "auto", tool, arguments)
+
+
 def call(url: str, mode: Mode, tool: str, /, **arguments: Any) -> CallToolResult:
     """The result of one tool, which must not be an error."""
     result = _called(url, mode, tool, arguments)

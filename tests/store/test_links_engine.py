@@ -102,3 +102,25 @@ def test_links_come_back_with_the_file(tmp_path: Path) -> None:
     layout(tmp_path).engine.unlink()
     with opened(tmp_path) as store:
         assert_same(store)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) DELETE k",
+        "MATCH (:Entity {id: 'b'})-[k:LINKS_TO]->(:Elsewhere) SET k.weight = 0.5",
+        "MATCH (e:Elsewhere {id: '1'}) SET e.id = '2'",
+        "MATCH (a:Entity {id: 'a'}), (e:Elsewhere {id: '1'}) CREATE (a)-[:LINKS_TO {relation_type: 'rogue'}]->(e)",
+    ],
+)
+def test_a_check_finds_altered_links_and_heals_them(tmp_path: Path, statement: str) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", "b"), links(link("a", "x", "1", 0.25), link("b", "x", "1")))
+        assert_same(store)
+        assert store.check().ok
+        tamper(store, statement)
+        assert not store.check().ok
+        assert_same(store)
+        write(store, WriteBatch(delete_nodes=["a", "b"]))
+        assert_same(store)
+        assert store.check().ok
