@@ -124,8 +124,8 @@ def drop(store: str, *, yes: bool, server: str | None, data_dir: str | None) -> 
     with connect(server, data_dir) as client:
         if not yes:
             _ask(store, client.store(store).stats().nodes)
-        client.drop(store, confirm=store)
-    click.echo(f"{store}: dropped")
+        inbound = client.drop(store, confirm=store).inbound
+    click.echo(f"{store}: dropped" + (f"; edges of other stores that lead there still: {inbound:,}" if inbound else ""))
 
 
 def _ask(store: str, nodes: int) -> None:

@@ -566,8 +566,10 @@ def _alone(variant: SearchVariant) -> SearchRequest:
 
 def _by_types(asked: _Asked) -> _Asked:
     """What was asked, with its types under that name; empty `kinds` are all. Raises InvalidInput where both differ."""
+    if not asked.kinds:
+        return asked
     faults = Faults()
-    types = named_twice(faults, "kinds", asked.kinds or None, "types", asked.types)
+    types = named_twice(faults, "kinds", asked.kinds, "types", asked.types)
     faults.raise_any()
     return msgspec.structs.replace(asked, types=types, kinds=None)
 

@@ -70,7 +70,11 @@ def test_a_store_is_dropped_by_who_means_it(server: Running) -> None:
     assert "doomed: dropped" in answered("doomed", "drop", "doomed", "--server", server.url)
     assert kgserve("settings", "doomed", "--server", server.url).code == 1
     kgserve("create", "doomed", "--server", server.url)
-    assert kgserve("drop", "doomed", "--yes", "--server", server.url).code == 0
+    edge = {"from": "a", "to": "b", "relation_type": "r", "to_graph": "doomed"}
+    body = {"nodes": [{"id": "a", "type": "t"}], "edges": [edge]}
+    httpx.post(f"{server.url}/api/memory/beside/inject", json=body).raise_for_status()
+    gone = kgserve("drop", "doomed", "--yes", "--server", server.url)
+    assert gone.out == "doomed: dropped; edges of other stores that lead there still: 1\n"
     assert "no store" in kgserve("drop", "doomed", "--yes", "--server", server.url).err
 
 
