@@ -141,7 +141,9 @@ class Keeping(View):
         plan = plan_of(self.store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
-        self._created, self._fresh = 0, set()
+        self._created = 0
+        if plan.near_checked or self._indexes is None:  # what was not compared in meaning is left to the next run
+            self._fresh = set()
         self._last = self._carried_out(plan, threshold, now, noted=created >= _WORTH_NOTING)
 
     def _is_due(self, now: int) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from kgserve.model.batch import RUN, NodePut
 from kgserve.model.change import Access
@@ -15,6 +16,7 @@ from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.memories import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
 from kgserve.ops.consolidating import consolidations, undo_consolidation
 from kgserve.store.store import Store
+from kgserve.views import comparing
 from tests.ops.consolidated import HOOKS, Place, memory, placed, put, row_of
 from tests.store.writing import NAME, PATIENCE
 
@@ -56,6 +58,27 @@ def test_equal_wording_is_joined_by_itself_and_what_is_near_is_suggested(tmp_pat
         assert (run.trigger, run.clusters, run.merged) == ("automatic", 1, 1)
         assert [sorted(each.ids) for each in run.suggestions] == [["c", "d"]]
         assert [ended(store, each) for each in "abcd"] == ["", "merged", "", ""]
+
+
+def test_what_could_not_be_compared_in_meaning_is_compared_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "WAIT_SECONDS", TICK)
+    with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME, create=True) as store:
+        choose(store, consolidation_interval=4)
+        assert place.indexer.of(store).wait(0, PATIENCE)
+        woken = [*store.after_commit]
+        store.after_commit.clear()  # so the indexes stay where they are
+        put(store, [memory("a", HOOKS[0]), memory("b", HOOKS[1])])
+        put(store, [memory("c", "Tea is hot"), memory("d", "The tea is hot.")])
+        (run,) = awaited(lambda: [run for run in runs(place) if run.state == "done"])
+        assert (run.merged, run.suggestions) == (1, [])
+        store.after_commit.extend(woken)
+        put(store, [memory("e", "Milk"), memory("f", "Rain falls"), memory("g", "Owls hunt")])
+        assert place.indexer.of(store).wait(store.state.sequence, PATIENCE)
+        put(store, [memory("h", "Oak trees")])
+        newest = awaited(lambda: len(found := runs(place)) == 2 and found[0])
+        assert [sorted(each.ids) for each in newest.suggestions] == [["a", "b"]]
 
 
 def test_what_was_taken_back_is_not_joined_by_itself_again(tmp_path: Path) -> None:
