@@ -25,11 +25,11 @@ def opened(path: Path | None, script: str, format_: int, **options: Any) -> sqli
     try:
         return _connected(path, script, format_, options)
     except sqlite3.DatabaseError:
-        remove(path)
+        remove_files(path)
         return _connected(path, script, format_, options)
 
 
-def remove(path: Path) -> None:
+def remove_files(path: Path) -> None:
     """Delete a file and what SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve import sqlite_files
 from kgserve.catalog.attributes import Ended, PastPlace
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Unavailable
@@ -21,6 +20,7 @@ from kgserve.model.attributes import Condition
 from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
+from kgserve.sqlite_files import remove_files
 from kgserve.store.layout import Layout
 
 log = structlog.get_logger()
@@ -142,7 +142,7 @@ class CatalogView:
     def _renew(self) -> Catalog:
         """Make the file anew from the rows."""
         self.close()
-        sqlite_files.remove(self._layout.catalog)
+        remove_files(self._layout.catalog)
         catalog = self._catalog = Catalog(self._layout.catalog)
         with self._rows.reading() as rows:
             catalog.rebuild(rows.all_nodes(), rows.relation_counts().items(), rows.at)

@@ -15,14 +15,13 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve import sqlite_files
 from kgserve.asking import of_some
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.parts import last_versions
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
-from kgserve.sqlite_files import write_anew
+from kgserve.sqlite_files import opened, remove_files, write_anew
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_ended
 
@@ -178,7 +177,7 @@ class EndedView:
             self._file.close()
             self._file = None
         self.is_empty = False
-        sqlite_files.remove(self._layout.ended)
+        remove_files(self._layout.ended)
 
 
 def _apply(file: sqlite3.Connection, found: Mapping[str, int], sequence: int) -> None:
@@ -213,4 +212,4 @@ def _sum(checksums: Iterable[int]) -> tuple[int, int]:
 
 
 def _opened(layout: Layout) -> sqlite3.Connection:
-    return sqlite_files.opened(layout.ended, _SCHEMA, FORMAT)
+    return opened(layout.ended, _SCHEMA, FORMAT)

@@ -11,11 +11,11 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from kgserve import sqlite_files
 from kgserve.errors import NotFound, Unavailable
 from kgserve.journal.parts import link_changes
 from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow
+from kgserve.sqlite_files import remove_files
 from kgserve.store.feeds import Feeds
 from kgserve.store.layout import Layout
 from kgserve.store.store import Store
@@ -130,7 +130,7 @@ class InboundView:
         if self._file is not None:
             self._file.close()
             self._file = None
-        sqlite_files.remove(self._path)
+        remove_files(self._path)
         self._seen.clear()
         self._stale |= {*self._pool.names()}
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve import sqlite_files
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.parts import link_changes
@@ -23,6 +22,7 @@ from kgserve.model.plan import Workspace
 from kgserve.model.rows import LinkKey, LinkRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
+from kgserve.sqlite_files import remove_files
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_links
 
@@ -215,7 +215,7 @@ class LinksView:
         if self._links is not None:
             self._links.close()
             self._links = None
-        sqlite_files.remove(self._layout.links)
+        remove_files(self._layout.links)
 
 
 def _unavailable() -> Unavailable:

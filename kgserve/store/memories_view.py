@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve import sqlite_files
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
@@ -28,6 +27,7 @@ from kgserve.model.names import folded
 from kgserve.model.rows import EdgeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
+from kgserve.sqlite_files import remove_files
 from kgserve.store.layout import Layout
 from kgserve.store.newest import Newest
 from kgserve.store.rebuild import all_accesses
@@ -143,7 +143,7 @@ class MemoriesView:
         with self._lock, self._rows.reading() as rows:
             if rows.width is not Width.MEMORY:
                 self.close()
-                sqlite_files.remove(self._layout.memories)
+                remove_files(self._layout.memories)
                 return
         self.ask(lambda memories, _: self._written_anew(memories))
 
@@ -225,7 +225,7 @@ class MemoriesView:
     def _renew(self) -> Memories:
         """Make the file anew from rows and accesses."""
         self.close()
-        sqlite_files.remove(self._layout.memories)
+        remove_files(self._layout.memories)
         memories = self._memories = Memories(self._layout.memories, self._half_lives())
         with self._rows.reading() as rows:
             accesses = all_accesses(self._layout, self._journal, rows.at)

@@ -16,7 +16,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kgserve import sqlite_files
 from kgserve.history.reading import Present
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
@@ -26,6 +25,7 @@ from kgserve.model.change import ChangeSet, LinksState, StoreState
 from kgserve.model.digest import shift, shift_links
 from kgserve.model.rows import EdgeRow, LinkRow, NodeRow, link_id
 from kgserve.settings import MEBIBYTE, Settings
+from kgserve.sqlite_files import remove_files
 from kgserve.store.closed_store import witnesses
 from kgserve.store.layout import Layout
 from kgserve.store.rebuild import all_links, fold_journal, fresh_folder
@@ -60,9 +60,9 @@ def _salvage(layout: Layout, segment_bytes: int) -> Iterator[str]:
         # They may hold rows that are gone. First of all: from here on their numbers could fit the journal's.
         layout.forget_indexes()
         layout.forget_views()
-        sqlite_files.remove(layout.catalog)
-        sqlite_files.remove(layout.memories)
-        sqlite_files.remove(layout.links)
+        remove_files(layout.catalog)
+        remove_files(layout.memories)
+        remove_files(layout.links)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 

@@ -13,7 +13,7 @@ from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.change import NetChange
 from kgserve.model.listing import NodeFilter, Place
 from kgserve.model.rows import NodeRow
-from kgserve.sqlite_files import remove
+from kgserve.sqlite_files import remove_files
 from tests.journal.history import History
 
 
@@ -102,6 +102,6 @@ def test_readers_see_the_last_commit_while_the_next_is_written(tmp_path: Path) -
 def test_removing_leaves_nothing(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
-    remove(catalog.path)
+    remove_files(catalog.path)
     assert list(tmp_path.iterdir()) == []
     catalog.close()

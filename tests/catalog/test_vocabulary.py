@@ -23,7 +23,7 @@ from kgserve.model.listing import MAX_PASSED, Counted, NodeFilter, Place
 from kgserve.model.queries import NodesQuery
 from kgserve.model.rows import NodeRow
 from kgserve.ops.reading import example_of
-from kgserve.sqlite_files import remove
+from kgserve.sqlite_files import remove_files
 from kgserve.store.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of
@@ -165,7 +165,7 @@ def test_counts_and_lists_follow_the_rows(
             if then:
                 catalog.close()
             if then == "damage":
-                remove(path)
+                remove_files(path)
                 path.write_bytes(b"damaged " * 1000)
             if then:
                 catalog = Catalog(path)
