@@ -154,12 +154,14 @@ def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
 
     Raises sqlite3.DatabaseError when the file is damaged or held by its owner for long.
     """
-    # Its owner makes the index before the cursor.
+    # Its owner makes the index before the cursor, and then puts the row into that.
     if not {"node", "node_by_end", "cursor"} <= _tables(path):
         return None
     with closing(_connect(path)) as connection:
         connection.execute("BEGIN")
-        seen, oldest = connection.execute(_SEEN).fetchone()
+        if (found := connection.execute(_SEEN).fetchone()) is None:
+            return None
+        seen, oldest = found
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
         states = [_state(row) for row in connection.execute(ENDED, values)]
     if len(states) < limit:

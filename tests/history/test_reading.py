@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from kgserve.history.reading import Place, read_ended
+from kgserve.history.statements import SCHEMA
 from kgserve.model.batch import WriteBatch
 from tests.history.following import Kept, kept, node
 from tests.store.writing import batch, layout, write
@@ -53,3 +56,16 @@ def test_without_a_history_there_is_nothing_to_read(tmp_path: Path) -> None:
     assert read_ended(tmp_path / "none.sqlite", Place(1), 10) is None
     (tmp_path / "empty.sqlite").touch()
     assert read_ended(tmp_path / "empty.sqlite", Place(1), 10) is None
+
+
+def test_while_a_history_is_being_made_there_is_nothing_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    making, row, rest = SCHEMA.partition("INSERT")
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in making.split(";"):
+            assert read_ended(path, Place(1), 10) is None
+            connection.execute(statement)
+        connection.executescript(row + rest)
+    found = read_ended(path, Place(1), 10)
+    assert found is not None
+    assert (found.states, found.seen) == ([], 0)
