@@ -23,9 +23,7 @@ from kgserve.model.decay import stated_at
 from kgserve.model.extraction import (
     AUTHOR,
     EXTRACTED_FROM,
-    ExtractAnswer,
     ExtractionMark,
-    ExtractRequest,
     is_text,
     mark_of,
 )
@@ -34,7 +32,7 @@ from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.layers import FACT, NEXT
 from kgserve.model.likeness import text_hash
 from kgserve.model.listing import MemoryFilter
-from kgserve.model.memories import MAX_TOLD, AssociatedEntity, StoreMemoryRequest
+from kgserve.model.memories import AssociatedEntity, StoreMemoryRequest
 from kgserve.model.named import RelationInput
 from kgserve.model.names import names_of
 from kgserve.model.reflection import CONCEPT, REFLECTED
@@ -42,7 +40,6 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import VERSION_OF, is_active
 from kgserve.ops import superseding
-from kgserve.ops.graph import Graph
 from kgserve.ops.memories import Checked, Compared, checked_memory, compared
 from kgserve.ops.named import relate, related_put
 from kgserve.ops.retaining import entities_named_in
@@ -360,31 +357,3 @@ class _Extracting(Storing):
         placed = superseding.place(self, head, superseding.Fact(change, start, extras.valid_to))
         self.associate(placed.id, self._about(put))
         return placed.id
-
-
-NO_MODEL = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
-
-
-def extract_memories(graph: Graph, request: ExtractRequest) -> ExtractAnswer:
-    """Has memories wait for the language model: those that were set aside, or with `ids` these.
-
-    The model is asked afterwards, one text after the other; `stats` shows how far it is. A text that was taken apart
-    already is not taken apart again. Raises InvalidInput where no language model is set, NotFound and Unavailable.
-    """
-    extractor = graph.graphs.extractor
-    if extractor is None:
-        raise InvalidInput(NO_MODEL)
-    with graph.lease() as store:
-        extraction, missing, ids = extractor.of(store), list[str](), None
-        if request.ids is not None:
-            with store.reading() as rows:
-                found = rows.nodes(request.ids)
-            ids = [each for each in dict.fromkeys(request.ids) if each in found and is_text(found[each])]
-            missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
-        queued = extraction.again(ids)
-        return ExtractAnswer(
-            queued=queued,
-            missing=missing[:MAX_TOLD],
-            waiting=extraction.waiting[0],
-            sequence=store.state.sequence,
-        )

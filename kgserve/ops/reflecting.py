@@ -45,7 +45,7 @@ from kgserve.model.times import format_time
 from kgserve.model.vocabulary import listed
 from kgserve.ops.affinity import Place, Vectors, groups, places
 from kgserve.ops.consolidating import Pace
-from kgserve.ops.extracted import NO_MODEL
+from kgserve.ops.extracting import NO_MODEL
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.reflected import decide, decided_before, nothing, undo, write
