@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from kgserve.model.times import parse_time
 from tests.http.serving import accepted, refusal
+from tests.store.writing import until
 
 Json = dict[str, Any]
 Ways = dict[str, list[str]]
@@ -73,6 +75,8 @@ def homes(of: httpx.Client, store: str, at_least: int, valid_at: str | None, as_
     when = moments(valid_at=valid_at, as_of=as_of)
     query: Json = {"query": "where does Alice live", "limit": 20, "at_least": at_least, **when}
     api = f"/api/memory/{store}"
+    # The indexes of a store wait while those of a large one are made.
+    until(lambda: of.post(f"{api}/search", json=query).status_code == HTTPStatus.OK)
     ways = {
         "recall": of.post("/api/v1/recall", json={**query, "touch": False}).json(),
         "memories": accepted(of.post("/api/memories/search", json={**query, "touch": False}))["hits"],
