@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+LISTENING = re.compile(r'"url": "http://127\.0\.0\.1:(\d+)"')
 START_SECONDS = 60.0
 IDLE_SECONDS = 2.0
 KEPT_EVENTS = 2_000

@@ -150,10 +150,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     def started() -> None:
         publish()
         nursery(settings.engine).prepare()
-        print(f"kgserve {__version__} listening on {url} (data: {settings.data_dir})", flush=True)  # noqa: T201
-        if settings.explorer:
-            how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "`kgserve open` hands over a key"
-            print(f"to look at it in a browser: {how}", flush=True)  # noqa: T201
+        print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -170,6 +167,17 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
         server.meanwhile = partial(_tend, server, lock, app.state["edge"], settings.idle_exit)
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
+
+
+def _start_lines(settings: Settings, url: str) -> list[str]:
+    """What standard output says of a server that listens: words, or a line of the log's JSON."""
+    if settings.log_format == "json":
+        return [log.json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
+    lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
+    if settings.explorer:
+        how = f"open {reachable(url)}/" if Keyring(settings.data_dir).empty else "`kgserve open` hands over a key"
+        lines.append(f"to look at it in a browser: {how}")
+    return lines
 
 
 async def _tend(server: Server, lock: DataFolderLock, edge: Edge, idle_exit: float) -> None:
@@ -228,12 +236,13 @@ def _warn_if_open_to_others(settings: Settings) -> None:
     way = exposure(settings)
     if way is None or not Keyring(settings.data_dir).empty:
         return
-    logger.warning("open_to_the_network", host=settings.host, reason="whoever reaches this address may do anything")
-    print(  # noqa: T201
-        f"kgserve: WARNING: {way}; whoever reaches it may read, change and drop every store, for there is no key "
-        "and --insecure-no-auth says to ask for none",
-        file=sys.stderr,
-    )
+    logger.warning("open_to_the_network", host=settings.host, reason=f"{way}; whoever reaches it may do anything")
+    if settings.log_format != "json":
+        print(  # noqa: T201
+            f"kgserve: WARNING: {way}; whoever reaches it may read, change and drop every store, for there is no key "
+            "and --insecure-no-auth says to ask for none",
+            file=sys.stderr,
+        )
     Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
 
 

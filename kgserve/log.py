@@ -20,7 +20,7 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, cast
 
 import structlog
 
@@ -61,17 +61,34 @@ def configure(format_: LogFormat, level: LogLevel) -> None:
     _short = _ShortWay.to(output, last[-1], format_, shown=number <= logging.INFO)
 
 
-def request(request_id: str, method: str, path: str, status: int | None, ms: float, sent: int) -> None:
+class Who(NamedTuple):
+    """Whose request it was: the name of the key, or what stands for one, and the client's address."""
+
+    caller: str
+    address: str
+
+
+def request(request_id: str, who: Who, method: str, path: str, status: int | None, ms: float, sent: int) -> None:
     """The line of a request that is over; ``sent`` are bytes of the answer.
 
     It is written as structlog would, and by structlog when that was configured elsewhere.
     """
     way = _short
     if way is None or status is None or structlog.get_config()["processors"][-1] is not way.last:
-        _log.info("request", method=method, path=path, status=status, ms=ms, bytes=sent)
+        of = {"caller": who.caller, "address": who.address}
+        _log.info("request", method=method, path=path, **of, status=status, ms=ms, bytes=sent)
     elif way.shown:
         now = datetime.now(UTC).isoformat()[:-6]
-        way.output.add(way.line(now, request_id, method, way.quoted(path), status, ms, sent))
+        named = map(way.quoted, (path, who.caller, who.address))
+        way.output.add(way.line(now, request_id, method, *named, status, ms, sent))
+
+
+def json_line(event: str, **fields: object) -> str:
+    """A line as the log has it in JSON, at the level info: for whom it concerns whatever level is shown."""
+    line: Any = {**fields, "event": event}
+    for processor in (*_shared(), *_last("json")):
+        line = processor(None, "info", line)
+    return str(line)
 
 
 def flush() -> None:
@@ -121,12 +138,12 @@ class _ShortWay(NamedTuple):
 
     @classmethod
     def to(cls, output: _Output, last: Processor, format_: LogFormat, *, shown: bool) -> _ShortWay:
-        marks = {"method": "@2", "path": "@3", "status": "@4", "ms": "@5", "bytes": "@6", "event": "request"}
-        marks |= {"request_id": "@1", "level": "info", "timestamp": "@0Z"}
+        marks = {"method": "@2", "path": "@3", "caller": "@4", "address": "@5", "status": "@6", "ms": "@7"}
+        marks |= {"bytes": "@8", "event": "request", "request_id": "@1", "level": "info", "timestamp": "@0Z"}
         text = str(last(None, "info", marks)).replace("{", "{{").replace("}", "}}")
-        for place in (3, 4, 5, 6):
-            text = text.replace(f'"@{place}"', f"@{place}")  # numbers, and the path that comes with its own quotes
-        for place in range(7):
+        for place in range(3, 9):
+            text = text.replace(f'"@{place}"', f"@{place}")  # numbers, and texts that come with their own quotes
+        for place in range(9):
             text = text.replace(f"@{place}", f"{{{place}}}")
         quoted = encode_basestring_ascii if format_ == "json" else _for_terminal
         return cls(output, last, shown, f"{text}\n".format, quoted)

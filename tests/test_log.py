@@ -12,6 +12,7 @@ import structlog
 from kgserve import log
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+WHO = log.Who('a key\'s "name"', "::1")
 PATHS = ("/health", "/api/memory/a/nodes/b%20c", "/a=b", "/'\"\\", "/kgs_abcdefgh_…", "/{}@1{0}", "/%s")
 
 
@@ -34,10 +35,19 @@ def test_the_line_of_a_request_is_what_structlog_would_write(
     capsys: pytest.CaptureFixture[str], format_: log.LogFormat, path: str
 ) -> None:
     async def write() -> None:
-        log.request("r1", "GET", path, 200, 0.25, 12)
+        log.request("r1", WHO, "GET", path, 200, 0.25, 12)
         with structlog.contextvars.bound_contextvars(request_id="r1"):
-            structlog.get_logger().info("request", method="GET", path=path, status=200, ms=0.25, bytes=12)
-            log.request("r1", "GET", path, None, 0.25, 12)
+            structlog.get_logger().info(
+                "request",
+                method="GET",
+                path=path,
+                caller=WHO.caller,
+                address=WHO.address,
+                status=200,
+                ms=0.25,
+                bytes=12,
+            )
+            log.request("r1", WHO, "GET", path, None, 0.25, 12)
 
     log.configure(format_, "info")
     asyncio.run(write())
@@ -49,10 +59,10 @@ def test_the_line_of_a_request_is_what_structlog_would_write(
 def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         for number in (1, 2):
-            log.request(f"r{number}", "GET", "/", 200, 1.0, 1)
+            log.request(f"r{number}", WHO, "GET", "/", 200, 1.0, 1)
         assert lines(capsys) == []
         structlog.get_logger().warning("between")
-        log.request("r3", "GET", "/", 200, 1.0, 1)
+        log.request("r3", WHO, "GET", "/", 200, 1.0, 1)
 
     log.configure("json", "info")
     asyncio.run(write())
@@ -63,7 +73,7 @@ def test_lines_keep_their_order_and_none_stays_behind(capsys: pytest.CaptureFixt
 
 def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
-        log.request("r1", "GET", "/", 200, 1.0, 1)
+        log.request("r1", WHO, "GET", "/", 200, 1.0, 1)
         await asyncio.sleep(2 * log.PATIENCE_SECONDS)
 
     log.configure("json", "info")
@@ -73,7 +83,7 @@ def test_lines_come_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_none_below_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
-        log.request("r1", "GET", "/", 200, 1.0, 1)
+        log.request("r1", WHO, "GET", "/", 200, 1.0, 1)
 
     log.configure("json", "warning")
     asyncio.run(write())

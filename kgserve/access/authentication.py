@@ -48,6 +48,9 @@ REFUSAL = (
 )
 IN_QUERY = "a key does not belong in the query, where logs and histories keep it: send `Authorization: Bearer kgs_…`"
 
+ASKED_EVERY_SECONDS = 2.0
+"""What lasts, and says nothing meanwhile, asks so often whether its key is still valid."""
+
 _NAMES = rb"(?:api[_-]?)?key|(?:access[_-]?)?token|authorization"
 _IN_QUERY = re.compile(rb"(?i)(?:^|[&;])(?:" + _NAMES + rb")(?:=|%3d)|kgs_[a-z0-9]{8}_")
 

@@ -42,6 +42,7 @@ from kgserve.http.coding import (
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.direct import authorized_store
 from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
+from kgserve.log import Who
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
 from kgserve.model.hosts import is_loopback, network_of
@@ -450,7 +451,8 @@ class Exchange:
         """The access line."""
         path = masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"))
         ms = round(self.seconds * 1000, 2)
-        request_line(self.request_id, self._scope["method"], path, self.outcome, ms, self.sent)
+        who = Who(self._context.caller.name, self._context.address)
+        request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
 class _Observed:

@@ -10,6 +10,7 @@ import structlog
 from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
+from kgserve.access.authentication import ASKED_EVERY_SECONDS
 from kgserve.errors import KgserveError
 from kgserve.http import sse
 from kgserve.http.service import Service, path_text, query, service_of
@@ -198,9 +199,10 @@ class _Pump:
         await self._write(sse.dropped(self._reader.place, reason))
 
     async def _rest(self) -> None:
-        """Wait for news, with a sign of life when the time has come."""
+        """Wait for news, or until the key is to be looked at; with a sign of life when the time has come."""
         silent = anyio.current_time() - self._written_at
-        if not await self._stream.wait(self._settings.event_heartbeat - silent):
+        left = self._settings.event_heartbeat - silent
+        if not await self._stream.wait(min(left, ASKED_EVERY_SECONDS)) and left <= ASKED_EVERY_SECONDS:
             await self._write(sse.heartbeat(self._reader.place))
 
     async def _write(self, block: bytes, *, more: bool = True) -> None:

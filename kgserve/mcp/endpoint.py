@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
+from kgserve.access.authentication import ASKED_EVERY_SECONDS, RequestContext
 from kgserve.decoding import decode_json
 from kgserve.errors import Unavailable
 from kgserve.settings import MEBIBYTE
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_LISTENS = (b"mcp-method", b"subscriptions/listen")
 _BAD_REQUEST, _TOO_LARGE = 400, 413
 _INVALID_REQUEST = -32600
 _FROM_PARSER = "Validation error: "
@@ -52,6 +54,15 @@ class McpEndpoint:
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         served.check(scope)
+        if scope["method"] != "GET" and _LISTENS not in scope["headers"]:
+            await self._handle(served, scope, receive, send)
+            return
+        listener = WhileValid(receive, scope["state"]["request_context"])
+        await self._handle(served, scope, listener, send)
+        if listener.is_over:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _handle(self, served: Served, scope: Any, receive: Any, send: Any) -> None:
         with self._counted(waits=scope["method"] == "GET"):
             await served.manager.handle_request(
                 scope, receive, PlainRefusals(send, served.manager.max_request_body_size)
@@ -108,6 +119,27 @@ class McpEndpoint:
 
 def _load(graphs: Graphs) -> Served:
     return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs)
+
+
+class WhileValid:
+    """Wraps ASGI's ``receive`` of a stream that waits for news: when its key has ended, as if its client had left."""
+
+    def __init__(self, receive: Any, context: RequestContext) -> None:
+        self._receive = receive
+        self._context = context
+        self.is_over = False
+
+    async def __call__(self) -> Any:
+        """As ASGI's."""
+        coming = asyncio.ensure_future(self._receive())
+        try:
+            while not (await asyncio.wait({coming}, timeout=ASKED_EVERY_SECONDS))[0]:
+                if not self._context.still_valid:
+                    self.is_over = True
+                    return {"type": "http.disconnect"}
+            return coming.result()
+        finally:
+            coming.cancel()
 
 
 class PlainRefusals:

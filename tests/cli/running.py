@@ -178,6 +178,6 @@ def _begun(
 def _address(process: subprocess.Popen[str] | Forked, said: Path) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"listening on (https?://\S+)", line):
+        if found := re.search(r'"url": "(https?://[^"]+)"', line):
             return found[1]
     raise AssertionError(f"the server did not start: {said.read_text()}")

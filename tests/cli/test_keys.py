@@ -223,7 +223,7 @@ def test_another_address_without_keys_on_request(tmp_path: Path) -> None:
         assert httpx.get(f"{server.url}/openapi.json").status_code == 401
         assert httpx.get(f"{server.url}/metrics").status_code == 401
         assert httpx.get(f"{server.url}/openapi.json", headers=bearer(text)).status_code == 200
-    assert f"WARNING: {NEARBY} can be reached" in (tmp_path / "data.log").read_text()
+    assert f'"reason": "{NEARBY} can be reached' in (tmp_path / "data.log").read_text()
     assert audited(data)[0]["act"] == "serve --insecure-no-auth"
     with serving(data, "--host", NEARBY) as server:
         assert httpx.get(f"{server.url}/api/memory", headers=bearer(text)).status_code == 200

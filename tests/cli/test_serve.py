@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 
+from kgserve import __version__
 from kgserve.store.lock import DataFolderLock
-from tests.cli.running import Running, kgserve
+from tests.access.keys import bearer, given
+from tests.cli.running import COMMAND, Running, environment, kgserve
 
 
 @pytest.mark.abuse(73)
@@ -54,3 +58,22 @@ def test_values_that_do_not_fit_are_wrong_usage() -> None:
 
 def test_the_server_file_is_for_its_owner_only(server: Running) -> None:
     assert (server.data / "server.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_in_json_has_no_other_lines_and_names_who_asked(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = given(data, "read", name="the night job")
+    command = [*COMMAND, "serve", "--data", str(data), "--port", "0", "--log-format", "json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        begun = json.loads(running.stdout.readline())
+        url = begun["url"]
+        statuses = [httpx.get(f"{url}/api/memory", headers=headers).status_code for headers in (bearer(key), {})]
+        running.terminate()
+        out, err = running.communicate(timeout=60)
+    assert (begun["event"], begun["version"], begun["data"]) == ("listening", __version__, str(data))
+    assert (out, statuses) == ("", [200, 401])
+    lines = [json.loads(line) for line in err.splitlines()]
+    asked = [(line["caller"], line["address"]) for line in lines if line.get("path") == "/api/memory"]
+    assert asked == [("the night job", "127.0.0.1"), ("nobody", "127.0.0.1")]

@@ -222,7 +222,7 @@ def test_loopback_is_open_until_there_is_a_key(tmp_path: Path) -> None:
 
 def test_a_stream_of_events_ends_with_its_key(tmp_path: Path) -> None:
     text = given(tmp_path, "read", name="listener")
-    with serving(tmp_path, event_heartbeat=0.2) as served, client(served.url, text) as http:
+    with serving(tmp_path, event_heartbeat=600) as served, client(served.url, text) as http:
         with http.stream("GET", "/api/events") as stream:
             lines = stream.iter_lines()
             next(lines)

@@ -219,6 +219,15 @@ def test_a_session_ends_with_its_key(keyed: Served) -> None:
         assert session.post("tools/list", {}).status_code == 401
 
 
+def test_a_stream_ends_with_its_key(keyed: Served, era: Era) -> None:
+    name = f"heard-{era.__name__}"
+    with client(keyed.url, given(keyed.data, "read", name=name)) as http:
+        talking = begun(era, http)
+        with listening(talking, http) as lines:
+            revoke_key(keyed.data, name, now())
+            assert not any("jsonrpc" in line for line in lines), "nothing is said any more"
+
+
 def test_news_are_of_the_stores_that_one_sees(keyed: Served, admin: httpx.Client, era: Era) -> None:
     name = era.__name__.lower()
     with client(keyed.url, given(keyed.data, "read", [f"{name}-*"])) as http:
