@@ -18,6 +18,7 @@ RUN python -m venv --without-pip /opt/kgserve
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY schema schema
+COPY deploy deploy
 COPY kgserve kgserve
 RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt '.[otel]'
 

@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
+from kgserve.cli.deploy import deploy
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
@@ -31,7 +32,7 @@ INTERRUPTED = 130
 
 
 COMMANDS = {
-    "Server": (serve, stop, health, top, keys, version),
+    "Server": (serve, stop, health, top, keys, deploy, version),
     "Stores": (stores, create, settings, drop, reindex, prune_history),
     "Data": (import_, export, search, shell, open_),
     "Memories": (retain, recall, reflect, forget, consolidate),

@@ -48,9 +48,7 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         request.headers.get("accept", ""),
     )
     # To what is text, Litestar adds the charset itself.
-    return Response(
-        body, media_type=media_type.removesuffix(_CHARSET) if media_type.startswith("text/") else media_type
-    )
+    return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
 
 
 def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import LiteralString, TypeAlias, cast
@@ -16,6 +15,7 @@ from kgserve.journal.snapshot import width_of_rows
 from kgserve.model.change import NetChange, StoreState
 from kgserve.model.fields import Width
 from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.shipped import shipped
 from kgserve.worker.apply import apply, record
 from kgserve.worker.binding import Database
 from kgserve.worker.copying import edge_memory, load
@@ -40,9 +40,7 @@ class SchemaFile(msgspec.Struct, frozen=True):
 
 def schema_files() -> list[SchemaFile]:
     """The files that this version of kgserve brings, in order."""
-    packaged = files("kgserve") / "schema"
-    folder: Traversable = packaged if packaged.is_dir() else Path(__file__).parents[2] / "schema"
-    return sorted((_read(f) for f in folder.iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
+    return sorted((_read(f) for f in shipped("schema").iterdir() if f.name.endswith(".cypher")), key=lambda f: f.number)
 
 
 def create_tables(session: Session) -> None:

@@ -8,11 +8,11 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import which
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from tests.programs import program
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js.gz"
 PATIENCE = 15_000
@@ -22,17 +22,12 @@ _REFUSED = re.compile(r"Failed to load resource: the server responded with a sta
 @contextmanager
 def browsing() -> Generator[Browser]:
     """One browser. Skips where there is none; where that must not be, it fails."""
-    program = which("chromium")
-    if program is None:
-        message = "there is no chromium, so nobody looked at the explorer; `apt-get install chromium` brings it"
-        if os.environ.get("BROWSER_TESTS") == "required":  # noqa: TID251 - it is no setting
-            pytest.fail(message)
-        pytest.skip(message)
+    chromium = program("chromium", "BROWSER_TESTS")
     # Chromium's sandbox refuses to run as root, as tests in containers do.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=options)
+        browser = playwright.chromium.launch(executable_path=chromium, args=options)
         try:
             yield browser
         finally:

@@ -79,6 +79,9 @@ def test_both_formats(client: httpx.Client) -> None:
     plain = client.get("/metrics")
     assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert not plain.text.endswith("# EOF\n")
+    newer = client.get("/metrics", headers={"accept": "text/plain;version=1.0.0;escaping=underscores"})
+    assert newer.headers["content-type"].count("charset") == 1
+    assert "version=1.0.0" in newer.headers["content-type"]
     accept = {"accept": "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain;q=0.5"}
     modern = client.get("/metrics", headers=accept)
     assert modern.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")

@@ -21,6 +21,7 @@ from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
 SYSTEMD = TOP / "deploy" / "systemd"
+COMPOSE = TOP / "deploy" / "compose" / "compose.yaml"
 SETTINGS = {PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
 CONTAINER_USER = "10001"
 
@@ -139,7 +140,16 @@ def test_the_health_check_is_a_command_and_needs_no_curl() -> None:
     assert fault(words) is None
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "deploy/systemd/kgserve.env"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Dockerfile",
+        "deploy/compose/compose.yaml",
+        "deploy/systemd/kgserve.env",
+        "deploy/nginx/kgserve.conf",
+        "deploy/caddy/Caddyfile",
+    ],
+)
 def test_commands_and_settings_that_are_named_exist(name: str) -> None:
     text = (TOP / name).read_text()
     assert set(re.findall(r"\bKGSERVE_[A-Z_]*[A-Z]\b", text)) <= SETTINGS
@@ -159,11 +169,15 @@ def test_labels_say_what_it_is() -> None:
 
 @pytest.fixture(scope="module")
 def service() -> dict[str, Any]:
-    return yaml.safe_load((TOP / "compose.yaml").read_text())["services"]["kgserve"]
+    return yaml.safe_load((COMPOSE).read_text())["services"]["kgserve"]
+
+
+def test_compose_builds_what_the_dockerfile_says(service: dict[str, Any]) -> None:
+    assert (COMPOSE.parent / service["build"]).resolve() == TOP
 
 
 def test_compose_keeps_data_in_a_named_volume(service: dict[str, Any]) -> None:
-    document = yaml.safe_load((TOP / "compose.yaml").read_text())
+    document = yaml.safe_load((COMPOSE).read_text())
     (mounted,) = service["volumes"]
     name, target = mounted.split(":")
     assert name in document["volumes"]

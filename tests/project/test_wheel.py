@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from kgserve import __version__
+from kgserve.cli.deploy import FILES
 from tests.cli.running import environment, serving
 from tests.project.reading import TOP
 
@@ -106,7 +107,8 @@ def metadata(wheel: Path) -> tuple[Message, str]:
 @SLOW
 def test_the_wheel_holds_schema_pages_and_types_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder, place in (("schema", "kgserve/schema"), ("kgserve/http/static", "kgserve/http/static")):
+    for folder in ("schema", "deploy", "kgserve/http/static"):
+        place = f"kgserve/{folder.removeprefix('kgserve/')}"
         expected = {f"{place}/{path.relative_to(TOP / folder)}" for path in (TOP / folder).rglob("*") if path.is_file()}
         assert expected
         assert expected <= names
@@ -133,7 +135,13 @@ def test_the_source_distribution_holds_what_the_readmes_commands_need(built: Pat
         "scripts/preflight.sh",
         "mkdocs.yml",
     }
-    wanted |= {"Dockerfile", "compose.yaml", "server.json", "docs/index.md", "deploy/systemd/kgserve.service"}
+    wanted |= {
+        "Dockerfile",
+        "deploy/compose/compose.yaml",
+        "server.json",
+        "docs/index.md",
+        "deploy/systemd/kgserve.service",
+    }
     assert wanted <= names
     for folder in ("kgserve", "schema", "tests", "bench", "scripts"):
         assert any(name.startswith(f"{folder}/") for name in names), folder
@@ -165,6 +173,14 @@ def test_what_is_imported_is_the_wheel(installed: Installed) -> None:
 @SLOW
 def test_the_command_says_its_version(installed: Installed) -> None:
     assert run(installed.kgserve, "--version", cwd=installed.folder) == f"kgserve {__version__}\n"
+
+
+@SLOW
+def test_it_prints_what_other_programs_need(installed: Installed) -> None:
+    for what, found in FILES.items():
+        for each in found:
+            said = run(installed.kgserve, "deploy", "print", what, each.name, cwd=installed.folder)
+            assert said == (TOP / each.path).read_text()
 
 
 @SLOW
