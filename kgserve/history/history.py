@@ -153,6 +153,30 @@ class History:
                 yield removed
         while self._write(sql.PRUNE_MOMENTS, {"before": before, "limit": PRUNED_AT_ONCE}):
             yield 0
+        yield from self._giving_back()
+
+    def _giving_back(self) -> Iterator[int]:
+        """Give the pages that hold nothing back to the file system, 4 MiB at a time.
+
+        A file from before that was foreseen is written anew, if less than half of it holds anything.
+        """
+        [(empty, pages)] = self._outside(sql.EMPTY_PAGES)
+        if self._outside(sql.CAN_GIVE_BACK) == [(1,)]:
+            while empty:
+                with self._writing:
+                    # As a script: it answers with rows without columns, a page each, of which `execute` asks for one.
+                    self._writer.executescript(sql.GIVE_BACK)
+                yield 0
+                [(empty, _)] = self._outside(sql.EMPTY_PAGES)
+        elif 2 * empty > pages:
+            self._outside("VACUUM")
+        # What somebody is still reading stays in the log until later.
+        self._outside(sql.CHECKPOINT)
+
+    def _outside(self, statement: str) -> list[tuple[Any, ...]]:
+        """What a statement outside of transactions answers."""
+        with self._writing:
+            return self._writer.execute(statement).fetchall()
 
     def _begin_later(self, before: int) -> None:
         # Before anything goes, and in memory first: who then still reads an earlier moment is told (`_still_known`).

@@ -7,7 +7,7 @@ ended.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -127,6 +127,8 @@ def _is_whole(content: bytes | None, expected: int) -> TypeGuard[bytes]:
 
 _SEEN = "SELECT sequence, oldest FROM cursor"
 _PATIENCE = 1.0  # seconds to wait for the owner, who writes
+MOST_BYTES = 16 << 20
+"""Rows that are read at once, about."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -139,7 +141,8 @@ class Place(msgspec.Struct, frozen=True, order=True):
 class Ended(msgspec.Struct, frozen=True):
     """Some states that are over, up to a place; ``sequence`` is the last commit all of whose states have been read.
 
-    ``seen`` is the commit that the history itself has seen, ``oldest`` the first as of which it answers.
+    ``seen`` is the commit that the history itself has seen, ``oldest`` the first as of which it answers; there may be
+    ``more``.
     """
 
     states: list[State[NodeRow]]
@@ -147,10 +150,11 @@ class Ended(msgspec.Struct, frozen=True):
     sequence: int
     seen: int
     oldest: int
+    more: bool
 
 
 def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
-    """The next states that are over, at most ``limit``; None while there is no history to be read.
+    """The next states that are over, at most ``limit`` and about 16 MiB; None while there is no history to be read.
 
     Raises sqlite3.DatabaseError when the file is damaged or held by its owner for long.
     """
@@ -163,13 +167,25 @@ def read_ended(path: Path, place: Place, limit: int) -> Ended | None:
             return None
         seen, oldest = found
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
-        states = [_state(row) for row in connection.execute(ENDED, values)]
-    if len(states) < limit:
+        states, more = _taken(connection.execute(ENDED, values), limit)
+    if not more:
         place = max(place, Place(seen + 1))
-        return Ended(states, place, place.last - 1, seen, oldest)
+        return Ended(states, place, place.last - 1, seen, oldest, more)
     # The commit of the last one may have ended more.
     place = Place(states[-1].last or 0, states[-1].row.id)
-    return Ended(states, place, place.last - 1, seen, oldest)
+    return Ended(states, place, place.last - 1, seen, oldest, more)
+
+
+def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[State[NodeRow]], bool]:
+    """The first of some states, and whether there may be more."""
+    states: list[State[NodeRow]] = []
+    size = 0
+    for row in rows:
+        states.append(_state(row))
+        size += len(row[0])
+        if size >= MOST_BYTES:
+            return states, True
+    return states, len(states) == limit
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -7,7 +7,9 @@ VERSION = 1
 TABLES = ("node", "edge", "link")
 IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 SCHEMA = f"""
+PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
+PRAGMA journal_size_limit = {4 << 20};
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS node (
     id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER, version INTEGER NOT NULL, type TEXT NOT NULL,
@@ -131,6 +133,11 @@ ERASE = (
 ERASE_FORMER = "DELETE FROM node WHERE id = :id AND last <= :through"
 STATES_UNTIL = f"{NODE} WHERE id = :id AND first <= :through"
 SOURCES_OF = "SELECT DISTINCT source FROM edge WHERE target = :id AND relation_type = :relation_type"
+# What pruning leaves empty goes back to the file system; a file from before it could is written anew by VACUUM.
+CAN_GIVE_BACK = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
+EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
+GIVE_BACK = "PRAGMA incremental_vacuum(1024)"
+CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"
 PRUNE_MOMENTS = """
 DELETE FROM moment WHERE sequence IN
 (SELECT sequence FROM moment WHERE sequence < :before ORDER BY sequence LIMIT :limit)

@@ -110,7 +110,7 @@ class CatalogView:
             reached = PastPlace(found.place.last, found.place.id, found.oldest)
             if reached != place:
                 catalog.take_past(map(_ended, found.states), reached)
-            return len(found.states) == STATES_AT_ONCE
+            return found.more
 
     def _ask(self, question: Callable[[Catalog, Rows], _Found], *, by_attributes: bool) -> _Found:
         with self._lock, self._rows.reading() as rows:

@@ -328,6 +328,9 @@ class PastFollower(IndexView[Index]):
     def _take(self, texts: list[Text], sequence: int, ended: int) -> None:
         """Take in texts, note the commit that it has come to, and forget what had ended by another."""
 
+    def _give_back(self) -> None:
+        """Have the files shrink, if little of what they hold is left after pruning."""
+
     def _begin_at(self, sequence: int) -> None:
         self._place, self._forgotten = Place(sequence + 1), 0
         super()._begin_at(sequence)
@@ -348,14 +351,16 @@ class PastFollower(IndexView[Index]):
     def _advance(self) -> None:
         started = time.perf_counter()
         found = read_ended(self._history, self._place, STATES_AT_ONCE) if self.is_wanted else None
-        self._more = found is not None and len(found.states) == STATES_AT_ONCE
+        self._more = found is not None and found.more
         if found is None:
             return
         if found.states or self._forgotten < found.oldest:
             texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
             self._take(texts, found.sequence, found.oldest)
-        self._place, self._forgotten = found.place, found.oldest
+        pruned, self._place, self._forgotten = self._forgotten < found.oldest, found.place, found.oldest
         self._move(found.sequence)
+        if pruned and not found.more:
+            self._give_back()
         self._give_way(time.perf_counter() - started)
 
     def _is_behind(self) -> bool:
@@ -389,8 +394,14 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
 
     def _erase(self, erasure: Erasure) -> None:
         """See `View.erase`. The history knows nothing of them any more."""
-        if not self._opened().holds(erasure.ids):
-            return
+        if self._opened().holds(erasure.ids):
+            self._write_anew()
+
+    def _give_back(self) -> None:
+        if self._opened().is_mostly_removed:
+            self._write_anew()
+
+    def _write_anew(self) -> None:
         place = Place(0)
         with self._written_anew() as anew:
             while found := read_ended(self._history, place, STATES_AT_ONCE) if self.is_wanted else None:
@@ -398,7 +409,7 @@ class PastKeywordFollower(PastFollower[KeywordIndex], KeywordView):
                 texts = self._merged(state for state in found.states if (state.last or 0) > found.oldest)
                 _put_past(anew, texts, found.sequence, found.oldest)
                 place = found.place
-                if len(found.states) < STATES_AT_ONCE:
+                if not found.more:
                     break
         self._place = place
         self._move(max(self._opened().sequence, 0))

@@ -111,6 +111,11 @@ class KeywordIndex:
     def __len__(self) -> int:
         return self._index.searcher().num_docs
 
+    @property
+    def is_mostly_removed(self) -> bool:
+        """Whether more of the texts that its files hold were removed than are left."""
+        return self._documents > 2 * len(self)
+
     def write(
         self,
         put: Iterable[Text],

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput
@@ -137,6 +138,23 @@ def test_what_the_history_forgets_is_forgotten(tmp_path: Path) -> None:
         with pytest.raises(Gone):
             of.found("fox", 2)
         assert of.found("owl", 4) == ["b"]
+
+
+def test_what_is_mostly_forgotten_is_written_anew(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        of.say(a="0 hen")
+        for number in range(1, 12):
+            of.say(a=f"{number} fox")
+        of.settle()
+        assert counts(of)[0] == 11
+        assert of.historian is not None
+        of.historian.of(of.store).look(lambda history: history.prune(10))
+        of.say(c="cat")
+        assert counts(of)[0] == 2
+        [folder] = of.store.layout.views.glob("past-keyword*")
+        meta = msgspec.json.decode((folder / "meta.json").read_bytes())
+        assert sum(segment["max_doc"] for segment in meta["segments"]) == 2
+        assert [of.found("fox", at) for at in (10, 11, 12)] == [["a"], ["a"], ["a"]]
 
 
 def test_without_a_history_there_is_no_past(tmp_path: Path) -> None:
