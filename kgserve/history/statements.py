@@ -9,6 +9,7 @@ IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_s
 SCHEMA = f"""
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
+PRAGMA secure_delete = FAST;
 PRAGMA journal_size_limit = {4 << 20};
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS node (
