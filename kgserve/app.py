@@ -217,6 +217,7 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: Certificate |
     """Connections get half of the grace time to finish; the other half is for closing the stores."""
     connections = Connections(Limits.from_settings(settings), Proxies.parse(settings.trusted_proxies).include)
     app.state["connections"] = connections
+    app.state["certificate"] = certificate
     return uvicorn.Config(
         app,
         http=cast("type[HttpConnection]", partial(HttpConnection, open_connections=connections)),

@@ -132,6 +132,7 @@ def _one(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> 
         log.warning("backup_failed", store=name, error=error.message)
         raise
     folder.count(name)
+    wanted.layout.mark_backed_up(time.time_ns() // 1000)
     answer.took_ms = round((time.perf_counter() - started) * 1000, 1)
     log.info("backup_done", store=name, sequence=answer.sequence, bytes=answer.bytes_copied, ms=answer.took_ms)
     return answer

@@ -111,7 +111,9 @@ _PREFLIGHT: tuple[Header, ...] = (
 )
 _PRIVATE = b"access-control-request-private-network"
 
-_PROBES = frozenset({"/health", "/ready", "/metrics"})
+_HEALTH = frozenset({"/health", "/ready"})
+"""Asked every few seconds: what goes well leaves neither a line nor a trace."""
+_PROBES = _HEALTH | {"/metrics"}
 _LISTENING = b"subscriptions/listen"
 
 _FORWARDED_FOR = b"x-forwarded-for"
@@ -449,6 +451,8 @@ class Exchange:
 
     def log(self) -> None:
         """The access line."""
+        if self._scope["path"] in _HEALTH and self.outcome == _OK:
+            return
         path = masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"))
         ms = round(self.seconds * 1000, 2)
         who = Who(self._context.caller.name, self._context.address)
@@ -470,7 +474,7 @@ class _Observed:
         """Begin."""
         self._token = begin_request(self._origin)
         tracing = self._observation.tracing
-        if tracing is not None:
+        if tracing is not None and self._scope["path"] not in _HEALTH:
             self._traced = tracing.request(self._origin.request_id, self._scope["method"], self._scope["headers"])
             self._span = self._traced.__enter__()
             self._origin.trace = tracing.context_of(self._span)

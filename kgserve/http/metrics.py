@@ -15,6 +15,7 @@ from kgserve.ops import metrics as ops
 
 if TYPE_CHECKING:
     from kgserve.http.connection import Connections
+    from kgserve.http.tls import Certificate
 
 _PROMETHEUS = "text/plain"
 _OPENMETRICS = "application/openmetrics-text"
@@ -54,7 +55,9 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
 def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:
     state = request.app.state
     connections = cast("Connections | None", state.get("connections"))
-    moment = ops.Moment(state["edge"].running, service.streams.count, service.streams.most)
+    certificate = cast("Certificate | None", state.get("certificate"))
+    ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
+    moment = ops.Moment(state["edge"].running, service.streams.count, service.streams.most, certificate_ends=ends)
     if connections is None:  # the application without its server
         return moment
     return msgspec.structs.replace(moment, connections=len(connections), refused=connections.refused.counts())

@@ -34,6 +34,7 @@ class Certificate:
         self._chain = chain
         self._key = key
         self.pem = ""
+        self.ends: datetime | None = None
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -61,7 +62,7 @@ class Certificate:
         self._load(self.context)
         _, begin, rest = text.partition(_BEGIN)
         self.pem = f"{begin}{rest.partition(_END)[0]}{_END}\n"
-        self._warn_of_end()
+        self._look_at_end()
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
@@ -73,11 +74,11 @@ class Certificate:
         except OSError as error:
             raise InvalidInput(f"{self._key} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
-    def _warn_of_end(self) -> None:
-        ends = end_of(self.context, self.pem)
-        if ends is None:
+    def _look_at_end(self) -> None:
+        self.ends = end_of(self.context, self.pem)
+        if self.ends is None:
             log.warning("certificate_not_valid", path=str(self._chain), reason="it has ended, or has not begun")
-        elif (left := (ends - datetime.now(UTC)).days) < WARN_DAYS:
+        elif (left := (self.ends - datetime.now(UTC)).days) < WARN_DAYS:
             log.warning("certificate_ends_soon", path=str(self._chain), days=left)
 
 

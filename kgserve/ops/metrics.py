@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -103,7 +105,13 @@ _GAUGES = (
         "engine_processes", "1 while an engine's process has the store open", lambda each: each.store.engine.is_open
     ),
     _Number("engine_process_bytes", "Memory of that process", lambda each: each.store.engine.resident),
+    _Number("engine_lag_commits", "Commits that the engine has not seen yet", lambda each: each.store.engine.lag),
     _Number("waiting_statements", "Statements that wait for the engine", lambda each: each.store.engine.waiting),
+    _Number(
+        "last_backup_timestamp_seconds",
+        "When it was last backed up",
+        lambda each: None if (time := each.store.layout.backed_up_at()) is None else time / _MICROSECONDS,
+    ),
     _Number("pending_entities", "Entities that indexes are taking in", lambda each: sum(each.pending.values())),
     _Number(
         "last_check_timestamp_seconds",
@@ -147,7 +155,8 @@ def _values(number: _Number, found: list[Standing]) -> dict[Labels, float]:
 class Moment(msgspec.Struct, frozen=True):
     """What only the transport knows: requests being worked on, open event streams and the most there may be.
 
-    ``connections`` are open; what was ``refused`` on them, by code, was no request yet.
+    ``connections`` are open; what was ``refused`` on them, by code, was no request yet. ``certificate_ends`` is in
+    seconds since 1970, 0 for one that is not valid, None without TLS.
     """
 
     requests: int
@@ -155,6 +164,7 @@ class Moment(msgspec.Struct, frozen=True):
     most_streams: int
     connections: int = 0
     refused: Mapping[Labels, float] = {}
+    certificate_ends: float | None = None
 
 
 def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tuple[bytes, str]:
@@ -184,6 +194,10 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
         yield from _of_extraction(graphs.extractor)
     yield single("kgserve_open_stores", "Stores that are open", "gauge", len(found))
     yield single("kgserve_open_stores_limit", "Stores kept open at most", "gauge", pool.settings.max_open_stores)
+    yield from _of_disk(pool.data_dir)
+    if moment.certificate_ends is not None:
+        text = "When the certificate ends; 0 for one that is not valid"
+        yield single("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
     places = pool.engine_places
     yield single("kgserve_engine_processes", "Stores that have an engine's process", "gauge", places.taken)
     yield single("kgserve_engine_processes_limit", "Stores that have one at most", "gauge", places.most)
@@ -192,6 +206,13 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()
     yield counter("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
     yield single("process_threads", "Threads, those of native libraries included", "gauge", process_threads())
+
+
+def _of_disk(folder: Path) -> Iterator[Family]:
+    with contextlib.suppress(OSError):
+        found = shutil.disk_usage(folder)
+        yield single("kgserve_disk_free_bytes", "Room that is left on the disk of the data folder", "gauge", found.free)
+        yield single("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
 
 
 def _of_requests(observation: Observation, moment: Moment) -> Iterator[Family]:

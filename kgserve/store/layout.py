@@ -141,6 +141,7 @@ class Layout:
         self._store_file = self.root / STORE_FILE
         self._close_mark = self.root / "closed.json"
         self._engine_mark = self.root / "engine.json"
+        self._backup_mark = self.root / "backed-up.json"
 
     def syncing(self, syncer: str) -> Path:
         """Where it is put down how far one was told of the store's contents."""
@@ -246,6 +247,20 @@ class Layout:
     def engine_mark(self) -> EngineMark | None:
         """How the engine's file was left, if it was closed cleanly."""
         return _read_mark(self._engine_mark, EngineMark)
+
+    def backed_up_at(self) -> int | None:
+        """When the last backup of it was made, in microseconds; None before the first."""
+        try:
+            return decode_json(self._backup_mark.read_bytes(), int)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def mark_backed_up(self, time: int) -> None:
+        """Put that down; who may read the store, and not write there, makes backups all the same."""
+        try:
+            write_whole(self._backup_mark, msgspec.json.encode(time))
+        except OSError as error:
+            log.warning("backup_not_marked", store=self.name, error=str(error))
 
     def engine_fault(self, mark: EngineMark, oldest: int, last: int) -> str | None:
         """Why the engine's file cannot be taken as it is, with a journal that goes from one commit to another."""

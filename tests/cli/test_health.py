@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import httpx
 
 from tests.cli.running import Running, kgserve, serving
 from tests.http.certificates import certificate
@@ -23,6 +26,17 @@ def test_a_server_with_tls(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--tls-cert", str(files.cert), "--tls-key", str(files.key)) as secure:
         assert secure.url.startswith("https://")
         assert kgserve("health", "--data", secure.data).out == f"{secure.url} is alive\n"
+
+
+def test_probes_that_go_well_leave_no_lines(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as running, httpx.Client() as http:
+        for path in ("/health", "/ready", "/docs"):
+            assert http.get(f"{running.url}{path}").status_code == 200
+        refused = http.get(f"{running.url}/health", headers={"host": "elsewhere.example"})
+        assert refused.status_code == 421
+    lines = [json.loads(line) for line in (tmp_path / "data.log").read_text().splitlines() if line.startswith("{")]
+    asked = [(line["path"], line["status"]) for line in lines if line["event"] == "request"]
+    assert asked == [("/docs", 200), ("/health", 421)]
 
 
 def test_no_server(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,7 +17,9 @@ import yaml
 from litestar import Litestar
 
 from kgserve.access.caller import Caller
+from kgserve.backup.create import BackupOptions
 from kgserve.metrics.exposition import Scrape
+from kgserve.ops.backup import backup_one
 from kgserve.ops.graph import Graphs
 from kgserve.ops.metrics import Moment
 from kgserve.ops.metrics import metrics as collected
@@ -220,10 +223,14 @@ def test_a_caller_is_shown_its_own_stores_and_nothing_of_the_server(client: http
     assert shown == {"kgserve_build_info"}
 
 
-def test_the_dashboard_and_the_alerts_name_only_what_there_is(client: httpx.Client, watched: Served) -> None:
+def test_the_dashboard_and_the_alerts_name_only_what_there_is(
+    client: httpx.Client, watched: Served, tmp_path: Path
+) -> None:
     accepted(inject(client, "charted", "a"))
-    with pool_of(watched).lease("charted") as store:
+    pool = pool_of(watched)
+    with pool.lease("charted") as store:
         store.check()
+    backup_one(pool, tmp_path / "backups", "charted", BackupOptions(live=True))
     Stateless(client).call("list_stores", {})
     assert client.get("/nowhere").status_code == 404
     eventually(lambda: "kgserve_refusals_total" in scrape(client).samples)
@@ -237,13 +244,31 @@ def test_the_dashboard_and_the_alerts_name_only_what_there_is(client: httpx.Clie
         for text in (*drawn, *(rule["expr"] for rule in rules))
         for name in re.findall(r"\b(?:kgserve|process)_\w+", text)
     }
-    assert named - there == set()
+    assert named - there == {"kgserve_certificate_end_timestamp_seconds"}  # only with TLS
     unused = {re.sub(r"_(bucket|count|sum)$", "", name) for name in there} - {
         re.sub(r"_(bucket|count|sum)$", "", name) for name in named
     }
     assert unused <= {"process_virtual_memory_bytes", "kgserve_store_sequence", "kgserve_event_streams_limit"}
     assert all(rule["annotations"].keys() == {"summary", "description"} for rule in rules)
     assert all(rule["labels"]["severity"] in ("warning", "critical") for rule in rules)
+
+
+def test_precautions_are_numbers(client: httpx.Client, watched: Served, tmp_path: Path) -> None:
+    accepted(inject(client, "kept", "a"))
+    before = scrape(client)
+    disk = shutil.disk_usage(pool_of(watched).data_dir)
+    assert before.value("kgserve_disk_size_bytes") == disk.total
+    assert 0 < (before.value("kgserve_disk_free_bytes") or 0) <= disk.total
+    assert before.value("kgserve_store_last_backup_timestamp_seconds", store="kept") is None
+    began = time.time()
+    backup_one(pool_of(watched), tmp_path / "backups", "kept", BackupOptions(live=True))
+    made = scrape(client).value("kgserve_store_last_backup_timestamp_seconds", store="kept")
+    assert made is not None
+    assert began <= made <= time.time()
+    assert scrape(client).value("kgserve_store_engine_lag_commits", store="kept") == 1
+    asked = {"query": "MATCH (n:Entity) RETURN count(n)"}
+    accepted(client.post("/api/memory/kept/cypher", json=asked))
+    assert scrape(client).value("kgserve_store_engine_lag_commits", store="kept") == 0
 
 
 def test_the_dashboard_is_one_that_grafana_takes() -> None:

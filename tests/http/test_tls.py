@@ -20,11 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509 import load_pem_x509_certificate
 
 from kgserve.bridge.connection import Connections, Exchange
 from kgserve.client import AsyncClient, Client, Unreachable
 from kgserve.errors import InvalidInput
 from kgserve.http.tls import WARN_DAYS, Certificate, end_of
+from kgserve.metrics.exposition import Scrape
 from kgserve.reach import Server, answers, encode, find, trust
 from kgserve.settings import Settings
 from kgserve.shell.session import Connection
@@ -77,6 +79,13 @@ def test_clients_elsewhere(secured: Running, files: Files) -> None:
         answer = until_closed(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"strict-transport-security: max-age=" in answer
+
+
+def test_the_end_of_the_certificate_is_a_number(secured: Running, files: Files) -> None:
+    with httpx.Client(verify=believing(files), timeout=PATIENCE) as client:
+        text = client.get(f"{secured.url}/metrics", extensions={"sni_hostname": "graph.example"}).text
+    expires = load_pem_x509_certificate(files.cert.read_bytes()).not_valid_after_utc
+    assert Scrape.read(text).value("kgserve_certificate_end_timestamp_seconds") == expires.timestamp()
 
 
 def test_what_the_parser_refuses_reaches_the_client(secured: Running, files: Files) -> None:

@@ -35,6 +35,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
             accepted(http.post("/api/memory/hens/search", json={"query": "brown", "mode": "keyword", "at_least": 1}))
             assert http.get("/secret/of/a/caller").status_code == 404
             Stateless(http).call("list_stores", {})
+            for probe in ("/health", "/ready"):
+                accepted(http.get(probe, headers=carried))
             _ask_at_once(served.port)
         yield receiver
 
@@ -42,7 +44,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 def _ask_at_once(port: int) -> None:
     """Two requests in one go; the second waits for the first."""
     first = f"GET /docs HTTP/1.1\r\nHost: localhost\r\ntraceparent: 00-{TRACE}-{PARENT}-01\r\n\r\n"
-    second = "GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    second = "GET /docs/docs.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with connected(port) as connection:
         connection.sendall((first + second).encode())
         assert [reply.status for reply in replies(until_closed(connection))] == [200, 200]
@@ -82,13 +84,17 @@ def test_searches_and_tools_have_spans_of_their_own(traced: Receiver) -> None:
 def test_the_next_request_on_a_connection_is_not_below_the_one_before(traced: Receiver) -> None:
     """One that waited is begun by the end of the one before, in its context."""
     assert traced.one("GET /docs").parent == PARENT
-    after = traced.one("GET /ready")
+    after = traced.one("GET /docs/docs.css")
     assert (after.parent, after.trace == TRACE) == ("", False)
 
 
 def test_no_path_is_shown(traced: Receiver) -> None:
     assert traced.one("GET unmatched").attributes["http.response.status_code"] == 404
     assert "secret" not in str([(span.name, span.attributes) for span in traced.spans])
+
+
+def test_probes_leave_none(traced: Receiver) -> None:
+    assert [span.name for span in traced.spans if "/health" in span.name or "/ready" in span.name] == []
 
 
 def test_without_an_address_there_is_no_tracing() -> None:

@@ -1,0 +1,58 @@
+"""The alerts as Prometheus reads them, and that what they advise is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from kgserve.cli.deploy import FILES
+from kgserve.model.stores import StoreSettings
+from kgserve.settings import Settings
+from tests.programs import program
+from tests.project.command_lines import command_lines, fault
+from tests.project.reading import TOP
+
+SERIES = Path(__file__).parent / "alerts_test.yml"
+TEXT = FILES["alerts"][0].text()
+RULES = [rule for group in yaml.safe_load(TEXT)["groups"] for rule in group["rules"]]
+
+
+def promtool(*arguments: object, folder: Path) -> str:
+    """What it says of the alerts, which must be nothing bad."""
+    (folder / FILES["alerts"][0].name).write_text(TEXT)
+    command = [program("promtool", "DEPLOY_TESTS", "prometheus"), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_prometheus_takes_them(tmp_path: Path) -> None:
+    said = promtool("check", "rules", FILES["alerts"][0].name, folder=tmp_path)
+    assert f"{len(RULES)} rules found" in said
+
+
+def test_they_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+    (tmp_path / SERIES.name).write_text(SERIES.read_text())
+    assert "SUCCESS" in promtool("test", "rules", SERIES.name, folder=tmp_path)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_what_they_advise_is_there(rule: dict[str, dict[str, str]]) -> None:
+    advice = rule["annotations"]["description"]
+    commands = [line for code in re.findall(r"`([^`]+)`", advice) for line in command_lines(code)]
+    assert [found for line in commands if (found := fault(line))] == []
+    fields = {each.name for kind in (Settings, StoreSettings) for each in msgspec.structs.fields(kind)}
+    source = "\n".join(path.read_text() for path in (TOP / "kgserve").rglob("*.py"))
+    named = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z]+)+", advice))
+    of_others = {name for name in named if name.startswith("kgserve_")}  # metrics, which another test looks for
+    assert {name for name in named - fields - of_others if f'"{name}"' not in source} == set()
+
+
+def test_every_command_of_the_alerts_is_looked_at() -> None:
+    told = re.findall(r"`(kgserve[^`]*)`", TEXT)
+    assert len([line for each in told for line in command_lines(each)]) == len(told) > 3
