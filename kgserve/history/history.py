@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from kgserve.asking import of_some
-from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone
+from kgserve.history import packing
 from kgserve.history import statements as sql
 from kgserve.model.batch import conflicts
 from kgserve.model.change import ChangeSet
@@ -35,9 +35,6 @@ PRUNED_BYTES = 8 << 20
 Row = TypeVar("Row", NodeRow, EdgeRow, LinkRow)
 
 _encode = msgspec.msgpack.Encoder().encode
-_node = msgpack_decoder(NodeRow).decode
-_edge = msgpack_decoder(EdgeRow).decode
-_link = msgpack_decoder(LinkRow).decode
 
 
 class State(msgspec.Struct, Generic[Row], frozen=True):
@@ -288,11 +285,11 @@ class History:
     def edges_numbered(self, numbers: Sequence[int], at: int) -> list[State[EdgeRow]]:
         """Those of some states of edges that held as of a commit."""
         found = self._read_some(sql.EDGES_NUMBERED, numbers, at, at)
-        return self._still_known(at, _as_states(_edge, found))
+        return self._still_known(at, _as_states(packing.edge, found))
 
     def edge_states(self, numbers: Sequence[int]) -> list[State[EdgeRow]]:
         """Some states of edges."""
-        return _as_states(_edge, self._read_some(sql.EDGE_STATES, numbers))
+        return _as_states(packing.edge, self._read_some(sql.EDGE_STATES, numbers))
 
     def edge_lives(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Some states of edges: the number, the edge, and the commits from and until which it held."""
@@ -349,28 +346,36 @@ class History:
         return found
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[State[NodeRow]]:
-        return self._states(_node, query, values)
+        return self._states(packing.node, query, values)
 
     def _edges(self, query: str, values: dict[str, Any]) -> list[State[EdgeRow]]:
-        return self._states(_edge, query, values)
+        return self._states(packing.edge, query, values)
 
     def _links(self, query: str, values: dict[str, Any]) -> list[State[LinkRow]]:
-        return self._states(_link, query, values)
+        return self._states(packing.link, query, values)
 
     def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
         with self._reading:
             return [*of_some(self._reader.execute, query, numbers, before=before)]
 
-    def _states(self, decode: Callable[[bytes], Row], query: str, values: dict[str, Any]) -> list[State[Row]]:
-        return _as_states(decode, self._read(query, values))
+    def _states(self, unpack: Callable[..., Row | None], query: str, values: dict[str, Any]) -> list[State[Row]]:
+        return _as_states(unpack, self._read(query, values))
 
     def _read(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self._reading:
             return self._reader.execute(query, values).fetchall()
 
 
-def _as_states(decode: Callable[[bytes], Row], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:
-    return [State(decode(_intact(content, expected)), *rest) for content, expected, *rest in found]
+def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[State[Row]]:
+    return [state(unpack, *each) for each in found]
+
+
+def state(unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any) -> State[Row]:
+    """The state in what was found. Raises sqlite3.DatabaseError when it does not fit its checksum."""
+    row = unpack(content, expected, *rest[4:])
+    if row is None:
+        raise sqlite3.DatabaseError("a state does not fit its checksum")
+    return State(row, *rest[:4])
 
 
 def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
@@ -390,7 +395,9 @@ def _take(transaction: sqlite3.Connection, change: ChangeSet) -> bool:
     heads = _take_heads(transaction, ended, change.nodes_updated)
     edges = (*change.edges_created, *change.edges_updated)
     transaction.executemany(sql.ADD_EDGE, (_edge_values(row, at, time) for row in edges))
-    transaction.executemany(sql.TOUCH_EDGE, [{**_key(row.key), **_stored(row)} for row in change.edges_touched])
+    transaction.executemany(
+        sql.TOUCH_EDGE, [_touched(_key(row.key), packing.stored_edge(row)) for row in change.edges_touched]
+    )
     if change.links is not None:
         _take_links(transaction, change)
     transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (at, time))
@@ -412,7 +419,13 @@ def _take_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     transaction.executemany(sql.CLOSE_LINK, [{**_link_key(key), "at": at, "time": time} for key in gone])
     links = (*change.links_created, *change.links_updated)
     transaction.executemany(sql.ADD_LINK, (_link_values(row, at, time) for row in links))
-    transaction.executemany(sql.TOUCH_LINK, [{**_link_key(row.key), **_stored(row)} for row in change.links_touched])
+    transaction.executemany(
+        sql.TOUCH_LINK, [_touched(_link_key(row.key), packing.stored_link(row)) for row in change.links_touched]
+    )
+
+
+def _touched(key: dict[str, Any], stored: packing.Stored) -> dict[str, Any]:
+    return {**key, "row": stored.content, "hash": stored.hash}
 
 
 def _link_key(key: LinkKey) -> dict[str, Any]:
@@ -424,19 +437,16 @@ def _key(key: EdgeKey) -> dict[str, Any]:
 
 
 def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
-    content = _encode(row)
-    return row.id, at, row.version, row.type, time, content, checksum(content)
+    return row.id, at, row.version, row.type, time, *packing.stored_node(row)
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
-    content = _encode(row)
-    return *row.key, at, row.version, time, content, checksum(content)
+    return *row.key, at, row.version, time, *packing.stored_edge(row)
 
 
 def _link_values(row: LinkRow, at: int, time: int) -> tuple[Any, ...]:
-    content = _encode(row)
     source, target, relation_type = row.edge.key
-    return source, row.store, target, relation_type, at, row.edge.version, time, content, checksum(content)
+    return source, row.store, target, relation_type, at, row.edge.version, time, *packing.stored_link(row)
 
 
 def _said_values(node_id: str, said: SaidBy) -> tuple[Any, ...]:
@@ -449,17 +459,6 @@ def _said_by(node_id: str, *found: Any) -> SaidBy:
     if _said_values(node_id, said)[-1] != found[-1]:
         raise sqlite3.DatabaseError("who has said something does not fit its checksum")
     return said
-
-
-def _stored(row: EdgeRow | LinkRow) -> dict[str, Any]:
-    content = _encode(row)
-    return {"row": content, "hash": checksum(content)}
-
-
-def _intact(content: bytes | None, expected: int) -> bytes:
-    if content is None or checksum(content) != expected:
-        raise sqlite3.DatabaseError("a state does not fit its checksum")
-    return content
 
 
 def gone(oldest: int) -> Gone:
@@ -489,7 +488,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _find_heads(connection: sqlite3.Connection) -> None:
     found = connection.execute(sql.MAY_HAVE_HEADS)
-    rows = (_node(content) for content, expected in found if checksum(content) == expected)
-    named = [(row.id, version) for row in rows for version in conflicts(row)]
+    rows = (packing.node(*each) for each in found)
+    named = [(row.id, version) for row in rows if row is not None for version in conflicts(row)]
     with connection as transaction:
         transaction.executemany(sql.ADD_HEAD, named)

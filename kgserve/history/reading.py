@@ -10,26 +10,20 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
-from kgserve.decoding import msgpack_decoder
-from kgserve.history.history import State
-from kgserve.history.statements import ENDED, SAME_EDGE, SAME_LINK, VERSION
-from kgserve.model.digest import checksum
+from kgserve.history import packing
+from kgserve.history.history import State, state
+from kgserve.history.statements import EDGE_KEY, ENDED, LINK_KEY, NODE_KEY, SAME_EDGE, SAME_LINK, VERSION
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 
 _CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
-_NODE = "SELECT CAST(row AS BLOB), hash, id FROM node WHERE last IS NULL"
-_EDGE = "SELECT CAST(row AS BLOB), hash, source, target, relation_type FROM edge WHERE last IS NULL"
-
-_LINK = "SELECT CAST(row AS BLOB), hash, store, source, target, relation_type FROM link WHERE last IS NULL"
+_NODE = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL"  # noqa: S608 - constants
+_EDGE = f"SELECT CAST(row AS BLOB), hash, {EDGE_KEY} FROM edge WHERE last IS NULL"  # noqa: S608
+_LINK = f"SELECT CAST(row AS BLOB), hash, {LINK_KEY} FROM link WHERE last IS NULL"  # noqa: S608
 _HAS_LINKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'link'"
-
-_node = msgpack_decoder(NodeRow).decode
-_edge = msgpack_decoder(EdgeRow).decode
-_link = msgpack_decoder(LinkRow).decode
 
 
 class Present:
@@ -94,23 +88,20 @@ class Present:
         states = self._connection.execute(f"{_LINK} AND first > ?", (sequence,)) if self._has_links else ()
         return (row for state in states if (row := self._link(*state)) is not None)
 
-    def _node(self, content: bytes | None, checksum: int, node_id: str) -> NodeRow | None:
-        if _is_whole(content, checksum):
-            return _node(content)
-        self.lost_nodes.add(node_id)
-        return None
+    def _node(self, content: bytes | None, checksum: int, *key: Any) -> NodeRow | None:
+        if (row := packing.node(content, checksum, *key)) is None:
+            self.lost_nodes.add(key[0])
+        return row
 
-    def _edge(self, content: bytes | None, checksum: int, *key: str) -> EdgeRow | None:
-        if _is_whole(content, checksum):
-            return _edge(content)
-        self.lost_edges.add((key[0], key[1], key[2]))
-        return None
+    def _edge(self, content: bytes | None, checksum: int, *key: Any) -> EdgeRow | None:
+        if (row := packing.edge(content, checksum, *key)) is None:
+            self.lost_edges.add((key[0], key[1], key[2]))
+        return row
 
-    def _link(self, content: bytes | None, checksum: int, store: str, *edge: str) -> LinkRow | None:
-        if _is_whole(content, checksum):
-            return _link(content)
-        self.lost_links.add(LinkKey(store, (edge[0], edge[1], edge[2])))
-        return None
+    def _link(self, content: bytes | None, checksum: int, *key: Any) -> LinkRow | None:
+        if (row := packing.link(content, checksum, *key)) is None:
+            self.lost_links.add(LinkKey(key[4], (key[0], key[1], key[2])))
+        return row
 
     def _require_whole(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -119,10 +110,6 @@ class Present:
         (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(found)
-
-
-def _is_whole(content: bytes | None, expected: int) -> TypeGuard[bytes]:
-    return content is not None and checksum(content) == expected
 
 
 _SEEN = "SELECT sequence, oldest FROM cursor"
@@ -181,8 +168,8 @@ def _taken(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[State[Node
     states: list[State[NodeRow]] = []
     size = 0
     for row in rows:
-        states.append(_state(row))
-        size += len(row[0])
+        states.append(state(packing.node, *row))
+        size += len(states[-1].row.content)
         if size >= MOST_BYTES:
             return states, True
     return states, len(states) == limit
@@ -199,10 +186,3 @@ def _tables(path: Path) -> set[str]:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     except sqlite3.OperationalError:
         return set()
-
-
-def _state(row: tuple[Any, ...]) -> State[NodeRow]:
-    content, checksum, *rest = row
-    if not _is_whole(content, checksum):
-        raise sqlite3.DatabaseError("a state does not fit its checksum")
-    return State(_node(content), *rest)

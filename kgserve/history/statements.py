@@ -44,9 +44,13 @@ PRAGMA user_version = {VERSION};
 """
 # The cast: a damaged header may make text of a row.
 STATE = "SELECT CAST(row AS BLOB), hash, first, last, started, ended"
-NODE = f"{STATE} FROM node"
-EDGE = f"{STATE} FROM edge"
-LINK = f"{STATE} FROM link"
+# What a packed row needs of its columns.
+NODE_KEY = "id, type, version"
+EDGE_KEY = "source, target, relation_type, version"
+LINK_KEY = f"{EDGE_KEY}, store"
+NODE = f"{STATE}, {NODE_KEY} FROM node"
+EDGE = f"{STATE}, {EDGE_KEY} FROM edge"
+LINK = f"{STATE}, {LINK_KEY} FROM link"
 HOLDS = "first <= :at AND (last IS NULL OR last > :at)"
 EDGE_NUMBERS = "SELECT rowid, target FROM edge WHERE source = :id LIMIT :limit"
 EDGES_NUMBERED = f"{EDGE} WHERE first <= ? AND (last IS NULL OR last > ?) AND rowid IN"
@@ -117,11 +121,11 @@ SAID = (
 FORGET_SAID = f"DELETE FROM said WHERE (id, version) IN (SELECT id, version FROM node WHERE rowid = ? AND {IS_NO_HEAD})"
 # Files from before heads were kept apart are looked through once.
 KNOWS_HEADS = "SELECT count(*) FROM sqlite_schema WHERE name = 'head'"
-MAY_HAVE_HEADS = "SELECT CAST(row AS BLOB), hash FROM node WHERE last IS NULL AND version > 1"
+MAY_HAVE_HEADS = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY} FROM node WHERE last IS NULL AND version > 1"
 ADD_HEAD = "INSERT OR IGNORE INTO head VALUES (?, ?)"
 DROP_HEADS = "DELETE FROM head WHERE id = ?"
 # As a cross join SQLite takes the heads first, of which there are few.
-HEADS = f"{STATE} FROM head CROSS JOIN node USING (id, version) ORDER BY id, version LIMIT :limit"
+HEADS = f"{STATE}, {NODE_KEY} FROM head CROSS JOIN node USING (id, version) ORDER BY id, version LIMIT :limit"
 # Of what is erased nothing stays that began by a commit, nor the relations of then.
 ERASE = (
     "DELETE FROM node WHERE id = :id AND first <= :through",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from base64 import b85encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,10 +26,10 @@ LARGE = 200_000
 
 
 def states(count: int = STATES) -> Iterator[ChangeSet]:
-    """Commits that write one node with a text of which nothing can be saved."""
+    """Commits that write one node with a text of which little can be saved."""
     source = random.Random(7)
     for at in range(1, count + 1):
-        row = NodeRow("a", "t", source.randbytes(LARGE // 2).hex(), "{}", at, at, 1, at)
+        row = NodeRow("a", "t", b85encode(source.randbytes(LARGE * 4 // 5)).decode(), "{}", at, at, 1, at)
         created, updated = ([row], []) if at == 1 else ([], [row])
         yield ChangeSet(
             sequence=at, time=at, nodes_created=created, nodes_updated=updated, digest=b"", nodes=1, edges=0
@@ -59,7 +60,7 @@ def test_pruning_gives_the_disk_back(tmp_path: Path, *, old: bool) -> None:
     if old:
         without_giving_back(path)
     with closing(filled(path)) as history:
-        assert bytes_of(path) > STATES * LARGE
+        assert bytes_of(path) > STATES * LARGE // 2
         assert history.prune(STATES - 1) == STATES - 2
         assert path.stat().st_size < 4 * LARGE
         assert [state.first for state in history.node_states("a", 100, 100)] == [STATES, STATES - 1]
@@ -72,7 +73,7 @@ def test_an_old_file_is_not_written_anew_for_a_little(tmp_path: Path) -> None:
     with closing(filled(path)) as history:
         before = path.stat().st_size
         history.prune(STATES // 4)
-        assert path.stat().st_size == before
+        assert path.stat().st_size >= before
         history.prune(STATES - 1)
         assert path.stat().st_size < 4 * LARGE
 
