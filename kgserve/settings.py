@@ -122,6 +122,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
     history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
+    history_mb: Annotated[
+        int, _doc("Most that the history of a store may take; beyond it, the oldest states go. 0: no bound", ge=0)
+    ] = 8192
     backup_dir: Annotated[
         Path | None, _doc("Folder below which callers may back up and restore; without it none may")
     ] = None

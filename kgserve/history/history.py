@@ -90,6 +90,12 @@ class History:
         """The first commit as of which it can answer; 0 when it knows everything."""
         return self._oldest
 
+    @property
+    def bytes(self) -> int:
+        """What the file takes for what it holds, pages that hold nothing left out."""
+        [(empty, pages)] = self._outside(sql.EMPTY_PAGES)
+        return (pages - empty) * sql.PAGE_BYTES
+
     def sequence_at(self, time: int) -> int:
         """The last commit up to a time in microseconds; 0 when there was none yet."""
         found = self._read("SELECT max(sequence) FROM moment WHERE time <= :time", {"time": time})[0][0]

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 VERSION = 1
+PAGE_BYTES = 4096
 TABLES = ("node", "edge", "link")
 IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 SCHEMA = f"""
+PRAGMA page_size = {PAGE_BYTES};
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
 PRAGMA secure_delete = FAST;

@@ -17,6 +17,7 @@ from kgserve.history.history import FOREVER, History, tells_damage
 from kgserve.journal.files import sync_file, sync_folder
 from kgserve.model.change import ChangeSet
 from kgserve.rows.snapshot import Rows
+from kgserve.settings import MEBIBYTE
 from kgserve.store.rebuild import all_links
 from kgserve.store.store import Store
 from kgserve.views.follower import Erasure, Follower, FollowerThread
@@ -30,6 +31,8 @@ HELD_BACK_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.1
 PRUNE_SECONDS = 3600.0
 """How often the states are forgotten that a store keeps no longer, beside when it opens and its settings change."""
+PART_AT_ONCE = 8
+"""Of a history that takes too much, this part of its commits goes; and again, until it does not."""
 DAY = 86_400_000_000
 """Microseconds."""
 
@@ -52,6 +55,7 @@ class HistoryFollower(Follower):
         self._behind_since: float | None = None
         self._pruning: Generator[int] | None = None
         self._pruning_to = self._pruned_to = 0
+        self._most_bytes = store.settings.history_mb * MEBIBYTE
         self.prune_wanted = True
 
     @property
@@ -202,13 +206,29 @@ class HistoryFollower(Follower):
             self._pruning_to = self.due(time.time_ns() // 1000)
             more = self._pruning_to > self._pruned_to
             self._pruning = self._opened().pruning(self._pruning_to) if more else None
+        if self._pruning is None and self._is_too_large():
+            self._prune_oldest(self._opened())
         if self._pruning is None:
             return False
         started = time.perf_counter()
         if next(self._pruning, None) is None:
             self._pruning, self._pruned_to = None, self._pruning_to
         self._give_way(time.perf_counter() - started)
-        return self._pruning is not None
+        return self._pruning is not None or self._is_too_large()
+
+    def _is_too_large(self) -> bool:
+        return 0 < self._most_bytes < self._path.stat().st_size and self._opened().bytes > self._most_bytes
+
+    def _prune_oldest(self, history: History) -> None:
+        """Begin to forget the oldest part of what is known; the present stays, however much that takes."""
+        known, size = history.sequence - history.oldest, history.bytes
+        if known <= 0:
+            # Looked at again once it has grown.
+            self._most_bytes = size + size // PART_AT_ONCE
+            return
+        self._pruning_to = history.oldest + -(-known // PART_AT_ONCE)
+        self._pruning = history.pruning(self._pruning_to)
+        log.warning("history_too_large", store=self.store.name, bytes=size, forgets_before=self._pruning_to)
 
     def _advance(self) -> None:
         if self._held_back():

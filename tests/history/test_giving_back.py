@@ -19,7 +19,9 @@ from kgserve.journal import tail
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import NodeRow
-from tests.store.writing import batch, opened, write
+from kgserve.settings import MEBIBYTE
+from tests.history.following import kept, node
+from tests.store.writing import batch, opened, until, write
 
 STATES = 20
 LARGE = 200_000
@@ -123,3 +125,24 @@ def test_large_commits_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pyt
             assert len(page) <= 3
             seen += [change.sequence for change in page]
         assert seen == [*range(1, 11)]
+
+
+def test_a_history_that_takes_too_much_lets_the_oldest_go(tmp_path: Path) -> None:
+    source = random.Random(7)
+    with kept(tmp_path, history_mb=1) as of:
+        for _ in range(STATES):
+            write(of.store, node("a", b85encode(source.randbytes(LARGE)).decode()))
+        of.caught_up()
+        until(lambda: of.follower.look(lambda history: history.bytes) <= MEBIBYTE)
+        assert 0 < of.oldest() < of.store.state.sequence
+        assert 0 < len(of.versions("a")) < STATES
+
+
+def test_the_present_stays_however_much_it_takes(tmp_path: Path) -> None:
+    source = random.Random(7)
+    with kept(tmp_path, history_mb=1) as of:
+        for number in range(STATES):
+            write(of.store, node(f"n{number}", b85encode(source.randbytes(LARGE)).decode()))
+        of.caught_up()
+        until(lambda: of.oldest() == of.store.state.sequence)
+        assert len(of.ids(of.store.state.sequence)) == STATES
