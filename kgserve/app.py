@@ -37,6 +37,7 @@ from kgserve.http.tls import Certificate
 from kgserve.mcp.endpoint import McpEndpoint
 from kgserve.ops.graph import Graphs
 from kgserve.ops.opening import open_all
+from kgserve.ops.shares import Threads
 from kgserve.reach import reachable
 from kgserve.store.lock import DataFolderLock
 
@@ -61,7 +62,8 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     """
     pool = graphs.pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
-    endpoint = McpEndpoint(graphs)
+    threads = Threads(pool.settings)
+    endpoint = McpEndpoint(graphs, threads)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +85,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     app = Litestar(
         route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(graphs), "mcp": endpoint}),
+        state=State({"service": Service(graphs, threads), "mcp": endpoint}),
         exception_handlers={Exception: handle},
         guards=[check_role],
         openapi_config=None,

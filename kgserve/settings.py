@@ -172,6 +172,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_event_streams_per_key: Annotated[
         int, _doc("Event streams open at once for one key, or for one address that gives none", ge=1)
     ] = 32
+    max_threads_per_key: Annotated[
+        int,
+        _doc(
+            "Threads that one key, or one address that gives none, may have at once for reads, and as many for "
+            "writes, of 16 each",
+            ge=1,
+            le=16,
+        ),
+    ] = 8
+    max_requests_per_key: Annotated[
+        int, _doc("Requests of the same that may have such a thread or wait for one; one more is refused", ge=1)
+    ] = 256
+    max_waits_per_key: Annotated[
+        int, _doc("Requests of the same that may wait for an index to see a commit; one more is refused", ge=1)
+    ] = 32
+    max_transfers_per_key: Annotated[
+        int, _doc("Imports and exports of the same that may be open; one more is refused", ge=1)
+    ] = 8
     max_connections: Annotated[int, _doc("Connections open at once; one more is answered with 503", ge=1)] = 512
     max_connections_per_address: Annotated[
         int, _doc("The same for one client address; trusted proxies may take all", ge=1)

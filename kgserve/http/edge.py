@@ -27,6 +27,7 @@ from litestar.enums import ScopeType
 
 from kgserve.access.authentication import RequestContext, WrongKey, masked
 from kgserve.access.caller import NOBODY, Hidden
+from kgserve.engine.turns import asker
 from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.coding import (
     GZIP,
@@ -240,6 +241,7 @@ class Edge:
             self._rates.admit(NOBODY, context.address)
             raise
         context.caller = caller
+        asker.set(context.asker)
         self._rates.admit(caller, context.address)
 
 

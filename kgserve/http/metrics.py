@@ -57,7 +57,10 @@ def _moment(request: Request[Any, Any, Any], service: Service) -> ops.Moment:
     connections = cast("Connections | None", state.get("connections"))
     certificate = cast("Certificate | None", state.get("certificate"))
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
-    moment = ops.Moment(state["edge"].running, service.streams.count, service.streams.most, certificate_ends=ends)
+    streams = service.streams
+    moment = ops.Moment(
+        state["edge"].running, streams.count, streams.most, certificate_ends=ends, places=service.places
+    )
     if connections is None:  # the application without its server
         return moment
     return msgspec.structs.replace(moment, connections=len(connections), refused=connections.refused.counts())

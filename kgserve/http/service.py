@@ -14,12 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
-import anyio.to_thread
 import msgspec
-from anyio import CapacityLimiter
 from litestar import Request, Response
 
 from kgserve.decoding import convert, decode_json, place_of
+from kgserve.engine.turns import asker
 from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
 from kgserve.http.connection import in_task
 from kgserve.http.problem import ClientLeft
@@ -27,42 +26,38 @@ from kgserve.http.sse import Streams
 from kgserve.model.requests import check_store_name
 from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
 from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
-from kgserve.ops.graph import Graphs, Shares, patiently
+from kgserve.ops.graph import Graphs
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from litestar.types import HTTPScope
 
     from kgserve.access.authentication import RequestContext
     from kgserve.access.caller import Caller
-    from kgserve.operations.operation import Threads
+    from kgserve.ops.shares import Kind, Places, Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALL_THREADS = 16
-WRITE_THREADS = 16
-TRANSFER_THREADS = 4
 JSON = "application/json"
 
 
 class Service:
-    """The operations' surroundings for one application.
+    """The operations' surroundings for one application."""
 
-    Reads, writes and transfers have threads of their own, so that none of them takes the places of another.
-    """
-
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
         self.streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key)
-        self._calls = CapacityLimiter(CALL_THREADS)
-        self._writes = CapacityLimiter(WRITE_THREADS)
-        self._transfers = CapacityLimiter(TRANSFER_THREADS)
-        self._statements = Shares()
-        self._writing_statements = Shares()
+        self._threads = threads
+
+    @property
+    def places(self) -> tuple[Places, ...]:
+        """What callers may have so much of."""
+        return (*self._threads.places, self.streams.places)
 
     def seen_by(self, caller: Caller) -> Service:
         """The same surroundings, with the caller's stores alone, and what the caller may do there."""
@@ -72,7 +67,7 @@ class Service:
         seen.graphs = self.graphs.seen_by(caller)
         return seen
 
-    async def in_threads(self, threads: Threads, work: Callable[[], Any]) -> Any:
+    async def in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
         """What ``work`` answers in the end, as JSON if it is a Future, run in one of those threads.
 
         A caller's leaving ends no write.
@@ -80,33 +75,32 @@ class Service:
         found = await self._in(threads, work)
         return await self.settled(found) if isinstance(found, Future) else found
 
-    async def begun_in_threads(self, threads: Threads, work: Callable[[], Any]) -> Any:
+    async def begun_in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
         """The same without making JSON of it."""
         found = await self._in(threads, work)
         return await asyncio.shield(asyncio.wrap_future(found)) if isinstance(found, Future) else found
 
-    async def _in(self, threads: Threads, work: Callable[[], Any]) -> Any:
-        limiter = {"reads": self._calls, "writes": self._writes, "transfers": self._transfers}[threads]
-        working = self._run(work, limiter)
+    async def _in(self, threads: Kind, work: Callable[[], Any]) -> Any:
+        working = self._run(work, threads)
         return await (asyncio.shield(working) if threads == "writes" else working)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for reads and short work."""
-        return await self._run(partial(work, *args, **kwargs), self._calls)
+        return await self._run(partial(work, *args, **kwargs), "reads")
 
     async def statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
         await in_task()
-        return await self._statements.run(caller, partial(work, *args, **kwargs))
+        return await self._threads.statements.run(partial(work, *args, **kwargs), caller)
 
     async def writing_statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `statement`, of one that writes and may have to wait for others: not in a thread that readers need."""
         await in_task()
-        return await self._writing_statements.run(caller, partial(work, *args, **kwargs))
+        return await self._threads.writing_statements.run(partial(work, *args, **kwargs), caller)
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""
-        return await self._run(partial(work, *args, **kwargs), self._transfers)
+        return await self._run(partial(work, *args, **kwargs), "transfers")
 
     @staticmethod
     async def settled(future: Future[Any]) -> bytes:
@@ -117,10 +111,13 @@ class Service:
         found = await asyncio.shield(asyncio.wrap_future(future))
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
-    @staticmethod
-    async def _run(work: Callable[[], T], limiter: CapacityLimiter) -> T:
+    def transferring(self) -> AbstractContextManager[None]:
+        """One more import or export of who asks, until the end of the block. Raises Limited."""
+        return self._threads.transfers.one(asker.get())
+
+    async def _run(self, work: Callable[[], T], threads: Kind) -> T:
         await in_task()
-        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=limiter))
+        return await self._threads.kinds[threads].run(work)
 
 
 def service_of(request: Request[Any, Any, Any]) -> Service:

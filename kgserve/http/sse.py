@@ -7,7 +7,6 @@ event, but the client remembers the id: that is how a stream says where it begin
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ import msgspec
 from anyio import CancelScope, CapacityLimiter
 
 from kgserve.errors import Limited, Unavailable
+from kgserve.ops.shares import RETRY_AFTER, Places
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,7 +26,6 @@ T = TypeVar("T")
 MEDIA_TYPE = "text/event-stream"
 RETRY_MILLISECONDS = 1_000
 _THREADS = 4
-_RETRY_AFTER = 5
 
 
 def event(kind: str, data: bytes, position: str | None) -> bytes:
@@ -99,9 +98,8 @@ class Streams:
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
-        self._most_of_one = most_of_one
+        self.places = Places("event_streams", most_of_one, "event streams of yours are open already; close one first")
         self._open: set[OpenStream] = set()
-        self._owners: Counter[str] = Counter()
         self._threads = CapacityLimiter(_THREADS)
         self._stopped = False
 
@@ -121,19 +119,14 @@ class Streams:
         if self._stopped:
             raise Unavailable("the server is stopping")
         if len(self._open) >= self._most:
-            raise Limited(f"{self._most} event streams are open already; close one first", _RETRY_AFTER)
-        if self._owners[owner] >= self._most_of_one:
-            raise Limited(f"{self._most_of_one} event streams of yours are open already; close one first", _RETRY_AFTER)
-        stream = OpenStream()
-        self._open.add(stream)
-        self._owners[owner] += 1
-        try:
-            yield stream
-        finally:
-            self._open.discard(stream)
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
+            raise Limited(f"{self._most} event streams are open already; close one first", RETRY_AFTER)
+        with self.places.one(owner):
+            stream = OpenStream()
+            self._open.add(stream)
+            try:
+                yield stream
+            finally:
+                self._open.discard(stream)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for streams."""

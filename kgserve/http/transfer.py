@@ -114,8 +114,11 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """
     wanted = query(request, ImportQuery)
     kind = _sent_format(request, wanted.format)
-    if kind not in _LINES:
-        return await _import_converted(request, kind)
+    with service_of(request).transferring():
+        return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
+
+
+async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT[kind])
     service = service_of(request)
     importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")))
@@ -171,11 +174,12 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     graph = service.graphs.graph(path_text(request, "store"))
     wanted = query(request, ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
-    stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
-    if kind == "ndjson":
-        return ExportAnswer(service, graph.name, stream)
-    converted = await service.transfer(ConvertedExport, graph, stream, kind)
-    return ExportAnswer(service, graph.name, converted, kind)
+    with service.transferring():
+        stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
+        if kind == "ndjson":
+            return ExportAnswer(service, graph.name, stream)
+        converted = await service.transfer(ConvertedExport, graph, stream, kind)
+        return ExportAnswer(service, graph.name, converted, kind)
 
 
 def _accepted(accept: str) -> str:
@@ -208,7 +212,8 @@ class ExportAnswer(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry."""
         try:
-            await super().__call__(scope, receive, send)
+            with self._service.transferring():
+                await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._service.transfer(self._stream.__exit__, None, None, None)

@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 import anyio
-import anyio.to_thread
 import msgspec
 import structlog
-from anyio import CapacityLimiter
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
@@ -35,15 +33,14 @@ from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, called, chosen
 from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
-from kgserve.ops.graph import Graph, Graphs, Shares, patiently
+from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.shares import Threads
 
 log = structlog.get_logger()
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
-READ_THREADS = 16
-WRITE_THREADS = 16
 PROGRESS_SECONDS = 1.0
 
 Searching = schemas.Search | schemas.SearchBatch | schemas.Context | RecallMemories | Recall
@@ -54,27 +51,6 @@ OWN_WRITES_SECONDS = 0.5
 
 MAX_WRITERS = 4_096
 """Callers whose last writes are remembered, each for each store; the longest ago goes first."""
-
-
-class Threads:
-    """The threads in which tools may block on the stores."""
-
-    def __init__(self) -> None:
-        self._reads = CapacityLimiter(READ_THREADS)
-        self._writes = CapacityLimiter(WRITE_THREADS)
-        self._statements = Shares()
-
-    async def read(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, run in one of the threads for reads."""
-        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=self._reads))
-
-    async def write(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, run in one of the threads for writes."""
-        return await patiently(lambda: anyio.to_thread.run_sync(work, limiter=self._writes))
-
-    async def statement(self, caller: str, work: Callable[[], T]) -> T:
-        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
-        return await self._statements.run(caller, work)
 
 
 class Wishes(NamedTuple):
@@ -224,10 +200,10 @@ class Calls:
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.statement(call.asker, lambda: _said(call, *begin()))
+            return await self._threads.statements.run(lambda: _said(call, *begin()), call.asker)
         if not call.writes:
             return await self._threads.read(lambda: _said(call, *begin()))
-        answer, given, store = await self._threads.write(begin)
+        answer, given, store = await self._threads.kinds["writes"].run(begin)
         if isinstance(answer, Future):
             # Shielded: who is cut off must not cancel what the store has taken.
             answer = await asyncio.shield(asyncio.wrap_future(answer))

@@ -10,12 +10,13 @@ from mcp import MCPError, types
 from kgserve.access.caller import Hidden
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.mcp.calls import Context, Threads, default_store, visit_of
+from kgserve.mcp.calls import Context, default_store, visit_of
 from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.prompts import prompt_named
 from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.shares import Threads
 
 MOST = 100
 """Names that are given at once."""

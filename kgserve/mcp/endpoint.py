@@ -20,6 +20,7 @@ from kgserve.settings import MEBIBYTE
 if TYPE_CHECKING:
     from kgserve.mcp.server import Served
     from kgserve.ops.graph import Graphs
+    from kgserve.ops.shares import Threads
 
 log = structlog.get_logger()
 
@@ -33,8 +34,8 @@ _NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc"
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, graphs: Graphs) -> None:
-        self._load = partial(_load, graphs)
+    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+        self._load = partial(_load, graphs, threads)
         self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -117,8 +118,8 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: Graphs) -> Served:
-    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs)
+def _load(graphs: Graphs, threads: Threads) -> Served:
+    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs, threads)
 
 
 class WhileValid:

@@ -15,7 +15,7 @@ from mcp import MCPError, types
 
 from kgserve.access.caller import Hidden
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.mcp.calls import Context, Threads, visit_of
+from kgserve.mcp.calls import Context, visit_of
 from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.store_tools import describe
 from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
@@ -32,6 +32,7 @@ from kgserve.model.telling import memory_line
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
 from kgserve.ops.graph import Graph, Graphs, as_struct
+from kgserve.ops.shares import Threads
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.worth import now_in_microseconds, settings_of
 from kgserve.rows.snapshot import Rows

@@ -18,7 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
 from kgserve.access.caller import Caller
-from kgserve.mcp.calls import Calls, Context, Threads, check_wishes, wished
+from kgserve.mcp.calls import Calls, Context, check_wishes, wished
 from kgserve.mcp.completion import Completions
 from kgserve.mcp.notices import Notices
 from kgserve.mcp.notifications import Notifications
@@ -26,6 +26,7 @@ from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
 from kgserve.mcp.replay import RETRY_MS, SentEvents
 from kgserve.mcp.resources import Resources
 from kgserve.ops.graph import Graphs
+from kgserve.ops.shares import Threads
 from kgserve.settings import MEBIBYTE
 
 MAX_SESSIONS = 256
@@ -97,10 +98,10 @@ class Sessions(StreamableHTTPSessionManager):
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads) -> None:
         self.notifications = Notifications(graphs.pool)
         self.manager = Sessions(
-            make_server(graphs, self.notifications),
+            make_server(graphs, threads, self.notifications),
             max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
@@ -123,9 +124,8 @@ class Served:
             yield
 
 
-def make_server(graphs: Graphs, notifications: Notifications) -> Server[Any]:
+def make_server(graphs: Graphs, threads: Threads, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
-    threads = Threads()
     calls, resources, notices = Calls(graphs, threads), Resources(graphs, threads), Notices(graphs, threads)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:

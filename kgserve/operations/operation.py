@@ -13,6 +13,7 @@ import msgspec
 from kgserve.access.caller import Role
 from kgserve.model.versioned_names import VERSIONED_JSON, versioned_answer, with_versioned_names
 from kgserve.ops.graph import Encoded, Graph
+from kgserve.ops.shares import Kind
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -36,7 +37,6 @@ READ = (*ALWAYS, "not_found", "timeout")
 WRITE = (*ALWAYS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Threads = Literal["reads", "writes", "transfers"]
 
 
 class Body(NamedTuple):
@@ -114,7 +114,7 @@ class UseCase:
         sent: Any = None,
         optional: bool = False,
         errors: tuple[str, ...] = READ,
-        threads: Threads = "reads",
+        threads: Kind = "reads",
         short: Callable[[Any], int] | Literal[0] | None = None,
         statuses: tuple[int, ...] = (200,),
         status: Callable[[Any], int] | None = None,
@@ -128,7 +128,7 @@ class UseCase:
     ) -> None:
         self.name, self.path, self.run = name, path, run
         self.method: Method = method
-        self.threads: Threads = threads
+        self.threads: Kind = threads
         self.short, self.status = short, status
         self.location, self.nothing, self.also, self.administers = location, nothing, also, administers
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional

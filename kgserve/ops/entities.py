@@ -320,7 +320,7 @@ def _hits(graph: Graph, query: str) -> tuple[list[str], list[str]]:
     """The nodes that hold words of the query, and those that are near in meaning, best first."""
     with graph.lease() as store:
         if graph.graphs.indexer is not None:
-            graph.graphs.indexer.of(store).wait(store.state.sequence, INDEX_SECONDS)
+            graph.graphs.indexer.of(store).reach(store.state.sequence, INDEX_SECONDS, "entities")
     found = search(graph, SearchRequest(query=query, limit=MOST_HITS, neighbours=False)).hits
     with_words = [hit.node.id for hit in found if hit.keyword_score is not None]
     return with_words, [hit.node.id for hit in found]

@@ -15,6 +15,7 @@ from kgserve.errors import KgserveError
 from kgserve.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
 from kgserve.metrics.observation import Labels, Observation
 from kgserve.ops.graph import Graphs
+from kgserve.ops.shares import Places
 from kgserve.store.store import Store
 from kgserve.version import __version__
 from kgserve.views.follower import View
@@ -156,7 +157,8 @@ class Moment(msgspec.Struct, frozen=True):
     """What only the transport knows: requests being worked on, open event streams and the most there may be.
 
     ``connections`` are open; what was ``refused`` on them, by code, was no request yet. ``certificate_ends`` is in
-    seconds since 1970, 0 for one that is not valid, None without TLS.
+    seconds since 1970, 0 for one that is not valid, None without TLS. ``places`` are what each caller may have so much
+    of.
     """
 
     requests: int
@@ -165,6 +167,7 @@ class Moment(msgspec.Struct, frozen=True):
     connections: int = 0
     refused: Mapping[Labels, float] = {}
     certificate_ends: float | None = None
+    places: tuple[Places, ...] = ()
 
 
 def metrics(graphs: Graphs, caller: Caller, moment: Moment, accept: str) -> tuple[bytes, str]:
@@ -188,6 +191,7 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     yield from _of_commits(observation)
     yield from _of_calls(observation)
     yield from _of_streams(observation, moment)
+    yield from _of_shares(moment)
     if indexer is not None:
         yield from _of_embedding(indexer, found)
     if graphs.extractor is not None:
@@ -274,6 +278,13 @@ def _of_streams(observation: Observation, moment: Moment) -> Iterator[Family]:
     yield counter(
         "kgserve_event_streams_dropped", "Event streams that the server ended, by reason", ("reason",), dropped
     )
+
+
+def _of_shares(moment: Moment) -> Iterator[Family]:
+    taken = {(each.name,): float(each.taken) for each in moment.places}
+    yield gauge("kgserve_shared", "What callers have at once of what each may have so much of", ("what",), taken)
+    refused = {(each.name,): float(each.refused) for each in moment.places}
+    yield counter("kgserve_share_refusals", "Requests for more of it than one caller may have", ("what",), refused)
 
 
 def _of_embedding(indexer: Indexer, found: list[Standing]) -> Iterator[Family]:

@@ -15,6 +15,7 @@ from kgserve.model.times import parse_time
 from kgserve.model.walk import Reached, Standing, Walk, by_levels
 from kgserve.store.store import Store
 from kgserve.views.history import Historian, HistoryFollower
+from kgserve.views.waiting import reached
 
 WAIT_SECONDS = 10.0
 MAX_DIGITS = 18
@@ -86,7 +87,7 @@ def _history_of(historian: Historian | None, store: Store) -> HistoryFollower:
 
 
 def _catch_up(follower: HistoryFollower, sequence: int) -> None:
-    if not follower.wait(sequence, WAIT_SECONDS):
+    if not reached([follower], sequence, WAIT_SECONDS, ("history", follower.store.name)):
         seen = max(follower.sequence, 0)
         raise Unavailable(f"the history has not seen sequence {sequence} yet, only {seen}", retry_after=2)
 

@@ -593,7 +593,7 @@ def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool)
         message = f"is a sequence that the store has not reached; it is at {present}"
         raise InvalidInput(f"at_least: {message}", (FieldError("at_least", message),))
     # The first search of a store that was just opened waits for its indexes to be there at all.
-    if indexes.wait(sequence or 0, AT_LEAST_SECONDS, words_alone=words_alone):
+    if indexes.reach(sequence or 0, AT_LEAST_SECONDS, "at_least", words_alone=words_alone):
         return
     if not words_alone:
         indexes.vector.require()
@@ -606,7 +606,7 @@ def wait_for(graph: Graph, sequence: int, seconds: float) -> None:
     """Give the indexes some time to see a commit. Whether they have is not said. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
-            graph.graphs.indexer.of(store).wait(min(sequence, store.state.sequence), seconds)
+            graph.graphs.indexer.of(store).reach(min(sequence, store.state.sequence), seconds, "own")
 
 
 def behind(graph: Graph, seen: int) -> int:

@@ -93,6 +93,7 @@ class View(ABC):
         self._turn = threading.Lock()
         self.schedule = Schedule()  # nobody's, until a thread follows
         self._moved = threading.Condition()
+        self._watchers: set[Callable[[], None]] = set()
         self._stopping = threading.Event()
 
     @property
@@ -141,6 +142,21 @@ class View(ABC):
             self._moved.wait_for(lambda: self.sequence >= sequence or self._unopened, seconds)
             return self.sequence >= sequence
 
+    def has_yet_to_see(self, sequence: int) -> bool:
+        """Whether it is still to see a commit, and may."""
+        return self.sequence < sequence and not self._unopened and not self._stopping.is_set()
+
+    def watch(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Have ``told`` called, by any thread, whenever it has moved, failed or ended; what ends that."""
+        with self._moved:
+            self._watchers.add(told)
+
+        def unwatch() -> None:
+            with self._moved:
+                self._watchers.discard(told)
+
+        return unwatch
+
     def wake(self) -> None:
         """Have a step made soon."""
         self.schedule.wake(self)
@@ -149,11 +165,13 @@ class View(ABC):
         """Note why a step failed."""
         with self._moved:
             self.error = error
-            self._moved.notify_all()
+            self._tell()
 
     def stop(self) -> None:
         """Let a step in progress end soon."""
         self._stopping.set()
+        with self._moved:
+            self._tell()
 
     @abstractmethod
     def _erase(self, erasure: Erasure) -> None:
@@ -211,7 +229,13 @@ class View(ABC):
     def _move(self, sequence: int) -> None:
         with self._moved:
             self.sequence = sequence
-            self._moved.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake all who wait; with the lock held."""
+        self._moved.notify_all()
+        for told in self._watchers:
+            told()
 
 
 class IndexView(View, Generic[Index]):

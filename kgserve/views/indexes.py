@@ -35,6 +35,7 @@ from kgserve.views.past_vectors import PastVectors, forget
 from kgserve.views.recent import Recent
 from kgserve.views.text import ANYTHING, Filter, Text, past_key
 from kgserve.views.vector import VectorHit, VectorIndex
+from kgserve.views.waiting import reached
 
 Found = TypeVar("Found")
 
@@ -574,13 +575,18 @@ class Indexes:
         followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
+    def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
+        """As `wait`, where a request can be put off without holding its thread; ``why`` tells its waits apart."""
+        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        return reached(followers, sequence, seconds, (why, self.store.name))
+
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
         """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
         followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
         present = self.store.state.sequence
         near = present - self.seen(words_alone=words_alone) <= NEAR
         if near and all(each.error is None and each.pending <= EMBED_AT_ONCE for each in followers):
-            self.wait(present, seconds, words_alone=words_alone)
+            self.reach(present, seconds, "present", words_alone=words_alone)
 
     def words(self, query: str, limit: int, only: Filter, reading: Reading = "plain") -> dict[str, float]:
         """The best entities for the words of a query, with BM25 scores, best first. Raises what `search` does."""

@@ -1,4 +1,4 @@
-"""Callers share the threads for statements."""
+"""Callers share threads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import threading
 import pytest
 
 from kgserve.engine.turns import asker
-from kgserve.errors import Unavailable
-from kgserve.ops.graph import EACH, THREADS, WAITING, Shares
+from kgserve.errors import Limited
+from kgserve.ops.shares import Places, Shares
+
+THREADS, EACH, OPEN = 4, 2, 5
 
 
-def test_a_caller_with_many_statements_leaves_threads_to_others() -> None:
+def shares() -> tuple[Shares, Places]:
+    queue = Places("requests", OPEN, "of yours wait")
+    return Shares(THREADS, EACH, queue), queue
+
+
+def test_a_caller_with_much_to_do_leaves_threads_to_others() -> None:
     free, begun = threading.Event(), threading.Semaphore(0)
 
     def hold() -> str:
@@ -21,15 +28,15 @@ def test_a_caller_with_many_statements_leaves_threads_to_others() -> None:
         return asker.get()
 
     async def run() -> None:
-        shares = Shares()
-        held = [asyncio.create_task(shares.run("greedy", hold)) for _ in range(THREADS)]
+        share, _ = shares()
+        held = [asyncio.create_task(share.run(hold, "greedy")) for _ in range(THREADS)]
         for _ in range(EACH):
             assert await asyncio.to_thread(begun.acquire, timeout=10)
         assert not begun.acquire(blocking=False)
-        assert await shares.run("modest", asker.get) == "modest"
+        assert await share.run(asker.get, "modest") == "modest"
         free.set()
         assert await asyncio.gather(*held) == ["greedy"] * THREADS
-        assert shares._each == {}
+        assert share._each == {}
 
     asyncio.run(run())
 
@@ -38,14 +45,16 @@ def test_who_sends_too_many_is_told_to_come_again() -> None:
     free = threading.Event()
 
     async def run() -> None:
-        shares = Shares()
-        held = [asyncio.create_task(shares.run("greedy", lambda: free.wait(10))) for _ in range(EACH + WAITING)]
-        await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="statements wait"):
-            await shares.run("greedy", free.is_set)
-        assert await shares.run("modest", free.is_set) is False
+        share, queue = shares()
+        held = [asyncio.create_task(share.run(lambda: free.wait(10), "greedy")) for _ in range(OPEN)]
+        await asyncio.sleep(0)
+        with pytest.raises(Limited, match="5 of yours wait") as refused:
+            await share.run(free.is_set, "greedy")
+        assert refused.value.retry_after > 0
+        assert await share.run(free.is_set, "modest") is False
+        assert (queue.taken, queue.refused) == (OPEN, 1)
         free.set()
         assert all(await asyncio.gather(*held))
-        assert shares._each == {}
+        assert (share._each, queue.taken) == ({}, 0)
 
     asyncio.run(run())
