@@ -291,8 +291,8 @@ class RequestContext:
 
     @property
     def asker(self) -> str:
-        """A name that tells callers apart where they share something: the key, or else the address."""
-        return self.caller.key_id or self.address
+        """A name that tells callers apart where they share something: the key, or else the address or network."""
+        return self.caller.key_id or network_of(self.address)
 
     @property
     def still_valid(self) -> bool:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -533,7 +533,7 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float 
         with at_moment(store, indexer, graph.past(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.at is not None:
-                await_sequence(indexes, searched.at, words_alone=words_alone)
+                await_sequence(indexes, searched.at, words_alone=words_alone, why="as_of")
             yield searched
 
 
@@ -582,7 +582,9 @@ def _matched(key: str, rankings: list[list[str]]) -> list[int]:
     return [place for place, ranking in enumerate(rankings) if key in ranking]
 
 
-def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool) -> None:
+def await_sequence(
+    indexes: Indexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
+) -> None:
     """Wait until both indexes, or that of words alone, have seen a commit.
 
     Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a commit
@@ -593,7 +595,7 @@ def await_sequence(indexes: Indexes, sequence: int | None, *, words_alone: bool)
         message = f"is a sequence that the store has not reached; it is at {present}"
         raise InvalidInput(f"at_least: {message}", (FieldError("at_least", message),))
     # The first search of a store that was just opened waits for its indexes to be there at all.
-    if indexes.reach(sequence or 0, AT_LEAST_SECONDS, "at_least", words_alone=words_alone):
+    if indexes.reach(sequence or 0, AT_LEAST_SECONDS, why, words_alone=words_alone):
         return
     if not words_alone:
         indexes.vector.require()
