@@ -18,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -73,6 +74,7 @@ _LONGEST = 200
 
 _FileState = tuple[int, int, int] | None
 _UNREAD: _FileState = (-1, -1, -1)
+_network = lru_cache(maxsize=1024)(network_of)
 _SHOWN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
 _DENIALS = frozenset({401, 403, 421})
 _FAILED = 400
@@ -292,7 +294,7 @@ class RequestContext:
     @property
     def asker(self) -> str:
         """A name that tells callers apart where they share something: the key, or else the address or network."""
-        return self.caller.key_id or network_of(self.address)
+        return self.caller.key_id or _network(self.address)
 
     @property
     def still_valid(self) -> bool:

@@ -19,7 +19,7 @@ from anyio import CapacityLimiter
 from kgserve.engine.turns import asker
 from kgserve.errors import Limited, Opening
 from kgserve.settings import Settings
-from kgserve.views.waiting import NotYet, Patience, patience
+from kgserve.views.waiting import NotYet, patience
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Shares:
 
 async def _put_off(attempt: Callable[[], Awaitable[T]], waits: Places, caller: str) -> T:
     """The result of ``attempt``, made again when what it waits for may have come. Raises Limited."""
-    token = patience.set(Patience())
+    token = patience.set({})
     try:
         while True:
             try:

@@ -25,19 +25,11 @@ class Wait(NamedTuple):
     until: float
 
 
-class Patience:
-    """What one request waits for. Tried again, it goes on waiting for what it did, not for what has come since."""
+patience: ContextVar[dict[Hashable, Wait] | None] = ContextVar("patience", default=None)
+"""The waits of the request that a thread works for, if it can be put off.
 
-    def __init__(self) -> None:
-        self._waits: dict[Hashable, Wait] = {}
-
-    def wait(self, what: Hashable, sequence: int, seconds: float) -> Wait:
-        """The wait of this name, which begins when it is first asked for."""
-        return self._waits.setdefault(what, Wait(sequence, time.monotonic() + seconds))
-
-
-patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
-"""That of the request that a thread works for, if it can be put off."""
+Tried again, it goes on waiting for what it did, not for what has come since.
+"""
 
 
 class NotYet(Exception):
@@ -75,7 +67,7 @@ def reached(views: Sequence[View], sequence: int, seconds: float, what: Hashable
     if request is None:
         end = time.monotonic() + seconds
         return all(view.wait(sequence, max(end - time.monotonic(), 0)) for view in views)
-    wait = request.wait(what, sequence, seconds)
+    wait = request.setdefault(what, Wait(sequence, time.monotonic() + seconds))
     seen = [view.wait(wait.sequence, 0) for view in views]  # asking hurries each
     if all(seen):
         return True

@@ -22,7 +22,7 @@ ANSWERING = ("server", "AnyIO worker", "asyncio_", "writer-")
 API = "/api/memory/traced"
 TIMES = 3
 CYPHER = "MATCH (n:Entity {id: 'a'}) SET n.content = $text RETURN n.id"
-MOST = {"health": 8, "list_tags": 20, "inject": 37, "search": 33, "cypher": 47, "mcp": 30}
+MOST = {"health": 8, "list_tags": 21, "inject": 37, "search": 35, "cypher": 48, "mcp": 31}
 
 
 class Tracer:
