@@ -20,11 +20,13 @@ import uvicorn
 from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import Receive, Scope, Send
+from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
 from uvicorn.config import STARTUP_FAILURE
 
 from kgserve import __version__, log
 from kgserve.access.authentication import Audit, Authenticator, Keyring, check_may_start, exposure
+from kgserve.capacity import excesses, machine
 from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.connection import Connections, HttpConnection, Limits
@@ -108,6 +110,7 @@ def serve(settings: Settings) -> int:
         check_may_start(settings, settings.data_dir)
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
             _warn_if_open_to_others(settings)
+            _warn_of_excess(settings)
             left_behind = _run(settings, lock, listener)
     except KgserveError as error:
         print(f"kgserve: {error}", file=sys.stderr)  # noqa: T201
@@ -247,6 +250,11 @@ def _warn_if_open_to_others(settings: Settings) -> None:
             file=sys.stderr,
         )
     Audit(settings.data_dir).administered("serve --insecure-no-auth", "done", caller="local", about=settings.host)
+
+
+def _warn_of_excess(settings: Settings) -> None:
+    for each in excesses(settings, machine(settings.data_dir)):
+        logger.warning("limits_exceed_machine", **to_builtins(each))
 
 
 class Server(uvicorn.Server):

@@ -64,6 +64,7 @@ def test_a_log_in_json_has_no_other_lines_and_names_who_asked(tmp_path: Path) ->
     data = tmp_path / "data"
     key = given(data, "read", name="the night job")
     command = [*COMMAND, "serve", "--data", str(data), "--port", "0", "--log-format", "json"]
+    command += ["--engine-processes", "1000000"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as running:
         assert running.stdout is not None
@@ -75,5 +76,7 @@ def test_a_log_in_json_has_no_other_lines_and_names_who_asked(tmp_path: Path) ->
     assert (begun["event"], begun["version"], begun["data"]) == ("listening", __version__, str(data))
     assert (out, statuses) == ("", [200, 401])
     lines = [json.loads(line) for line in err.splitlines()]
+    excesses = {line["what"]: line["allowed_mb"] for line in lines if line["event"] == "limits_exceed_machine"}
+    assert excesses["engines"] == 1_024_000_000
     asked = [(line["caller"], line["address"]) for line in lines if line.get("path") == "/api/memory"]
     assert asked == [("the night job", "127.0.0.1"), ("nobody", "127.0.0.1")]
