@@ -265,11 +265,11 @@ def _beside(report: Report, data: Path, kind: str, seconds: float, *, keyless: b
         ordinary = Ordinary(server.port, keys[:ORDINARY])
         ordinary.measured(2)
         alone = ordinary.measured(seconds)
-        before = server.mebibytes("VmRSS")
+        before = server.mebibytes("RssAnon")
         with beside(kind, server.port, keys[-1]) as statuses:
             found = ordinary.measured(seconds)
         time.sleep(SETTLING_SECONDS)
-        after = server.mebibytes("VmRSS")
+        after = server.mebibytes("RssAnon")
         for name, taken in found.items():
             report.compare(
                 f"{name} beside {CROWDS[kind]}", str(taken), str(alone[name]), taken.p95 / alone[name].p95, MARK
@@ -286,9 +286,9 @@ def not_there() -> Report:
         with Server(folder / "data", SETTINGS | {"indexes": False, "rate_limit": 0}) as server:
             one = Crowd(server.port, "")
             one.asking()
-            before = server.mebibytes("VmRSS")
+            before = server.mebibytes("RssAnon")
             one.asking()
-            grown = server.mebibytes("VmRSS") - before
+            grown = server.mebibytes("RssAnon") - before
             report.at_most(f"{ASKS:,} asks more", f"{grown:.1f} MiB", grown, 2, "MiB")
             report.check("each is answered", str(dict(one.statuses)), set(one.statuses) == {404})
     finally:

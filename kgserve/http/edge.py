@@ -84,6 +84,9 @@ EXPOSED_HEADERS = (
 )
 MAX_AGE_SECONDS = 600
 
+LATELY_SECONDS = 1.0
+"""So long after a request has begun more of its kind are expected."""
+
 MAX_BUCKETS = 10_000
 """Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
 BURST_SECONDS = 2
@@ -260,11 +263,17 @@ class Use:
 
     def __init__(self) -> None:
         self._running = 0
-        self._ended = time.monotonic()
+        self._begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
         """A request is being worked on."""
         self._running += 1
+        self._begun = time.monotonic()
+
+    async def give_way(self, worked: float) -> None:
+        """After some seconds of work on a long request, leave as many to others, while such are asking."""
+        if time.monotonic() - self._begun < LATELY_SECONDS:
+            await asyncio.sleep(min(worked, LATELY_SECONDS))
 
     def end(self) -> None:
         """It is no longer."""

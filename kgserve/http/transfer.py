@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import anyio
 import msgspec
@@ -24,6 +25,8 @@ from kgserve.ops.importing import Importer
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
+
+    from kgserve.http.edge import Edge
 
 Sent = Exported | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
@@ -120,12 +123,14 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
     chunks = chunks_of(request, _SENT[kind])
-    service = service_of(request)
+    service, use = service_of(request), cast("Edge", request.app.state["edge"]).use
     importer = await service.transfer(Importer, service.graphs.graph(path_text(request, "store")))
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             if importer.feed(chunk):
+                begun = time.perf_counter()
                 await service.transfer(importer.flush)
+                await use.give_way(time.perf_counter() - begun)
         done = await service.transfer(importer.finish)
     return answer(msgspec.json.encode(done))
 

@@ -215,10 +215,12 @@ class View(ABC):
             raise Stopped
 
     def _give_way(self, worked: float) -> None:
-        """After some seconds of work, leave cores and interpreter to a writer for twice as long.
+        """After some seconds of work, serve who is waited for in other stores, and leave cores to a writer.
 
-        A thread of low priority that was put aside while it held the interpreter's lock would hold up everybody.
+        That for twice as long: a thread of low priority that was put aside while it held the interpreter's lock would
+        hold up everybody.
         """
+        self.schedule.serve_hurried(self)
         if self.store.writing:
             self._stopping.wait(min(2 * worked, LONGEST_REST_SECONDS))
 
@@ -478,7 +480,9 @@ class Schedule:
     def __init__(self, linger: float = LINGER_SECONDS) -> None:
         self._linger = linger
         self._due: dict[View, float] = {}
-        self._served: View | None = None
+        self._served: list[View] = []  # the second one in the midst of a step of the first
+        self._server: int | None = None
+        self.serve: Callable[[View], object] = View.serve
         self._changed = threading.Condition()
         self._closed = False
         self._lingering: set[View] = set()
@@ -498,7 +502,7 @@ class Schedule:
             if view in self._lingering:
                 self._lingering.discard(view)
                 self._due[view] = time.monotonic()
-            if view in self._due or view is self._served:
+            if view in self._due or view in self._served:
                 self._hurried.add(view)
                 self._changed.notify_all()
 
@@ -523,11 +527,36 @@ class Schedule:
                 due = self._next_due(now)
                 if due is not None:
                     self._drop(due)
-                    self._served = due
+                    self._served.append(due)
+                    self._server = threading.get_ident()
                     return due
                 wake = min([end, *self._due.values()])
                 self._changed.wait(None if wake == math.inf else wake - now)
             return None
+
+    def serve_hurried(self, beside: View) -> None:
+        """In a long step of a view, serve those of other stores that are due and waited for; by who makes that step.
+
+        Making an index anew is one step, of minutes where much is to be embedded. What is to be made anew itself is
+        left to its turn.
+        """
+        while (view := self._take_hurried(beside)) is not None:
+            try:
+                self.serve(view)
+            finally:
+                self.done()
+
+    def _take_hurried(self, beside: View) -> View | None:
+        with self._changed:
+            if self._closed or self._served != [beside] or self._server != threading.get_ident():
+                return None
+            now = time.monotonic()
+            found = (view for view, at in self._due.items() if at <= now and view in self._hurried)
+            due = next((view for view in found if view.store is not beside.store and not view.being_refilled), None)
+            if due is not None:
+                self._drop(due)
+                self._served.append(due)
+            return due
 
     @property
     def closed(self) -> bool:
@@ -535,9 +564,9 @@ class Schedule:
         return self._closed
 
     def done(self) -> None:
-        """Whoever was served is no longer."""
+        """Whoever was served last is no longer."""
         with self._changed:
-            self._served = None
+            self._served.pop()
             self._changed.notify_all()
 
     def forget(self, view: View, patience: float | None = None) -> bool:
@@ -547,7 +576,7 @@ class Schedule:
         """
         with self._changed:
             patience = CLOSED_PATIENCE_SECONDS if self._closed else patience
-            over = self._changed.wait_for(lambda: self._served is not view, patience)
+            over = self._changed.wait_for(lambda: view not in self._served, patience)
             self._drop(view)
             return over
 
@@ -575,6 +604,7 @@ class FollowerThread:
 
     def __init__(self, name: str, linger: float = LINGER_SECONDS) -> None:
         self.schedule = Schedule(linger)
+        self.schedule.serve = self._serve
         self._failures: dict[View, int] = {}
         self._patience = math.inf
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

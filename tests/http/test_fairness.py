@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kgserve.http.edge import LATELY_SECONDS, Use
 from kgserve.views.indexer import Indexer
 from kgserve.views.indexes import Indexes
 from tests.access.keys import bearer, given
@@ -151,3 +153,18 @@ def test_another_key_has_a_share_of_its_own(tmp_path: Path) -> None:
             eventually(lambda: taken in http.get("/metrics", headers=keys[0]).text.splitlines())
             assert [wait(key).status_code for key in keys] == [429, 429]
         assert {each.result().status_code for each in waits} == {200}
+
+
+def test_a_long_request_gives_way_while_others_ask() -> None:
+    async def gives_way(use: Use) -> bool:
+        waiting = asyncio.ensure_future(use.give_way(PATIENCE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        return not waiting.done()
+
+    use = Use()
+    use.begin()
+    assert asyncio.run(gives_way(use))
+    use._begun -= 2 * LATELY_SECONDS
+    assert not asyncio.run(gives_way(use))

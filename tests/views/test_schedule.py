@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from kgserve.views.follower import Schedule, View
 from kgserve.views.indexes import KeywordFollower
-from tests.store.writing import opened
+from tests.store.writing import batch, opened, write
 
 Three = tuple[View, View, View]
 
@@ -83,3 +84,31 @@ def test_who_serves_may_stop_waiting_for_a_while(three: Three) -> None:
     schedule.close()
     assert schedule.take(10) is None
     assert schedule.closed
+
+
+def test_in_a_long_step_who_is_waited_for_elsewhere_is_served(tmp_path: Path) -> None:
+    with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+        schedule, long, beside, other = Schedule(), KeywordFollower(one), KeywordFollower(one), KeywordFollower(two)
+        for view in (long, beside, other):
+            view.schedule = schedule
+            view.serve()
+        schedule.wake(long)
+        assert schedule.take() is long
+        for store in (one, two):
+            write(store, batch("a"))
+        schedule.wake_later(other)
+        schedule.wake_later(beside)
+        long._give_way(0)
+        assert other.sequence == 0, "nobody waits for it"
+        assert not other.wait(1, 0)
+        assert not beside.wait(1, 0)
+        give_way = threading.Thread(target=long._give_way, args=(0,))
+        give_way.start()
+        give_way.join()
+        assert other.sequence == 0, "a step is made by one thread"
+        long._give_way(0)
+        assert (other.sequence, beside.sequence) == (1, 0)
+        schedule.done()
+        for view in (long, beside, other):
+            assert schedule.forget(view)
+            view.close()
