@@ -82,7 +82,7 @@ class Node:
                 return {"error": f"{type(error).__name__}: {error}"}
 
     def _take(self, store: str) -> str | None:
-        placed = self._ownership.seek(store)
+        placed = self._ownership.seek(store, b"")
         if isinstance(placed, Elsewhere):
             return placed.node
         path = self._folder / store / "journal"

@@ -164,7 +164,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        opened = open_all(settings, stack)
+        opened = open_all(settings, stack, url=url)
         app = create_app(opened.graphs(), token)
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:

@@ -13,6 +13,7 @@ KgserveError
  +-- TooLarge              too_large         over a documented limit
  +-- Unsupported           unsupported       media type or encoding
  +-- Limited               limited           too many requests
+ +-- ServedElsewhere       elsewhere         another node of the cluster serves this store
  +-- Internal              internal          a defect of ours; details only in the log
  |    +-- EngineFailed                       the engine refused or lost a statement
  +-- Unavailable           unavailable       cannot serve this now; try again
@@ -155,6 +156,17 @@ class Limited(KgserveError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ServedElsewhere(KgserveError):
+    """Another node of the cluster serves a store; ``url`` is where that one is reached."""
+
+    code = "elsewhere"
+
+    def __init__(self, message: str, node: str, url: str) -> None:
+        super().__init__(message)
+        self.node = node
+        self.url = url
 
 
 class Internal(KgserveError):

@@ -91,6 +91,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         float, _doc("Time that the editors' bridge waits for a tool; five times as long where much may be to do", gt=0)
     ] = 60.0
     explorer: Annotated[bool, _doc("Show the explorer, a page for people, at `/`")] = True
+    cluster: Annotated[
+        str,
+        _doc(
+            "Addresses of the NATS servers that keep the journals of a cluster, separated by commas, such as "
+            "nats://user:password@host:4222; left out: this machine alone keeps them"
+        ),
+    ] = ""
+    node_name: Annotated[
+        str,
+        _doc("Name of this node in its cluster; by default that of the machine", pattern=r"^[A-Za-z0-9_-]{0,64}\Z"),
+    ] = ""
+    advertise_url: Annotated[
+        str, _doc("Address at which clients and other nodes reach this node; by default the one it listens on")
+    ] = ""
     idle_exit: Annotated[
         float,
         _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import os
 import ssl
+from http import HTTPStatus
+from typing import Any
 
 import httpx
 
+from kgserve.client.lines import Upload
+from kgserve.client.wire import Call
 from kgserve.errors import InvalidInput
 from kgserve.model.hosts import is_loopback
 from kgserve.reach import Server, at, configured, find, trust
 from kgserve.settings import load
 
+MOST_MOVES = 5
+"""So often one call is sent on: a store has one owner, and may move while it is asked for."""
+
 
 class Target:
-    """A server: named by its URL, or the one that serves a data folder, wherever it listens at the time."""
+    """A server: named by its URL, or the one that serves a data folder, wherever it listens at the time.
+
+    Several URLs, separated by commas, are nodes of one cluster, of which any may be asked. Where the stores are that
+    the others serve is remembered.
+    """
 
     def __init__(self, url: str | None, data: str | os.PathLike[str] | None, key: str | None) -> None:
         """Raises InvalidInput for a URL that is none, and for settings in the environment that are wrong."""
         self._settings = load({"data_dir": data, "key": key})
-        self._url = None if url is None else _checked(url)
+        self._urls = [] if url is None else [_checked(each) for each in url.split(",")]
+        self._places: dict[str, Server] = {}
         self.address = self._find()
         self.authorities = self._authorities()
 
     @property
     def nearby(self) -> bool:
         """Whether it is on this machine: proxies of the environment would be asked for 127.0.0.1."""
-        return self._url is None or is_loopback(httpx.URL(self._url).host)
+        return all(is_loopback(httpx.URL(url).host) for url in self._urls)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -34,17 +46,37 @@ class Target:
         return {"Accept-Encoding": "identity"} if self.nearby else {}
 
     def look_again(self) -> None:
-        """A server that was started anew may have another port and certificate, and has another token."""
-        if self._url is not None:
+        """A server that was started anew may have another port and certificate, and has another token.
+
+        Of several the next one is asked.
+        """
+        self._places.clear()
+        if self._urls:
+            self._urls.append(self._urls.pop(0))
+            if len(self._urls) > 1:
+                self.address = self._find()
             return
         before, self.address = self.address, self._find()
         if self.address.certificate not in {None, before.certificate} and isinstance(self.authorities, ssl.SSLContext):
             self.authorities.load_verify_locations(cadata=self.address.certificate)
 
+    def serving(self, call: Call[Any]) -> Server:
+        """Where a call is to be sent."""
+        return self._places.get(call.store, self.address) if call.store else self.address
+
+    def has_moved(self, call: Call[Any], response: httpx.Response) -> bool:
+        """Whether an answer says that another node serves the store, where the call is to be sent again."""
+        location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
+        if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not (call.store and location.endswith(asked)):
+            return False
+        found = at(location.removesuffix(asked), self._settings.data_dir)
+        self._places[call.store] = found.with_key(self._settings.key)
+        return not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable)
+
     def _find(self) -> Server:
         settings = self._settings
-        if self._url is not None:
-            found = at(self._url, settings.data_dir)
+        if self._urls:
+            found = at(self._urls[0], settings.data_dir)
         else:
             listening = configured(settings.host, settings.port, tls=settings.tls_cert is not None)
             found = find(settings.data_dir) or listening
@@ -55,7 +87,7 @@ class Target:
 
         Loading the usual ones takes 40 ms, which plain HTTP has no use for.
         """
-        if self.address.url.startswith("https:") and self._url is not None and self.address.certificate is None:
+        if self.address.url.startswith("https:") and self._urls and self.address.certificate is None:
             return True
         return trust(self.address.certificate or "")
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.address import Target
+from kgserve.client.address import MOST_MOVES, Target
 from kgserve.client.connection import LIMITS, limit, present
 from kgserve.client.failures import refusal, translated
 from kgserve.client.files import SEQUENCE, complete
@@ -56,8 +56,18 @@ class AsyncConnection:
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
-        """An answer that is about to come. Raises what the server refuses."""
-        address = self.target.address
+        """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
+        for left in reversed(range(MOST_MOVES)):
+            async with self._sent(call) as response:
+                if response.is_success:
+                    yield response
+                    return
+                if not (left and self.target.has_moved(call, response)):
+                    raise refusal(response.status_code, response.headers, await response.aread())
+
+    @asynccontextmanager
+    async def _sent(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
+        address = self.target.serving(call)
         body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
         with translated(address.url):
             async with self._http.stream(
@@ -67,8 +77,6 @@ class AsyncConnection:
                 headers=call.headers | address.headers,
                 timeout=limit(call, self._timeout),
             ) as response:
-                if not response.is_success:
-                    raise refusal(response.status_code, response.headers, await response.aread())
                 yield response
 
     async def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:

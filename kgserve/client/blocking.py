@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import httpx
 
-from kgserve.client.address import Target
+from kgserve.client.address import MOST_MOVES, Target
 from kgserve.client.connection import LIMITS, limit, present
 from kgserve.client.failures import refusal, translated
 from kgserve.client.files import SEQUENCE, complete
@@ -208,8 +208,18 @@ class Connection:
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[httpx.Response]:
-        """An answer that is about to come. Raises what the server refuses."""
-        address = self.target.address
+        """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
+        for left in reversed(range(MOST_MOVES)):
+            with self._sent(call) as response:
+                if response.is_success:
+                    yield response
+                    return
+                if not (left and self.target.has_moved(call, response)):
+                    raise refusal(response.status_code, response.headers, response.read())
+
+    @contextmanager
+    def _sent(self, call: Call[Any]) -> Generator[httpx.Response]:
+        address = self.target.serving(call)
         body = call.body.blocks() if isinstance(call.body, Upload) else call.body
         with (
             translated(address.url),
@@ -221,8 +231,6 @@ class Connection:
                 timeout=limit(call, self._timeout),
             ) as response,
         ):
-            if not response.is_success:
-                raise refusal(response.status_code, response.headers, response.read())
             yield response
 
     def rest(self, pause: float) -> None:

@@ -39,6 +39,11 @@ class Upload:
         self._source = source
         self.begun = False
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it comes out the same when it is taken once more."""
+        return isinstance(self._source, str | os.PathLike | bytes)
+
     def blocks(self) -> Generator[bytes]:
         """The body, block by block. Raises InvalidInput for a line that is none."""
         if isinstance(self._source, AsyncIterable):

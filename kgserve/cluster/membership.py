@@ -8,10 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import structlog
 
 from kgserve.cluster.protocols import Beat, Heard, Registry
-from kgserve.errors import Conflict, Unavailable
+from kgserve.errors import Conflict, KgserveError
 
 log = structlog.get_logger()
 
@@ -23,6 +24,15 @@ SILENT_SECONDS = 8.0
 ROUNDS = 4
 """Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
 _STARTS = 3
+
+
+def uptime() -> float:
+    """Seconds that also pass while the machine is asleep, where the system counts those."""
+    # Where there is no such clock, as on macOS, the usual one counts them, or there is none that does.
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Watch:
@@ -51,9 +61,11 @@ class Watch:
                 self._since[node] = (self._rounds, now)
 
     def is_gone(self, node: str, now: float) -> bool:
-        """Whether a node has been silent for long enough. One that never beat is, once this one has looked as long."""
+        """Whether a node has left, or been silent for long enough; who never beat, once this one has looked as long."""
         if self._began is None:
             return False
+        if node in self._heard and self._heard[node].beat.leaving:
+            return True
         rounds, since = self._since.get(node, (1, self._began))
         return self._rounds - rounds >= ROUNDS and now - since >= LEASE_SECONDS
 
@@ -65,8 +77,12 @@ class Watch:
 class Membership:
     """The beats of this node, and what it hears of others; a thread of its own, from `start` to `close`."""
 
-    def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, registry: Registry, beat: Beat, clock: Callable[[], float] = uptime) -> None:
         self.beat = beat
+        # Called after each round, in its thread: for a look at what others have changed.
+        self.after_round: list[Callable[[], None]] = []
+        self.silences = 0
+        """How often it was silent, so that others may have taken its stores over."""
         self._registry = registry
         self._clock = clock
         self._watch = Watch()
@@ -97,10 +113,15 @@ class Membership:
         raise Conflict(f"another process beats as node {self.beat.node!r} as well: their names must differ")
 
     def close(self) -> None:
-        """Beat no more."""
+        """Beat no more. What it owned is to be taken over from now on, so nothing of it may be open any more."""
         self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if not self._thread.is_alive():
+            return
+        self._thread.join()
+        try:
+            self._registry.beat(msgspec.structs.replace(self.beat, leaving=True), self._revision)
+        except KgserveError as error:
+            log.warning("leaving_not_told", node=self.beat.node, reason=str(error))
 
     def round(self) -> None:
         """One beat, and, if it was taken, one look at the others'. Raises Unavailable."""
@@ -112,6 +133,8 @@ class Membership:
         self._revision = revision
         heard = self._registry.beats()
         with self._lock:
+            if self._taken_at is not None and sent - self._taken_at > SILENT_SECONDS:
+                self.silences += 1
             self._taken_at = sent
             self._watch.look(heard, self._clock())
 
@@ -135,7 +158,9 @@ class Membership:
         while not self._closing.wait(BEAT_SECONDS) and not self._usurped:
             try:
                 self.round()
-            except Unavailable as error:
+                for look in self.after_round:
+                    look()
+            except KgserveError as error:
                 log.warning("beat_not_taken", node=self.beat.node, reason=str(error))
 
     def _last_revision(self) -> int:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import xxhash
 
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.protocols import Claim, Owner, Registry
-from kgserve.errors import Unavailable
+from kgserve.errors import Fenced, NoStore, Unavailable
 
 
 class Mine(msgspec.Struct, frozen=True):
-    """The store is owned by this node, as the owner of this epoch. Whether that still holds is for the log to say."""
+    """The store is owned by this node, by this claim. Whether that still holds is for the log to say."""
 
-    epoch: int
+    claim: Claim
+    made: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """The how-manieth owner this is."""
+        return self.claim.owner.epoch
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ def ranked(store: str, nodes: Iterable[str]) -> list[str]:
 
 
 class Ownership:
-    """What this node owns, and how it comes to own more: when somebody asks for it."""
+    """Which stores there are, what this node owns of them, and how it comes to own more: when somebody asks for it."""
 
     def __init__(self, registry: Registry, membership: Membership) -> None:
         self._registry = registry
@@ -47,24 +53,67 @@ class Ownership:
         self._lock = threading.Lock()
         # What this process claimed: an older claim of the same node was another process's.
         self._epochs: dict[str, int] = {}
+        # Claims as of a revision, and those that this process has met since.
+        self._claims: dict[str, Claim] = {}
+        self._seen = 0
+        # Called with the name of a store that was dropped: for waking, not for work.
+        self.after_drop: list[Callable[[str], object]] = []
 
-    def seek(self, store: str) -> Mine | Elsewhere:
+    @property
+    def node(self) -> str:
+        """The name of this node."""
+        return self._membership.beat.node
+
+    def look(self) -> None:
+        """See what has been claimed since the last look. Raises Unavailable."""
+        found = self._registry.owners(self._seen)
+        for store, claim in found.items():
+            self._met(store, claim)
+        self._seen = max([self._seen, *(claim.revision for claim in found.values())])
+
+    def stores(self) -> dict[str, Owner]:
+        """The stores that there are and who claims them, as of the last look, or newer."""
+        with self._lock:
+            return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
+
+    def exists(self, store: str) -> bool:
+        """Whether there is such a store. Raises Unavailable."""
+        with self._lock:
+            known = self._claims.get(store)
+        if known is None or known.owner.dropped:
+            # Others may have made it since the last look.
+            known = self._found(store)
+        return known is not None and not known.owner.dropped
+
+    def owns(self, store: str) -> bool:
+        """Whether this process owns a store, as far as it knows."""
+        with self._lock:
+            return store in self._epochs
+
+    def seek(self, store: str, made: bytes | None = None) -> Mine | Elsewhere:
         """Who owns a store; this node claims it if nobody does who is alive. Raises Unavailable and Unconfirmed.
 
-        Who claims a store has to take its log over before it is served.
+        One that is not there is ``made`` with this description, or NoStore raised. Who claims a store has to take its
+        log over before it is served.
         """
-        claim = self._registry.owner(store)
+        claim = self._found(store)
+        is_new = claim is None or claim.owner.dropped
+        if is_new and made is None:
+            raise NoStore(store)
         found = self.decided(store, claim)
         if not isinstance(found, Free):
             return found
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster, and takes no store over", retry_after=5)
         me = self._membership.beat
-        if self._registry.claim(store, Owner(me.node, found.epoch, me.url), found.revision) is None:
+        begins, description = (claim.owner.begins, claim.owner.description) if claim is not None else (0, b"")
+        owner = Owner(me.node, found.epoch, me.url, (made or b"") if is_new else description, begins)
+        revision = self._registry.claim(store, owner, found.revision)
+        if revision is None:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = found.epoch
-        return Mine(found.epoch)
+        return Mine(self._met(store, Claim(owner, revision)), is_new)
 
     def decided(self, store: str, claim: Claim | None) -> Mine | Elsewhere | Free:
         """What a claim comes to, by what this node knows of itself and of others."""
@@ -72,17 +121,68 @@ class Ownership:
         if claim is None:
             return Free(1, 0)
         owner, free = claim.owner, Free(claim.owner.epoch + 1, claim.revision)
+        if owner.dropped:
+            return free
         if owner.node == me:
             with self._lock:
                 mine = self._epochs.get(store) == owner.epoch
-            return Mine(owner.epoch) if mine else free
-        if not self._membership.is_gone(owner.node):
-            return Elsewhere(owner.node, owner.url)
+            return Mine(claim) if mine else free
         alive = self._membership.alive()
+        if not self._membership.is_gone(owner.node):
+            # One that was started again may be reached elsewhere than when it claimed the store.
+            return Elsewhere(owner.node, alive[owner.node].url if owner.node in alive else owner.url)
         first = ranked(store, alive)[0]
         return free if first == me else Elsewhere(first, alive[first].url)
+
+    def still_mine(self, store: str) -> Claim:
+        """The claim by which this process owns a store. Raises Fenced when it does no longer, and Unavailable."""
+        claim = self._found(store)
+        if claim is None or not isinstance(self.decided(store, claim), Mine):
+            raise Fenced(f"store {store!r} is no longer served by node {self.node!r}")
+        return claim
+
+    def describe(self, store: str, description: bytes) -> None:
+        """Put down what a store that this process owns is. Raises Fenced, Unconfirmed and Unavailable."""
+        self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
+
+    def drop(self, store: str, begins: int) -> None:
+        """Have a store of this process be no more; its log up to ``begins`` is of no use. Raises as `describe`."""
+        self._replace(store, lambda owner: msgspec.structs.replace(owner, description=b"", begins=begins, dropped=True))
+        self.give_up(store)
+
+    def hand_over(self, store: str, node: str, url: str) -> None:
+        """Have another node own a store of this process from now on. Raises as `describe`."""
+        self._replace(store, lambda owner: msgspec.structs.replace(owner, node=node, url=url, epoch=owner.epoch + 1))
+        self.give_up(store)
 
     def give_up(self, store: str) -> None:
         """Own a store no longer: its log was taken over, or cannot be written to. To be sought anew."""
         with self._lock:
             self._epochs.pop(store, None)
+
+    def _replace(self, store: str, change: Callable[[Owner], Owner]) -> None:
+        claim = self.still_mine(store)
+        owner = change(claim.owner)
+        revision = self._registry.claim(store, owner, claim.revision)
+        if revision is None:
+            raise Fenced(f"store {store!r} was claimed by another node meanwhile")
+        self._met(store, Claim(owner, revision))
+
+    def _found(self, store: str) -> Claim | None:
+        claim = self._registry.owner(store)
+        return claim and self._met(store, claim)
+
+    def _met(self, store: str, claim: Claim) -> Claim:
+        dropped = False
+        with self._lock:
+            known = self._claims.get(store)
+            if known is None or known.revision < claim.revision:
+                self._claims[store] = claim
+                owner = claim.owner
+                dropped = owner.dropped
+                if dropped or owner.node != self.node or owner.epoch != self._epochs.get(store):
+                    self._epochs.pop(store, None)
+        if dropped:
+            for wake in self.after_drop:
+                wake(store)
+        return claim

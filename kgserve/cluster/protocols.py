@@ -50,12 +50,19 @@ class Log(Protocol):
         ...
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """Which node serves a store, where it is reached, and the how-manieth owner it is."""
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which node serves a store, where it is reached, and the how-manieth owner it is.
+
+    ``description`` is what the store is, in the words of who serves it. What its log holds up to ``begins`` belonged to
+    a store of the same name that was ``dropped``.
+    """
 
     node: str
     epoch: int
     url: str
+    description: bytes = b""
+    begins: Position = 0
+    dropped: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -66,11 +73,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A node's sign of life. ``run`` tells one process of it from the next."""
+    """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next."""
 
     node: str
     run: str
     url: str
+    leaving: bool = False
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -83,8 +91,11 @@ class Heard(msgspec.Struct, frozen=True):
 class Registry(Protocol):
     """Who owns which store, and which nodes are alive: small entries that change by compare-and-set."""
 
-    def owners(self) -> dict[str, Claim]:
-        """All stores that ever had an owner. It may be a little old. Raises Unavailable."""
+    def owners(self, after: int = 0) -> dict[str, Claim]:
+        """The claims with a revision above another one, of all stores that ever had an owner. Raises Unavailable.
+
+        It may be a little old, and then also lack some.
+        """
         ...
 
     def owner(self, store: str) -> Claim | None:

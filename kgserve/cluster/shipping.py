@@ -13,7 +13,7 @@ from kgserve.cluster.records import Logged, Position, Record, joined
 from kgserve.decoding import decode_json
 from kgserve.errors import Fenced, LogTorn, Unavailable
 from kgserve.journal.files import storing, write_whole
-from kgserve.journal.frame import Frame, FrameError, encode_frame, read_frame
+from kgserve.journal.frame import Frame, FrameError, encode_frame, frame_bytes, read_frame
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
 
@@ -22,10 +22,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """How far files are a copy of a log: a position in it, and the last sequence up to there."""
+    """How far files are a copy of a log: a position in it, and the last sequence up to there.
+
+    What the log holds up to ``begins`` is of a store that was dropped.
+    """
 
     position: Position = 0
     sequence: int = 0
+    begins: Position = 0
 
 
 class Shipping:
@@ -35,14 +39,15 @@ class Shipping:
     more: the log has to be taken over anew.
     """
 
-    def __init__(self, journal: Journal, log: Log, store: str, epoch: int, position: Position) -> None:
+    def __init__(self, journal: Journal, log: Log, store: str, epoch: int, reached: Reached) -> None:
         """Use `take_over`."""
         self.journal = journal
         self.is_over = False
         self._log = log
         self._store = store
         self._epoch = epoch
-        self._position = position
+        self._begins = reached.begins
+        self._position = reached.position
 
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable in the log and in the files, all or none of them.
@@ -54,29 +59,52 @@ class Shipping:
         first, last = changes[0].sequence, changes[-1].sequence
         data = encode_frame(changes)
         self.is_over = True
-        record = Record("frame", self._epoch, first, last, data)
-        self._position = append_whole(self._log, self._store, self._position, record)
+        self._ship(data, first, last)
         self.journal.append_frame(data, first, last)
         self.is_over = False
+
+    def ship_after(self, sequence: int) -> None:
+        """Give the log what the files alone have: that of a store which was begun without one. Raises as `append`."""
+        for frame in self.journal.frames(sequence):
+            self._ship(frame_bytes(frame), frame.first, frame.last)
 
     def note(self) -> None:
         """Put down how far the files are, so that who opens them next need not compare them. Raises StorageFull."""
         if not self.is_over:
-            _note(self.journal, Reached(self._position, self.journal.last))
+            _note(self.journal, Reached(self._position, self.journal.last, self._begins))
+
+    def _ship(self, data: bytes, first: int, last: int) -> None:
+        record = Record("frame", self._epoch, first, last, data)
+        self._position = append_whole(self._log, self._store, self._position, record)
 
 
-def take_over(journal: Journal, log: Log, store: str, epoch: int) -> Shipping:
+def fence(log: Log, store: str, epoch: int) -> Position:
+    """Keep whoever wrote to a store's log from doing so again, whatever is in it; the position of its last record.
+
+    Raises Unconfirmed and Unavailable.
+    """
+    while True:
+        try:
+            return log.append(store, log.end(store), Record("take", epoch))
+        except Fenced:
+            continue
+
+
+def take_over(journal: Journal, log: Log, store: str, epoch: int, begins: Position = 0) -> Shipping:
     """Bring a journal's files to the end of the log, and keep whoever wrote to it before from doing so again.
+
+    What the log holds up to ``begins`` is another store's. The files of a store that no log had before are given to it.
 
     Raises Fenced when the owner of a later epoch was there, LogTorn when the log lacks what the files have or holds
     something else, Unconfirmed and Unavailable.
     """
-    reached = _reached(journal)
+    is_copy = read_reached(journal.folder.parent) is not None
+    reached = _reached(journal, begins)
     while True:
         end = log.end(store)
         found = joined(log.read(store, reached.position, end))
-        reached = Reached(end, _catch_up(journal, store, epoch, reached.sequence, found))
-        if journal.last > reached.sequence:
+        reached = Reached(end, _catch_up(journal, store, epoch, reached.sequence, found), begins)
+        if journal.last > reached.sequence and (is_copy or journal.oldest > reached.sequence + 1):
             raise LogTorn(
                 f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
                 f"{journal.last}: commits that were durable are missing in the log"
@@ -86,8 +114,11 @@ def take_over(journal: Journal, log: Log, store: str, epoch: int) -> Shipping:
         except Fenced:
             # The owner before has just written: that belongs to the store.
             continue
-        _note(journal, Reached(position, journal.last))
-        return Shipping(journal, log, store, epoch, position)
+        shipping = Shipping(journal, log, store, epoch, Reached(position, journal.last, begins))
+        if not is_copy:
+            shipping.ship_after(reached.sequence)
+        shipping.note()
+        return shipping
 
 
 def _catch_up(journal: Journal, store: str, epoch: int, sequence: int, found: Iterable[Logged]) -> int:
@@ -127,17 +158,19 @@ def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
         raise LogTorn(f"sequence {frame.first} of store {store!r} is another one in the log than on this node")
 
 
-def _reached(journal: Journal) -> Reached:
-    """How far the files were a copy when that was last put down. If they have lost more since, from the beginning."""
-    path = _path(journal)
-    reached = decode_json(path.read_bytes(), Reached) if path.is_file() else Reached()
-    return reached if reached.sequence <= journal.last else Reached()
+def read_reached(folder: Path) -> Reached | None:
+    """How far the files of a store's folder were a copy when that was last put down, if it ever was."""
+    path = folder / REACHED_FILE
+    return decode_json(path.read_bytes(), Reached) if path.is_file() else None
+
+
+def _reached(journal: Journal, begins: Position) -> Reached:
+    """How far the files are a copy for certain. If they have lost more than was put down, from the beginning."""
+    reached = read_reached(journal.folder.parent)
+    known = reached is not None and reached.begins == begins and reached.sequence <= journal.last
+    return reached if reached is not None and known else Reached(begins, 0, begins)
 
 
 def _note(journal: Journal, reached: Reached) -> None:
     with storing("noting how far the log was read"):
-        write_whole(_path(journal), _encode(reached))
-
-
-def _path(journal: Journal) -> Path:
-    return journal.folder.parent / REACHED_FILE
+        write_whole(journal.folder.parent / REACHED_FILE, _encode(reached))

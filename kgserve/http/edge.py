@@ -42,7 +42,7 @@ from kgserve.http.coding import (
 )
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.direct import authorized_store
-from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render
+from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render, target_of
 from kgserve.log import Who
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
@@ -443,7 +443,7 @@ class Exchange:
     async def refuse(self, error: Exception) -> None:
         """Answer with ``error`` as a problem document."""
         self._scope["state"][REFUSED] = code_of(error)
-        status, extra, body = render(error, self.request_id)
+        status, extra, body = render(error, self.request_id, target_of(self._scope))
         headers = {**extra, "content-type": MEDIA_TYPE, "content-length": str(len(body))}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})

@@ -6,7 +6,7 @@ with "internal error" and the request id alone; the traceback goes to the log un
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import structlog
@@ -22,11 +22,15 @@ from kgserve.errors import (
     KgserveError,
     Limited,
     NotFound,
+    ServedElsewhere,
     Unauthenticated,
     Unavailable,
 )
 from kgserve.model.answers import Problem
 from kgserve.model.versioned_names import renamed
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
 
 log = structlog.get_logger()
 
@@ -52,6 +56,7 @@ KINDS: dict[str, Kind] = {
     "unauthenticated": Kind(401, "Not authenticated"),
     "forbidden": Kind(403, "Not allowed"),
     "not_found": Kind(404, "Not found"),
+    "elsewhere": Kind(307, "Served by another node"),
     "method_not_allowed": Kind(405, "Method not allowed"),
     "timeout": Kind(408, "Time limit reached"),
     "conflict": Kind(409, "Conflict with the present state"),
@@ -119,8 +124,8 @@ class Rendered(NamedTuple):
     body: bytes
 
 
-def render(error: Exception, request_id: str) -> Rendered:
-    """The answer for ``error``; logs it first when it is a defect of ours."""
+def render(error: Exception, request_id: str, target: str = "") -> Rendered:
+    """The answer for ``error`` to a request for a ``target``, path and query; logs it when it is a defect of ours."""
     known = _translated(error)
     kind = KINDS[known.code]
     detail = str(known)
@@ -137,7 +142,7 @@ def render(error: Exception, request_id: str) -> Rendered:
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
         node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
-    return Rendered(kind.status, _headers(known), msgspec.json.encode(problem))
+    return Rendered(kind.status, _headers(known, target), msgspec.json.encode(problem))
 
 
 def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -148,10 +153,16 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     state[REFUSED] = code_of(error)
     if isinstance(error, Hidden):
         state["request_context"].hidden = error.store
-    status, headers, body = render(error, state["request_context"].request_id)
+    status, headers, body = render(error, state["request_context"].request_id, target_of(request.scope))
     if isinstance(error, ConflictManual) and RENAMED in state:
         body = renamed(body)
     return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def target_of(scope: HTTPScope) -> str:
+    """Path and query of a request, as they were sent."""
+    path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
 
 
 def code_of(error: Exception) -> str:
@@ -181,8 +192,10 @@ def _places(error: KgserveError) -> list[dict[str, str]] | msgspec.UnsetType:
     return msgspec.UNSET
 
 
-def _headers(error: KgserveError) -> dict[str, str]:
+def _headers(error: KgserveError, target: str) -> dict[str, str]:
     match error:
+        case ServedElsewhere():
+            return {"location": error.url.rstrip("/") + target, "kgserve-owner": error.node}
         case Limited() | Unavailable():
             return {"retry-after": str(error.retry_after)}
         case Unauthenticated():

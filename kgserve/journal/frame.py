@@ -65,7 +65,15 @@ class Frame(msgspec.Struct, frozen=True):
 
 def encode_frame(changes: list[ChangeSet]) -> bytes:
     """The bytes of one frame. The change sets must be consecutive."""
-    payload = _encode(changes)
+    return _framed(_encode(changes), changes)
+
+
+def frame_bytes(frame: Frame) -> bytes:
+    """The bytes of a frame that was read."""
+    return _framed(frame.payload, frame.changes())
+
+
+def _framed(payload: bytes, changes: list[ChangeSet]) -> bytes:
     header = _HEADER.pack(MAGIC, len(payload), changes[0].sequence, len(changes), changes[-1].time)
     return header + _CHECKSUM.pack(_checksum(header, payload)) + payload
 

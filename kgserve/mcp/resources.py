@@ -192,8 +192,8 @@ def _found(graphs: Graphs, uri: str) -> msgspec.Struct | str:
 
 
 def _there(graphs: Graphs, place: Place) -> Place:
-    if place.store is not None and not graphs.pool.layout(place.store).exists:
-        raise NotFound(f"there is no store {place.store!r}")
+    if place.store is not None:
+        graphs.pool.require(place.store)
     return place
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio.to_thread
 from anyio import CapacityLimiter
 
-from kgserve.errors import KgserveError
+from kgserve.errors import KgserveError, NotFound
 from kgserve.journal.tail import Tail
 from kgserve.mcp.uris import Place
 from kgserve.model.change import ChangeSet
@@ -146,7 +146,9 @@ class Watching:
             store.commits = commits
 
     def _commits(self, name: str) -> Touched | None:
-        if not self._pool.layout(name).exists:
+        try:
+            self._pool.require_files(name)
+        except NotFound:
             return None
         return Touched(self._pool.feeds.of(name), self._waker(name))
 

@@ -16,6 +16,14 @@ def is_loopback(host: str) -> bool:
         return name == "localhost" or name.endswith(".localhost")
 
 
+def is_wildcard(host: str) -> bool:
+    """Whether ``host`` stands for all addresses of a machine, and is none by which others reach it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return not host
+
+
 def network_of(address: str) -> str:
     """What counts as one address: of IPv6, the network that one customer gets."""
     if ":" not in address:

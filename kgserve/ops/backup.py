@@ -71,7 +71,7 @@ def backup_stores(graphs: Graphs, request: BackupRequest) -> BackupAnswer:
     for name in request.stores or ():
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
-        names = pool.names() if request.stores is None else request.stores
+        names = pool.here() if request.stores is None else request.stores
         done = backup(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
     if not graphs.confined:
         return done
@@ -168,8 +168,7 @@ def backup(pool: StorePool, folder: Path, names: Iterable[str], ways: BackupOpti
 
 def backup_one(pool: StorePool, folder: Path, name: str, ways: BackupOptions) -> StoreBackupAnswer:
     """Back one store up. Raises what prevents it: NotFound, JournalDamaged, StorageFull, Conflict, BackupDamaged."""
-    if not pool.layout(name).exists:
-        raise NoStore(name)
+    pool.require_files(name)
     return back_up_one(BackupFolder(folder), _wanted(pool, name), ways)
 
 

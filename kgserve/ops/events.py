@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.errors import Gone, NoStore, NotFound, TooLarge
+from kgserve.errors import Gone, NotFound, TooLarge
 from kgserve.model.events import REST, Event, EventKind, Position, Selection, format_positions
 from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Entry, Reader
@@ -73,7 +73,7 @@ class EventReader:
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.turn
-        names = self._pool.names()
+        names = self._pool.here()
         self._begin({name: self._wanted.position(name) for name in names})
         for name in self._wanted.positions.keys() - set(names) - {REST}:
             self._announce("store_dropped", name, _now())
@@ -159,8 +159,7 @@ class EventReader:
                 self._announce("store_created", name, layout.created_at(), settings)
 
     def _follow(self, name: str, position: Position | None) -> None:
-        if not self._pool.layout(name).exists:
-            raise NoStore(name)
+        self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
         follower.reader = Reader(self._pool.feeds.of(name), position, follower.news_from_outside)
         self._followers[name] = follower
@@ -170,7 +169,7 @@ class EventReader:
     def _look_round(self) -> None:
         """Follow the stores that were made since the last look; those that were dropped end by themselves."""
         self._turn = self._pool.feeds.turn
-        for name in self._pool.names():
+        for name in self._pool.here():
             if name not in self._followers:
                 with suppress(NotFound, FileNotFoundError):  # dropped again
                     self._begin({name: _START})

@@ -49,6 +49,7 @@ class ScopedPool(StorePool):
         self._whole = whole
         self._caller = caller
         self.settings = whole.settings
+        self.placement = whole.placement
         self.usual = whole.usual
         self.data_dir: Path = whole.data_dir
         self.companions = whole.companions
@@ -90,6 +91,20 @@ class ScopedPool(StorePool):
         """The caller's stores, in order."""
         return [name for name in self._whole.names() if self._caller.sees(name)]
 
+    def here(self) -> list[str]:
+        """Those of the caller's stores that this server serves, in order."""
+        return [name for name in self._whole.here() if self._caller.sees(name)]
+
+    def require(self, name: str) -> None:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        self._whole.require(name)
+
+    def require_files(self, name: str) -> Layout:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        return self._whole.require_files(name)
+
     def open_stores(self) -> dict[str, Store]:
         """Those of the caller's stores that are open now."""
         return {name: store for name, store in self._whole.open_stores().items() if self._caller.sees(name)}
@@ -122,7 +137,7 @@ class ScopedPool(StorePool):
 
     def _hide_twin(self, name: str) -> None:
         """A name that differs in case alone from that of a store of others cannot be had, and that is all to say."""
-        if not self._whole.layout(name).exists and any(
+        if not self.placement.exists(name) and any(
             other.lower() == name.lower() and not self._caller.sees(other) for other in self._whole.names()
         ):
             raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
@@ -304,10 +319,12 @@ class Graph:
         """
         there: list[Graph] = []
         for name in dict.fromkeys((self.name, *also)):
-            if self.pool.layout(name).exists:
+            try:
+                self.pool.require(name)
                 there.append(self if name == self.name else self.graphs.graph(name))
-            elif name != self.name or not self.is_default:
-                raise NoStore(name)
+            except NoStore:
+                if name != self.name or not self.is_default:
+                    raise
         if not there:
             raise NoStore(self.name)
         return there

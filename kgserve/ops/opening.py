@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
+from secrets import token_hex
+from socket import gethostname
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
 from kgserve.embedding.embedder import for_indexing, load_embedder
+from kgserve.errors import InvalidInput
+from kgserve.model.hosts import is_wildcard
 from kgserve.ops.graph import Graphs
 from kgserve.settings import Settings
-from kgserve.store.pool import StorePool
+from kgserve.store.placement import Placement
+from kgserve.store.pool import Placed, StorePool
 from kgserve.views.erasing import Erasers
 from kgserve.views.history import Historian
 from kgserve.views.indexer import Indexer
@@ -52,11 +58,14 @@ class Opened(msgspec.Struct, frozen=True):
         )
 
 
-def open_all(settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer] | None = None) -> Opened:
+def open_all(
+    settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer] | None = None, *, url: str = ""
+) -> Opened:
     """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
 
-    Those ``plugged`` in are told of contents beside those of the settings. Raises InvalidInput for a data folder that
-    cannot be one, and for an embedding service, a language model or a webhook without a usable address.
+    Those ``plugged`` in are told of contents beside those of the settings. Who serves them at a ``url`` joins the
+    cluster, if one is set. Raises InvalidInput for a data folder that cannot be one, and for an embedding service, a
+    language model, a webhook or a cluster without a usable address; Conflict for a folder or a name of another node.
     """
     # Built first and closed last: closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
@@ -68,7 +77,8 @@ def open_all(settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer]
     syncers = make_syncers(settings, plugged)
     if syncers is not None:
         stack.enter_context(closing(syncers))
-    pool = stack.enter_context(StorePool(settings))
+    placed = join(settings, stack, url) if settings.cluster and url else Placement
+    pool = stack.enter_context(StorePool(settings, placed))
     # The last of them: it asks the others to let go of what is erased.
     erasers = Erasers(indexer, historian)
     others = (indexer, historian, keeper, extractor, syncers, erasers)
@@ -76,6 +86,31 @@ def open_all(settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer]
     if syncers is not None:
         syncers.catch_up(pool)
     return Opened(pool, indexer, historian, keeper, extractor, syncers)
+
+
+def join(settings: Settings, stack: ExitStack, url: str) -> Placed:
+    """Become a node of the cluster that is reached at a ``url``, until ``stack`` ends; how its stores are placed.
+
+    Raises InvalidInput, Conflict and Unavailable.
+    """
+    url = settings.advertise_url or url
+    if is_wildcard(urlsplit(url).hostname or ""):
+        raise InvalidInput(f"no other node reaches this one at {url}: set --advertise-url")
+    try:
+        from kgserve.cluster.jetstream.connection import Connection  # noqa: PLC0415 - only nodes of a cluster need it
+    except ModuleNotFoundError as error:
+        raise InvalidInput("a node of a cluster needs the extra: pip install 'kgserve[cluster]'") from error
+    from kgserve.cluster.jetstream.log import JetStreamLog  # noqa: PLC0415 - as above
+    from kgserve.cluster.jetstream.registry import JetStreamRegistry  # noqa: PLC0415 - as above
+    from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
+    from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
+    from kgserve.store.clustered import ClusterPlacement  # noqa: PLC0415 - as above
+
+    connection = stack.enter_context(closing(Connection(settings.cluster)))
+    logs, registry = JetStreamLog(connection), JetStreamRegistry(connection)
+    membership = Membership(registry, Beat(settings.node_name or gethostname(), token_hex(8), url))
+    stack.enter_context(membership)
+    return partial(ClusterPlacement, logs=logs, registry=registry, membership=membership)
 
 
 def make_indexer(settings: Settings) -> Indexer:

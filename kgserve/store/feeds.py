@@ -58,6 +58,13 @@ class Feeds:
             feed.close(dropped=True)
         self._announce(store)
 
+    def moved(self, store: str) -> None:
+        """A store is another server's now; its listeners end, to go on there."""
+        with self._lock:
+            feed = self._feeds.pop(store, None)
+        if feed is not None:
+            feed.close()
+
     def close(self) -> None:
         """End all listeners."""
         with self._lock:

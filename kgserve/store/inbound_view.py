@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from kgserve.errors import NotFound, Unavailable
+from kgserve.errors import NotFound, ServedElsewhere, Unavailable
 from kgserve.journal.parts import link_changes
 from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow
@@ -31,7 +31,7 @@ class _Pool(Protocol):
     data_dir: Path
     feeds: Feeds
 
-    def names(self) -> list[str]: ...
+    def here(self) -> list[str]: ...
 
     def layout(self, name: str) -> Layout: ...
 
@@ -111,7 +111,7 @@ class InboundView:
             self._unlisten = self._pool.feeds.listen_by_name(self._stale.add)
             if self._path.exists():
                 self._seen = self._made().seen()
-            self._stale |= {*self._pool.names(), *self._seen}
+            self._stale |= {*self._pool.here(), *self._seen}
         left: set[str] = set()
         while self._stale:
             name = self._stale.pop()
@@ -132,7 +132,7 @@ class InboundView:
             self._file = None
         remove_files(self._path)
         self._seen.clear()
-        self._stale |= {*self._pool.names()}
+        self._stale |= {*self._pool.here()}
 
     def _look_at(self, name: str, *, may_open: bool) -> bool:
         """Have the file know the links of a store; whether it does."""
@@ -152,7 +152,7 @@ class InboundView:
                 return True
             if not may_open:
                 return False
-        with suppress(NotFound), self._pool.lease(name) as store:
+        with suppress(NotFound, ServedElsewhere), self._pool.lease(name) as store:
             self._read(store, born, before)
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Protocol, Self
 import structlog
 
 from kgserve.engine.files import edition
-from kgserve.errors import Conflict, InvalidInput, KgserveError, NoStore, Opening, Unavailable
+from kgserve.errors import Conflict, KgserveError, NoStore, Opening, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
 from kgserve.model.requests import check_store_name
@@ -28,16 +27,20 @@ from kgserve.store.copy_on_write import WarmCopies
 from kgserve.store.engine_view import EnginePlaces
 from kgserve.store.feeds import Feeds
 from kgserve.store.inbound_view import InboundView
-from kgserve.store.layout import SUFFIX, Layout, usable_folder
-from kgserve.store.store import Store, create_store
+from kgserve.store.layout import Layout, usable_folder
+from kgserve.store.placement import Placement
+from kgserve.store.store import Store, Surroundings
 
 log = structlog.get_logger()
 
-_TRASH_PREFIX = ".dropped-"
 # Requests that may wait for one store to open, and for how long.
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
+_UNUSED_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
+
+
+Placed = Callable[[Path, Settings], Placement]
 
 
 class NotOpen(Exception):
@@ -64,6 +67,8 @@ class _Entry:
         self.gate = threading.Lock()
         self.store: Store | None = None
         self.leases = 0
+        self.waiting = 0
+        """Of the leases those that have no store yet."""
 
 
 class CreateIfMissing:
@@ -77,7 +82,8 @@ class CreateIfMissing:
 class StorePool:
     """Hands out open stores. At most ``max_open_stores`` are open unless more are in use at the same moment."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, placed: Placed = Placement) -> None:
+        """Where the stores are is for what ``placed`` makes to say. Raises InvalidInput and Conflict."""
         edition(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.usual = usual(settings)
@@ -86,21 +92,22 @@ class StorePool:
         private_folder(self.data_dir)
         with suppress(PermissionError):
             sync_folder(self.data_dir.parent)
+        self.placement = placed(self.data_dir, settings)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
-        self._creating = threading.Lock()
         self.companions: list[Companion] = []
-        self.feeds = Feeds(self._layout)
-        self._copies = WarmCopies()
+        self.feeds = Feeds(self.placement.layout)
         self.inbound = InboundView(self)
         self.engine_places = EnginePlaces(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
-        self._tender = Tender(self.open_stores, self._held_open)
+        self._around = Surroundings(settings, self._background.submit, self.observation, WarmCopies(), self.placement)
+        self._tender = Tender(self.open_stores, self._held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
-        self._clear_trash()
+        self.placement.clear_trash()
+        self.placement.after_drop.append(lambda name: self._background.submit(self._forget_dropped, name))
 
     @contextmanager
     def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
@@ -119,7 +126,9 @@ class StorePool:
         check_store_name(name)
         entry = self._enter(name)
         try:
-            store = entry.store or self._open_at_gate(name, entry, create=create)
+            store = entry.store
+            if store is None or not store.commits.is_current:
+                store = self._open_at_gate(name, entry, create=create)
         except BaseException:
             self._leave(name)
             raise
@@ -130,7 +139,7 @@ class StorePool:
         """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.store is None:
+            if entry is None or entry.store is None or not entry.store.commits.is_current:
                 raise NotOpen
             entry.leases += 1
             self._entries.move_to_end(name)
@@ -161,16 +170,17 @@ class StorePool:
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
-        check_store_name(name)
-        if not self._layout(name).exists:
-            raise NoStore(name)
+        self.require(name)
         entry = self._enter(name)
         try:
             with entry.gate:
+                self.placement.place(name, None)
                 store = self._take_out_when_unused(name, entry)
                 if store is not None:
                     self._close_store(store)
-                self._remove(name)
+                self.placement.drop(name)
+                self.feeds.dropped(name)
+                log.info("store_dropped", store=name)
         finally:
             self._leave(name)
 
@@ -179,29 +189,41 @@ class StorePool:
 
         What is left there by a process that ended is removed when the next pool opens.
         """
-        return self.data_dir / f"{_TRASH_PREFIX}{check_store_name(name)}-{time.time_ns()}"
+        return self.placement.staging(check_store_name(name))
 
     def adopt(self, name: str, folder: Path) -> None:
         """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
         check_store_name(name)
         entry = self._enter(name)
         try:
-            with entry.gate, self._creating:
-                root = self._layout(name).root
-                if root.exists() or root.is_symlink():
-                    raise Conflict(f"store {name!r} exists already")
-                self._refuse_twin(name)
-                folder.rename(root)
-                sync_folder(self.data_dir)
+            with entry.gate:
+                self.placement.adopt(name, folder)
         finally:
             self._leave(name)
         log.info("store_adopted", store=name)
         self.feeds.created(name)
 
     def names(self) -> list[str]:
-        """The stores of the folder, in order."""
-        found = (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}") if not path.is_symlink())
-        return sorted(name for name in found if _is_name(name) and self._layout(name).exists)
+        """All stores that there are, in order."""
+        return self.placement.names()
+
+    def here(self) -> list[str]:
+        """The stores that this server serves: of a cluster those of this node, and else all."""
+        return self.placement.here()
+
+    def require(self, name: str) -> None:
+        """Raise NoStore unless there is a store of this name."""
+        check_store_name(name)
+        if not self.placement.exists(name):
+            raise NoStore(name)
+
+    def require_files(self, name: str) -> Layout:
+        """The files of a store, which are up to date when it returns. Raises NoStore, and ServedElsewhere."""
+        self.require(name)
+        if not self.placement.is_here(name):
+            with self.lease(name):
+                pass
+        return self.placement.layout(name)
 
     def open_stores(self) -> dict[str, Store]:
         """The stores that are open now."""
@@ -212,7 +234,7 @@ class StorePool:
 
     def layout(self, name: str) -> Layout:
         """Where a store's files are."""
-        return self._layout(check_store_name(name))
+        return self.placement.layout(check_store_name(name))
 
     def close(self) -> None:
         """Finish what is queued in every store and close them all. Blocks."""
@@ -242,21 +264,71 @@ class StorePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _layout(self, name: str) -> Layout:
-        return Layout(self.data_dir, name)
-
     def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
-        if entry.leases > _MAX_WAITING:
-            raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
-        if not entry.gate.acquire(timeout=_GATE_SECONDS):
-            raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
+        with self._waiting(entry):
+            if entry.waiting > _MAX_WAITING:
+                raise Opening(f"store {name!r} is being opened; try again shortly", retry_after=2)
+            if not entry.gate.acquire(timeout=_GATE_SECONDS):
+                raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
+            try:
+                self._let_go_unless_ours(name, entry)
+                if entry.store is None:
+                    entry.store = self._open(name, create=create)
+                return entry.store
+            finally:
+                entry.gate.release()
+
+    def _retire_lost(self) -> None:
+        """Have stores closed that are open and not to be served any more."""
+        for name, store in self.open_stores().items():
+            with suppress(Unavailable):
+                if not store.commits.is_current:
+                    self._background.submit(self._retire, name)
+
+    def _retire(self, name: str) -> None:
+        entry = self._enter(name)
         try:
-            if entry.store is None:
-                entry.store = self._open(name, create=create)
-            return entry.store
+            with self._waiting(entry), entry.gate:
+                self._let_go_unless_ours(name, entry)
+        except KgserveError as error:
+            log.warning("store_not_let_go", store=name, reason=str(error))
         finally:
-            entry.gate.release()
+            self._leave(name)
+
+    def _forget_dropped(self, name: str) -> None:
+        """Remove what is left here of a store that another server has dropped."""
+        entry = self._enter(name)
+        try:
+            with self._waiting(entry), entry.gate:
+                self._let_go_unless_ours(name, entry)
+                if entry.store is None and self.placement.forget_dropped(name):
+                    self.feeds.dropped(name)
+        except (KgserveError, OSError) as error:
+            log.warning("dropped_store_not_removed", store=name, reason=str(error))
+        finally:
+            self._leave(name)
+
+    @contextmanager
+    def _waiting(self, entry: _Entry) -> Generator[None]:
+        """Count a lease among those that have no store yet."""
+        with self._lock:
+            entry.waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                entry.waiting -= 1
+
+    def _let_go_unless_ours(self, name: str, entry: _Entry) -> None:
+        """Close a store that is open and is not to be served as it is, at the gate."""
+        if (store := entry.store) is None or store.commits.confirm():
+            return
+        log.warning("store_lost", store=name, sequence=store.state.sequence)
+        self.feeds.moved(name)
+        store.break_off()
+        if (store := self._take_out_when_unused(name, entry, waiting=True)) is not None:
+            self._close_store(store)
 
     def _enter(self, name: str) -> _Entry:
         with self._lock:
@@ -275,7 +347,7 @@ class StorePool:
                 del self._entries[name]
 
     def _open(self, name: str, *, create: CreateIfMissing | bool) -> Store:
-        layout = self._layout(name)
+        layout = self.placement.layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NoStore(name)
@@ -295,25 +367,12 @@ class StorePool:
 
     def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool) -> Store:
         wish = create if isinstance(create, CreateIfMissing) else CreateIfMissing()
-        if is_new := not layout.exists:
-            if not create:
-                raise NoStore(layout.name)
-            with self._creating:
-                self._refuse_twin(layout.name)
-                private_folder(layout.root)
-            create_store(layout, self.settings, wish.chosen or self.usual, time.time_ns() // 1000)
-        feed = self.feeds.of(layout.name)
-        store = Store(layout, self.settings, self._background.submit, feed, self.observation, self._copies)
-        if is_new:
+        made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
+        store = Store(layout, self.feeds.of(layout.name), self._around)
+        if made:
             wish.made = True
             self.feeds.created(layout.name)
         return store
-
-    def _refuse_twin(self, name: str) -> None:
-        """Names that differ in case alone would be one folder where file systems fold case."""
-        for other in self.data_dir.glob(f"*{SUFFIX}"):
-            if other.name.lower() == f"{name}{SUFFIX}".lower() and other.name != f"{name}{SUFFIX}":
-                raise Conflict(f"there is a store {other.name[: -len(SUFFIX)]!r} whose name differs in case alone")
 
     def _close_surplus(self) -> None:
         while (idle := self._pick_surplus()) is not None:
@@ -336,19 +395,23 @@ class StorePool:
                     return name, entry
             return None
 
-    def _take_out(self, entry: _Entry) -> Store | None:
-        """The store of an entry that nobody else has leased, taken out of it so that nobody can any more."""
+    def _take_out(self, entry: _Entry, *, waiting: bool = False) -> Store | None:
+        """The store of an entry that nobody else has leased, taken out of it so that nobody can any more.
+
+        Who is ``waiting`` for it may have it opened anew.
+        """
         with self._lock:
-            if entry.leases > 1:
+            if entry.leases > (entry.waiting if waiting else 1):
                 return None
             store, entry.store = entry.store, None
             return store
 
-    def _take_out_when_unused(self, name: str, entry: _Entry, seconds: float = 10.0) -> Store | None:
-        deadline = time.monotonic() + seconds
-        while (store := self._take_out(entry)) is None and entry.store is not None:
+    def _take_out_when_unused(self, name: str, entry: _Entry, *, waiting: bool = False) -> Store | None:
+        deadline = time.monotonic() + _UNUSED_SECONDS
+        while (store := self._take_out(entry, waiting=waiting)) is None and entry.store is not None:
             if time.monotonic() > deadline:
-                raise Conflict(f"store {name!r} is in use; try again when its requests are done")
+                in_use = f"store {name!r} is in use; try again when its requests are done"
+                raise Unavailable(in_use, retry_after=5) if waiting else Conflict(in_use)
             time.sleep(0.01)
         return store
 
@@ -361,20 +424,6 @@ class StorePool:
         except (KgserveError, OSError) as error:
             # Without the mark of a clean close it is rebuilt from its journal when it opens again.
             log.exception("store_close_failed", store=store.name, error=str(error))
-
-    def _remove(self, name: str) -> None:
-        root = self._layout(name).root
-        trash = self.staging(name)
-        root.rename(trash)
-        # Before anything in it goes: it is there as a whole, or not at all.
-        sync_folder(self.data_dir)
-        self.feeds.dropped(name)
-        shutil.rmtree(trash, ignore_errors=True)
-        log.info("store_dropped", store=name)
-
-    def _clear_trash(self) -> None:
-        for path in self.data_dir.glob(f"{_TRASH_PREFIX}*"):
-            shutil.rmtree(path, ignore_errors=True)
 
     def _check_now_and_then(self) -> None:
         interval = self.settings.check_interval
@@ -393,14 +442,6 @@ class StorePool:
             log.exception("check_not_done", store=name, error=str(error))
 
 
-def _is_name(name: str) -> bool:
-    try:
-        check_store_name(name)
-    except InvalidInput:
-        return False
-    return True
-
-
 class Tender:
     """Keeps what follows the journals of open stores in step: one thread, woken by commits and once a second.
 
@@ -408,11 +449,15 @@ class Tender:
     """
 
     def __init__(
-        self, names: Callable[[], Iterable[str]], held: Callable[[str], AbstractContextManager[Store | None]]
+        self,
+        names: Callable[[], Iterable[str]],
+        held: Callable[[str], AbstractContextManager[Store | None]],
+        first: Callable[[], None],
     ) -> None:
-        """``names`` are the stores that are open, ``held`` gives one of them, if it still is."""
+        """``names`` are the open stores, ``held`` gives one of them, if it still is; ``first`` is called before."""
         self._names = names
         self._held = held
+        self._first = first
         self._awake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
@@ -434,6 +479,7 @@ class Tender:
             self._awake.wait(_PAUSE_SECONDS)
             self._awake.clear()
             try:
+                self._first()
                 for name in self._names():
                     self._tend(name)
             except Exception:

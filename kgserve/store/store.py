@@ -29,7 +29,6 @@ from kgserve.model.digest import measure
 from kgserve.model.plan import Report, Workspace, check, plan
 from kgserve.model.rows import EdgeKey
 from kgserve.model.stores import StoreSettings
-from kgserve.permissions import private_folder
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
@@ -45,9 +44,10 @@ from kgserve.store.ended_view import EndedView
 from kgserve.store.engine_view import EngineView
 from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.feed import Feed
-from kgserve.store.layout import FORMAT, Layout, StoreFile, require_room_to_write
+from kgserve.store.layout import Layout, require_room_to_write
 from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
+from kgserve.store.placement import Placement
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
 from kgserve.store.writer import Planned, Write, Writer, prepared
 
@@ -76,34 +76,30 @@ class Eraser(Protocol):
         ...
 
 
-def create_store(layout: Layout, settings: Settings, chosen: StoreSettings, now: int) -> None:
-    """Make the files of a new, empty store with the ``chosen`` settings; ``now`` is in microseconds."""
-    private_folder(layout.root)
-    # Before the journal, which makes it a store: there is no moment at which it has other settings.
-    layout.describe(StoreFile(FORMAT, now).with_settings(chosen, 0))
-    Journal.create(layout.journal, settings.journal_segment_mb * MEBIBYTE).close()
+class Surroundings(msgspec.Struct, frozen=True):
+    """What the stores of a pool have in common. ``background`` runs work of low urgency later."""
+
+    settings: Settings
+    background: Background
+    observation: Observation
+    copies: WarmCopies
+    placement: Placement
 
 
 class Store:
     """An open store. Everything that changes it happens in its writer thread; reads run beside it in any thread."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        settings: Settings,
-        background: Background,
-        feed: Feed,
-        observation: Observation,
-        copies: WarmCopies,
-    ) -> None:
-        """Open an existing store, repairing what a crash left. ``background`` runs work of low urgency later."""
-        self.observation = observation
+    def __init__(self, layout: Layout, feed: Feed, around: Surroundings) -> None:
+        """Open a store whose files are here, repairing what a crash left."""
+        settings, background = around.settings, around.background
+        self.observation = around.observation
         self.count = StoreCount()
         self.name = layout.name
         self.feed = feed
         self.layout = layout
         self.settings = settings
         self.description = layout.described()
+        self._placement = around.placement
         self._describing = threading.Lock()
         # Called in the changing thread after settings have changed: for waking, not for work.
         self.after_change: list[Callable[[], None]] = []
@@ -128,6 +124,7 @@ class Store:
         with contextlib.ExitStack() as undo:
             self.journal = _open_journal(layout, settings)
             undo.callback(self.journal.close)
+            self.commits = around.placement.commits(layout.name, self.journal)
             self.rows = open_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
@@ -139,7 +136,7 @@ class Store:
         self.rows_sequence = self.rows.state.sequence
         self.folding = Folding(layout.name, self.rows, self._renew_rows)
         self.engine = EngineView(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
-        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, copies)
+        self.copy = WarmCopy(layout, self.journal, self.engine, self.rows, around.copies)
         self.catalog = CatalogView(layout, self.journal, self.rows)
         self.memories = MemoriesView(layout, self.journal, self.rows, self._half_lives)
         self.links = LinksView(layout, self.journal, self.rows)
@@ -202,7 +199,7 @@ class Store:
             if _encode(before.settings) == _encode(after.settings):
                 return False
             with storing(f"changing the settings of store {self.name!r}"):
-                self.description = self.layout.describe(after)
+                self.description = self._placement.describe(self.layout, after)
             self.feed.publish_marker("store_changed", msgspec.to_builtins(after.settings))
         for wake in self.after_change:
             wake()
@@ -357,6 +354,7 @@ class Store:
         self.rows.close()
         self.catalog.close()
         self.memories.close()
+        self.commits.note()
         end = self.journal.end
         self.journal.close()
         self.layout.mark_closed(self.state, end, *links)
@@ -387,7 +385,7 @@ class Store:
         size = sum(each.size for each in changes)
         if changes:
             require_room_to_write(self.layout.root, sum(write.batch.cost for write in writes))
-            self.journal.append(changes)
+            self.commits.append(changes)
             laps.lap("journal")
             planned = writes[0].plan
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])

@@ -318,7 +318,7 @@ class Syncers:
             self._catching_up.join(CLOSED_PATIENCE_SECONDS)
 
     def _open_those_behind(self, pool: StorePool) -> None:
-        for name in pool.names():
+        for name in pool.here():
             if self._stopping.is_set():
                 return
             if self._is_behind(pool.layout(name)):

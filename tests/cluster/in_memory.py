@@ -105,10 +105,11 @@ class MemoryRegistry:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def owners(self) -> dict[str, Claim]:
+    def owners(self, after: int = 0) -> dict[str, Claim]:
         with self._wire.shared.lock:
             stores = [key.removeprefix("owner ") for key in self._wire.shared.messages if key.startswith("owner ")]
-        return {store: claim for store in stores if (claim := self.owner(store)) is not None}
+        found = {store: claim for store in stores if (claim := self.owner(store)) is not None}
+        return {store: claim for store, claim in found.items() if claim.revision > after}
 
     def owner(self, store: str) -> Claim | None:
         with self._wire.shared.lock:

@@ -6,7 +6,7 @@ import pytest
 from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Owner
-from kgserve.errors import Conflict, Unavailable, Unconfirmed
+from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
 NODES = ("n1", "n2", "n3")
@@ -127,6 +127,11 @@ def test_a_beat_without_an_answer_is_found_again(cluster: Cluster) -> None:
 # Ownership
 
 
+def epoch(found: Mine | Elsewhere) -> int:
+    assert isinstance(found, Mine)
+    return found.epoch
+
+
 def test_who_leaves_changes_the_order_of_nobody_else() -> None:
     for number in range(50):
         order = ranked(f"s{number}", ["n1", "n2", "n3", "n4"])
@@ -137,35 +142,35 @@ def test_who_leaves_changes_the_order_of_nobody_else() -> None:
 
 def test_a_store_stays_with_who_is_alive(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert cluster.owned["n1"].seek("s") == Mine(1)
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     cluster.run(60, *NODES)
-    assert cluster.owned["n1"].seek("s") == Mine(1)
-    assert cluster.owned["n2"].seek("s") == Elsewhere("n1", "http://n1")
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
+    assert cluster.owned["n2"].seek("s", b"") == Elsewhere("n1", "http://n1")
 
 
 def test_every_store_of_who_is_gone_finds_one_owner(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     stores = [f"s{number}" for number in range(30)]
-    assert all(cluster.owned["n1"].seek(store) == Mine(1) for store in stores)
+    assert all(epoch(cluster.owned["n1"].seek(store, b"")) == 1 for store in stores)
     cluster.run(int(LEASE_SECONDS) + 1, "n2", "n3")
     for store in stores:
-        found = {name: cluster.owned[name].seek(store) for name in ("n2", "n3")}
-        again = {name: cluster.owned[name].seek(store) for name in ("n2", "n3")}
+        found = {name: cluster.owned[name].seek(store, b"") for name in ("n2", "n3")}
+        again = {name: cluster.owned[name].seek(store, b"") for name in ("n2", "n3")}
         owner = ranked(store, ["n2", "n3"])[0]
-        assert found[owner] == again[owner] == Mine(2)
+        assert epoch(found[owner]) == epoch(again[owner]) == 2
         (other,) = {"n2", "n3"} - {owner}
         assert again[other] == Elsewhere(owner, f"http://{owner}")
     # The one that was gone hears of it, and takes nothing back.
     cluster.run(1, *NODES)
-    assert all(isinstance(cluster.owned["n1"].seek(store), Elsewhere) for store in stores)
+    assert all(isinstance(cluster.owned["n1"].seek(store, b""), Elsewhere) for store in stores)
 
 
 def test_a_process_that_was_started_again_has_to_take_its_stores_over(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert cluster.owned["n1"].seek("s") == Mine(1)
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     with cluster.node("n1", run="second") as started_again:
         again = Ownership(MemoryRegistry(cluster.wires["n1"]), started_again)
-        assert again.seek("s") == Mine(2)
+        assert epoch(again.seek("s", b"")) == 2
 
 
 def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
@@ -175,33 +180,84 @@ def test_a_claim_that_was_lost_to_another_is_told(cluster: Cluster) -> None:
     assert decided("s", None) == Free(1, 0)
     cluster.owned["n1"].decided = lambda store, claim: (registry.claim(store, Owner("n3", 1, "u"), 0), Free(1, 0))[1]
     with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
-        cluster.owned["n1"].seek("s")
+        cluster.owned["n1"].seek("s", b"")
     cluster.owned["n1"].decided = decided
-    assert cluster.owned["n1"].seek("s") == Elsewhere("n3", "u")
+    assert cluster.owned["n1"].seek("s", b"") == Elsewhere("n3", "http://n3")
 
 
 def test_a_claim_without_an_answer_is_claimed_anew(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.wires["n1"].lose_answers()
     with pytest.raises(Unconfirmed):
-        cluster.owned["n1"].seek("s")
+        cluster.owned["n1"].seek("s", b"")
     cluster.wires["n1"].heal()
     # It holds, but this process was not told, and others may have read the log since.
-    assert cluster.owned["n1"].seek("s") == Mine(2)
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
+
+
+def test_who_leaves_is_replaced_at_once(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    assert epoch(cluster.owned["n1"].seek("s", b"what it is")) == 1
+    with cluster.nodes["n1"]:
+        pass
+    assert isinstance(cluster.owned["n2"].seek("s"), Elsewhere)
+    cluster.run(1, "n2", "n3")
+    found = [each for each in (cluster.owned[name].seek("s") for name in ("n2", "n3")) if isinstance(each, Mine)]
+    assert [each.claim.owner.description for each in found] == [b"what it is"]
+
+
+def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.clock.now += SILENT_SECONDS - 1
+    cluster.run(1, "n1")
+    assert cluster.nodes["n1"].silences == 0
+    cluster.clock.now += SILENT_SECONDS
+    cluster.run(1, "n1")
+    assert cluster.nodes["n1"].silences == 1
+
+
+def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    first, second = cluster.owned["n1"], cluster.owned["n2"]
+    dropped: list[str] = []
+    second.after_drop.append(dropped.append)
+    first.seek("s", b"one")
+    second.look()
+    assert second.exists("s")
+    first.drop("s", 7)
+    second.look()
+    assert dropped == ["s"]
+    assert (first.exists("s"), second.exists("s"), second.stores()) == (False, False, {})
+    with pytest.raises(NoStore):
+        second.seek("s")
+    again = second.seek("s", b"another")
+    assert isinstance(again, Mine)
+    assert (again.epoch, again.claim.owner.begins, again.made) == (2, 7, True)
+
+
+def test_a_store_is_handed_over_to_who_is_named(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.owned["n1"].seek("s", b"")
+    cluster.owned["n1"].hand_over("s", "n2", "http://n2")
+    assert not cluster.owned["n1"].owns("s")
+    assert cluster.owned["n1"].seek("s") == Elsewhere("n2", "http://n2")
+    assert epoch(cluster.owned["n2"].seek("s")) == 3
+    with pytest.raises(Fenced):
+        cluster.owned["n1"].describe("s", b"late")
 
 
 def test_who_is_cut_off_takes_nothing_over(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     cluster.clock.now += SILENT_SECONDS + 1
     with pytest.raises(Unavailable, match="cut off"):
-        cluster.owned["n1"].seek("s")
+        cluster.owned["n1"].seek("s", b"")
 
 
 def test_a_store_that_was_given_up_is_taken_anew(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
-    assert cluster.owned["n1"].seek("s") == Mine(1)
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 1
     cluster.owned["n1"].give_up("s")
-    assert cluster.owned["n1"].seek("s") == Mine(2)
+    assert epoch(cluster.owned["n1"].seek("s", b"")) == 2
 
 
 def test_the_owner_is_an_entry_that_others_can_read() -> None:

@@ -9,15 +9,15 @@ import pytest
 
 from kgserve.cluster.protocols import Log
 from kgserve.cluster.records import LARGEST
-from kgserve.cluster.shipping import REACHED_FILE, Shipping, take_over
+from kgserve.cluster.shipping import REACHED_FILE, Shipping, fence, take_over
 from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout
+from kgserve.store.placement import create_store, described
 from kgserve.store.pool import StorePool
-from kgserve.store.store import create_store
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.rig import Rig
 from tests.engines import ENGINE
@@ -136,11 +136,47 @@ def test_a_log_that_lost_its_end_is_told(memory: MemoryRig, store: str, machines
         memory.lose_record(store, log.end(store))
     with pytest.raises(LogTorn, match=r"ends with sequence 7, but this node has sequence 10"):
         machines.owner("a", log, store, 2)
-    # And so it is where the end was noted: nobody can read on from there.
-    (machines.path("a").parent / REACHED_FILE).unlink()
-    with pytest.raises(LogTorn):
-        machines.owner("a", log, store, 2)
     assert machines.kept("a") == CHANGES[:10]
+
+
+def test_what_no_log_had_before_is_given_to_it(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log = memory.node().log
+    alone = machines.journal("a")
+    for change in CHANGES[:10]:
+        alone.append([change])
+    write(machines.owner("a", log, store, 1), 15)
+    machines.owner("b", log, store, 2)
+    assert machines.kept("a") == machines.kept("b") == CHANGES[:15]
+
+
+def test_what_was_cut_short_while_it_was_given_is_given_again(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
+    log = memory.node().log
+    alone = machines.journal("a")
+    for change in CHANGES[:10]:
+        alone.append([change])
+    machines.owner("a", log, store, 1)
+    for _ in range(4):
+        memory.lose_record(store, log.end(store))
+    (machines.path("a").parent / REACHED_FILE).unlink()
+    machines.owner("a", log, store, 2)
+    machines.owner("b", log, store, 3)
+    assert machines.kept("b") == CHANGES[:10]
+
+
+def test_a_store_of_the_same_name_that_was_dropped_is_another_one(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
+    log = memory.node().log
+    write(dropped := machines.owner("a", log, store, 1), 10)
+    begins = fence(log, store, 1)
+    with pytest.raises(Fenced):
+        write(dropped, 11)
+    log.trim(store, begins)
+    write(take_over(machines.journal("b"), log, store, 2, begins), 5)
+    take_over(machines.journal("c"), log, store, 3, begins)
+    assert machines.kept("b") == machines.kept("c") == CHANGES[:5]
 
 
 def test_who_is_late_does_not_fence_a_later_owner(memory: MemoryRig, store: str, machines: Machines) -> None:
@@ -194,7 +230,7 @@ def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: s
     log, history = memory.node().log, mixed()
     for epoch, name in enumerate(("a", "b"), 1):
         layout = Layout(tmp_path, name)
-        create_store(layout, settings, StoreSettings(), 1)
+        create_store(layout, settings.journal_segment_mb, described(StoreSettings()))
         with closing(Journal.open(layout.journal, SEGMENT, 0)) as journal:
             owner = take_over(journal, log, store, epoch)
             if name == "a":

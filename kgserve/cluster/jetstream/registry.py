@@ -23,9 +23,9 @@ class JetStreamRegistry:
         self._owners = Stream(connection, "KGSERVE_OWNERS", [f"{_OWNERS}>"], newest=True)
         self._beats = Stream(connection, "KGSERVE_BEATS", [f"{_BEATS}>"], newest=True)
 
-    def owners(self) -> dict[str, Claim]:
+    def owners(self, after: int = 0) -> dict[str, Claim]:
         """See `Registry.owners`."""
-        found = self._owners.walk(f"{_OWNERS}>")
+        found = self._owners.walk(f"{_OWNERS}>", after)
         return {each.subject.removeprefix(_OWNERS): Claim(decode_json(each.data, Owner), each.seq) for each in found}
 
     def owner(self, store: str) -> Claim | None:

@@ -96,13 +96,13 @@ class Stream:
         )
         return [_message(each) for each in answers if not _is_last(each)]
 
-    def walk(self, subject: str) -> Iterator[Message]:
-        """The messages of subjects, oldest first, up to what is the last one when they are through.
+    def walk(self, subject: str, after: int = 0) -> Iterator[Message]:
+        """The messages of subjects after a sequence, oldest first, up to what is the last one when they are through.
 
         What is replaced meanwhile is among them, too: some servers lag behind others, the leader says when it is all.
         Raises Unavailable.
         """
-        end = after = 0
+        end = after
         while True:
             if after >= end:
                 last = self.last(subject)

@@ -1,0 +1,214 @@
+"""The stores of a cluster as one of its nodes serves them: those that it owns, whose files are copies of their logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from kgserve.cluster.membership import Membership
+from kgserve.cluster.ownership import Elsewhere, Ownership
+from kgserve.cluster.protocols import Claim, Log, Owner, Registry
+from kgserve.cluster.shipping import Shipping, fence, read_reached, take_over
+from kgserve.decoding import decode_json
+from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable
+from kgserve.journal.files import write_whole
+from kgserve.journal.journal import Journal
+from kgserve.model.stores import StoreSettings
+from kgserve.settings import Settings
+from kgserve.store.layout import Layout, StoreFile
+from kgserve.store.placement import NODE_FILE, Commits, Placement, described
+
+log = structlog.get_logger()
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ClusterPlacement(Placement):
+    """What this node serves of a cluster's stores. A store is taken over when somebody asks for it here.
+
+    The registry says which stores there are and what their settings are; files of a store that another node serves are
+    an older copy, with which its next take-over begins.
+    """
+
+    def __init__(
+        self, data_dir: Path, settings: Settings, logs: Log, registry: Registry, membership: Membership
+    ) -> None:
+        """Raises Conflict for a folder that is another node's, and Unavailable."""
+        self._log = logs
+        self._membership = membership
+        self._ownership = Ownership(registry, membership)
+        self._lock = threading.Lock()
+        # The claims by which stores were placed, and how often this node had been silent before.
+        self._placed: dict[str, tuple[Claim, int]] = {}
+        super().__init__(data_dir, settings)
+        self._ownership.look()
+        self._ownership.after_drop.append(self._was_dropped)
+        membership.after_round.append(self._ownership.look)
+
+    def names(self) -> list[str]:
+        """See `Placement.names`: as of a second ago, or newer."""
+        return sorted(self._ownership.stores())
+
+    def here(self) -> list[str]:
+        """See `Placement.here`."""
+        return [name for name in self.names() if self.is_here(name)]
+
+    def nodes(self) -> dict[str, str]:
+        """The node that each store belongs to, by the store's name."""
+        return {name: owner.node for name, owner in self._ownership.stores().items()}
+
+    def exists(self, name: str) -> bool:
+        """See `Placement.exists`."""
+        return self._ownership.exists(name) or self._is_ours_alone(name)
+
+    def is_here(self, name: str) -> bool:
+        """See `Placement.is_here`."""
+        return self._ownership.owns(name)
+
+    def place(self, name: str, chosen: StoreSettings | None) -> bool:
+        """See `Placement.place`. Raises ServedElsewhere for a store of another node, and Unavailable."""
+        layout = self.layout(name)
+        if chosen is not None:
+            self._refuse_twin(name)
+        description = None if chosen is None else described(chosen)
+        if self._is_ours_alone(name):
+            description = layout.as_described()
+        silences = self._membership.silences
+        found = self._ownership.seek(name, None if description is None else _encode(description))
+        if isinstance(found, Elsewhere):
+            told = f"store {name!r} is served by node {found.node!r} of the cluster, at {found.url}"
+            raise ServedElsewhere(told, found.node, found.url)
+        try:
+            self._prepare(layout, found.claim.owner)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        with self._lock:
+            self._placed[name] = found.claim, silences
+        return found.made and chosen is not None
+
+    def commits(self, name: str, journal: Journal) -> Commits:
+        """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
+        with self._lock:
+            claim, silences = self._placed[name]
+        try:
+            shipping = take_over(journal, self._log, name, claim.owner.epoch, claim.owner.begins)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        return OwnedCommits(name, shipping, self._ownership, self._membership, silences)
+
+    def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
+        """See `Placement.describe`: for all nodes."""
+        self._ownership.describe(layout.name, _encode(description))
+        return layout.describe(description)
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """See `Placement.adopt`. Raises Conflict when the cluster has a store of this name."""
+        if self._ownership.exists(name):
+            raise Conflict(f"store {name!r} exists already")
+        super().adopt(name, folder)
+
+    def drop(self, name: str) -> None:
+        """See `Placement.drop`: for all nodes."""
+        with self._lock:
+            claim, _ = self._placed.pop(name)
+        begins = fence(self._log, name, claim.owner.epoch)
+        self._ownership.drop(name, begins)
+        self.remove(name)
+        try:
+            self._log.trim(name, begins)
+        except KgserveError as error:
+            log.warning("log_not_trimmed", store=name, reason=str(error))
+
+    def forget_dropped(self, name: str) -> bool:
+        """See `Placement.forget_dropped`."""
+        if read_reached(self.layout(name).root) is None or self._ownership.exists(name):
+            return False
+        self.remove(name)
+        return True
+
+    def clear_trash(self) -> None:
+        """See `Placement.clear_trash`: also copies of stores that were dropped meanwhile."""
+        super().clear_trash()
+        for name in super().here():
+            self.forget_dropped(name)
+
+    def _was_dropped(self, name: str) -> None:
+        for wake in self.after_drop:
+            wake(name)
+
+    def _check_folder(self) -> None:
+        file, me = self.data_dir / NODE_FILE, self._ownership.node
+        if file.exists():
+            before = decode_json(file.read_bytes(), _Node).node
+            if before != me:
+                raise Conflict(f"{self.data_dir} belongs to node {before!r} of the cluster, and not to {me!r}")
+        else:
+            write_whole(file, _encode(_Node(me)))
+
+    def _others(self) -> Iterable[str]:
+        return [*self._ownership.stores(), *super()._others()]
+
+    def _is_ours_alone(self, name: str) -> bool:
+        """Whether the folder holds a store of this name that no cluster has heard of."""
+        layout = self.layout(name)
+        return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
+
+    def _prepare(self, layout: Layout, owner: Owner) -> None:
+        """Have files that are a copy of the store's log, however old, and its settings as the registry has them."""
+        reached = read_reached(layout.root)
+        if reached is not None and reached.begins != owner.begins:
+            # They are a copy of what was dropped under this name.
+            self.remove(layout.name)
+        description = decode_json(owner.description, StoreFile)
+        if not layout.exists:
+            self._make(layout, description)
+        elif layout.description() != description:
+            layout.describe(description)
+
+
+class OwnedCommits:
+    """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
+
+    def __init__(
+        self, store: str, shipping: Shipping, ownership: Ownership, membership: Membership, silences: int
+    ) -> None:
+        """``silences``: how often this node had been silent before the store was claimed."""
+        self.append = shipping.append
+        self.note = shipping.note
+        self._store = store
+        self._shipping = shipping
+        self._ownership = ownership
+        self._membership = membership
+        self._silences = silences
+
+    @property
+    def is_current(self) -> bool:
+        """See `Commits.is_current`. Who was silent asks anew: another node may have the store by now."""
+        if self._membership.is_silent:
+            raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
+        known = self._silences == self._membership.silences
+        return known and not self._shipping.is_over and self._ownership.owns(self._store)
+
+    def confirm(self) -> bool:
+        """See `Commits.confirm`: as the registry says now."""
+        silences = self._membership.silences
+        if not self._shipping.is_over:
+            with suppress(Fenced):
+                self._ownership.still_mine(self._store)
+                self._silences = silences
+                return True
+        self._ownership.give_up(self._store)
+        return False
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """cluster.json: whose data folder it is."""
+
+    node: str

@@ -1,0 +1,203 @@
+"""Where the stores of a pool are, and how their commits become durable: in one folder, and nowhere else."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from kgserve.errors import Conflict, InvalidInput, NoStore
+from kgserve.journal.files import sync_folder
+from kgserve.journal.journal import Journal
+from kgserve.model.change import ChangeSet
+from kgserve.model.requests import check_store_name
+from kgserve.model.stores import StoreSettings
+from kgserve.permissions import private_folder
+from kgserve.settings import MEBIBYTE, Settings
+from kgserve.store.layout import FORMAT, SUFFIX, Layout, StoreFile
+
+log = structlog.get_logger()
+
+NODE_FILE = "cluster.json"
+"""What says that the journals of a data folder are copies of what a cluster has."""
+_TRASH_PREFIX = ".dropped-"
+
+
+class Commits(Protocol):
+    """How the commits of an open store become durable."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the store may be asked and written to; if not, `confirm` says more. At once. Raises Unavailable."""
+        ...
+
+    def confirm(self) -> bool:
+        """Whether the store is still this server's to be asked; if not, it has to be placed and opened anew.
+
+        May wait. Raises Unavailable.
+        """
+        ...
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """Make consecutive change sets durable, all or none of them. Raises StorageFull and Unavailable."""
+        ...
+
+    def note(self) -> None:
+        """Put down what makes the next opening quick, before the journal is closed. Raises StorageFull."""
+        ...
+
+
+class JournalCommits:
+    """Commits that are durable once this machine's disk has them."""
+
+    is_current = True
+
+    def __init__(self, journal: Journal) -> None:
+        self.append = journal.append
+
+    def confirm(self) -> bool:
+        """See `Commits.confirm`."""
+        return True
+
+    def note(self) -> None:
+        """Nothing: the mark of a clean close says it."""
+
+
+class Placement:
+    """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
+
+    def __init__(self, data_dir: Path, settings: Settings) -> None:
+        """Raises Conflict for a folder whose journals are copies: to write there would be to lose it."""
+        self.data_dir = data_dir
+        self._settings = settings
+        self._making = threading.Lock()
+        # Called with the name of a store that another server has dropped: for waking, not for work.
+        self.after_drop: list[Callable[[str], object]] = []
+        self._check_folder()
+
+    def names(self) -> list[str]:
+        """All stores that there are, in order."""
+        return self.here()
+
+    def here(self) -> list[str]:
+        """The stores whose present state is in this folder, in order."""
+        found = (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}") if not path.is_symlink())
+        return sorted(name for name in found if _is_name(name) and self.layout(name).exists)
+
+    def layout(self, name: str) -> Layout:
+        """Where a store's files are, or would be."""
+        return Layout(self.data_dir, name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a store."""
+        return self.layout(name).exists
+
+    def is_here(self, name: str) -> bool:
+        """Whether the files of a store in this folder are its present state."""
+        return self.exists(name)
+
+    def place(self, name: str, chosen: StoreSettings | None) -> bool:
+        """Have the files of a store in this folder, to be opened; whether it was made, with the ``chosen`` settings.
+
+        Raises NoStore for one that is not there when nothing was chosen, Conflict for a name that cannot be had.
+        """
+        layout = self.layout(name)
+        if layout.exists:
+            return False
+        if chosen is None:
+            raise NoStore(name)
+        self._make(layout, described(chosen))
+        return True
+
+    def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - others look it up
+        """How the journal of a store that was placed and is being opened is written from now on."""
+        return JournalCommits(journal)
+
+    def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
+        """Put down what an open store is; durable afterwards. Raises OSError and Unavailable."""
+        return layout.describe(description)
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Make a finished folder within the data folder the store of a name. Raises Conflict when there is one."""
+        with self._making:
+            root = self.layout(name).root
+            if root.exists() or root.is_symlink():
+                raise Conflict(f"store {name!r} exists already")
+            self._refuse_twin(name)
+            folder.rename(root)
+            sync_folder(self.data_dir)
+
+    def drop(self, name: str) -> None:
+        """Have a store be no more, which is closed and was placed here."""
+        self.remove(name)
+
+    def forget_dropped(self, name: str) -> bool:  # noqa: ARG002 - as above
+        """Remove the copy of a store that another server has dropped; False where there is none."""
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove a store's files."""
+        trash = self.staging(name)
+        self.layout(name).root.rename(trash)
+        # Before anything in it goes: it is there as a whole, or not at all.
+        sync_folder(self.data_dir)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def staging(self, name: str) -> Path:
+        """A path in the data folder for what is being made, or removed."""
+        return self.data_dir / f"{_TRASH_PREFIX}{name}-{time.time_ns()}"
+
+    def clear_trash(self) -> None:
+        """Remove what a process that ended has left half made, or half removed."""
+        for path in self.data_dir.glob(f"{_TRASH_PREFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _check_folder(self) -> None:
+        if (self.data_dir / NODE_FILE).exists():
+            raise Conflict(
+                f"{self.data_dir} belongs to a node of a cluster, whose stores are written through their node alone: "
+                "start it with --cluster, and ask it"
+            )
+
+    def _make(self, layout: Layout, description: StoreFile) -> None:
+        """Make the files of a new, empty store. Raises Conflict."""
+        with self._making:
+            self._refuse_twin(layout.name)
+            private_folder(layout.root)
+        create_store(layout, self._settings.journal_segment_mb, description)
+
+    def _others(self) -> Iterable[str]:
+        """The names that are taken, also by what is no store yet."""
+        return (path.name[: -len(SUFFIX)] for path in self.data_dir.glob(f"*{SUFFIX}"))
+
+    def _refuse_twin(self, name: str) -> None:
+        """Names that differ in case alone would be one folder where file systems fold case."""
+        for other in self._others():
+            if other.lower() == name.lower() and other != name:
+                raise Conflict(f"there is a store {other!r} whose name differs in case alone")
+
+
+def described(chosen: StoreSettings) -> StoreFile:
+    """What a store is that is made now with the ``chosen`` settings."""
+    return StoreFile(FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
+
+
+def create_store(layout: Layout, segment_mb: int, description: StoreFile) -> None:
+    """Make the files of a new, empty store."""
+    private_folder(layout.root)
+    # Before the journal, which makes it a store: there is no moment at which it has other settings.
+    layout.describe(description)
+    Journal.create(layout.journal, segment_mb * MEBIBYTE).close()
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_store_name(name)
+    except InvalidInput:
+        return False
+    return True
