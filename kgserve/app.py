@@ -95,7 +95,12 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
         request_max_body_size=None,
     )
     shortcuts = Shortcuts(Directory(HANDLERS), app.state["service"])
-    edge = Edge(app.asgi_handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
+    handler = app.asgi_handler
+    if pool.settings.cluster:
+        from kgserve.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
+
+        handler = PassingOn(handler, pool.placement.token_of)
+    edge = Edge(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge
     return app
@@ -164,7 +169,7 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     # The embedding model's threads spin for a while after each run; a product on all cores would wait for theirs.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        opened = open_all(settings, stack, url=url)
+        opened = open_all(settings, stack, url=url, token=token)
         app = create_app(opened.graphs(), token)
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:

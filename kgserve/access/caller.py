@@ -12,6 +12,8 @@ Role = Literal["read", "write", "admin"]
 
 _RANKS: dict[Role, int] = {"read": 0, "write": 1, "admin": 2}
 EVERY_STORE = "*"
+CALLER_HEADER = "kgserve-caller"
+"""Where one node of a cluster tells another for whom it asks, which is believed with the token of that other one."""
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -73,11 +73,15 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next."""
+    """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next.
+
+    Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them.
+    """
 
     node: str
     run: str
     url: str
+    token: str = ""
     leaving: bool = False
 
 

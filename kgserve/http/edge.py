@@ -42,7 +42,17 @@ from kgserve.http.coding import (
 )
 from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
 from kgserve.http.direct import authorized_store
-from kgserve.http.problem import CLIENT_LEFT, MEDIA_TYPE, REFUSED, ClientLeft, Misdirected, code_of, render, target_of
+from kgserve.http.problem import (
+    CLIENT_LEFT,
+    MEDIA_TYPE,
+    REFUSED,
+    ClientLeft,
+    Misdirected,
+    code_of,
+    is_passed_on,
+    render,
+    target_of,
+)
 from kgserve.log import Who
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
@@ -147,6 +157,7 @@ class Edge:
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self._rates = RateLimits(settings.rate_limit)
         self._hides_explorer = not settings.explorer
+        self._in_cluster = bool(settings.cluster)
         self._guard = BrowserGuard(settings.host, self._origins, settings.allowed_hosts)
         self.running = 0
         """Requests that are being worked on, open streams among them."""
@@ -202,7 +213,7 @@ class Edge:
                 return
             self._let_in(scope, context)
             self._check_path(scope["path"])
-            if found := self.shortcuts.find(scope):
+            if not self._is_passed_on(exchange.headers) and (found := self.shortcuts.find(scope)):
                 await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
             else:
                 await in_task()
@@ -221,6 +232,9 @@ class Edge:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
             exchange.log()
+
+    def _is_passed_on(self, headers: Mapping[bytes, bytes]) -> bool:
+        return self._in_cluster and is_passed_on(headers)
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
@@ -324,6 +338,7 @@ class Exchange:
         self._is_head = scope["method"] == "HEAD"
         self._coding = headers.get(b"accept-encoding")
         self._known = headers.get(b"if-none-match")
+        self.headers = headers
         self._held: HTTPResponseStartEvent | None = None
         self._started = time.perf_counter()
         self.received = self.sent = 0

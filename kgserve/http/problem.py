@@ -30,6 +30,8 @@ from kgserve.model.answers import Problem
 from kgserve.model.versioned_names import renamed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from litestar.types import HTTPScope
 
 log = structlog.get_logger()
@@ -38,6 +40,9 @@ MEDIA_TYPE = "application/problem+json"
 CLIENT_LEFT = 499  # never sent: what the access line shows, as nginx does
 REFUSED = "refused"
 """The key of the scope's state under which an error's code is left for the count of refusals."""
+
+FORWARDS = "forwards"
+"""The key of the scope's state for that a request is passed on rather than sent elsewhere; then: to whom."""
 
 RENAMED = "renamed"
 """The key of the scope's state for that fields of answers are to have the names of versioned writes."""
@@ -153,10 +158,19 @@ def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     state[REFUSED] = code_of(error)
     if isinstance(error, Hidden):
         state["request_context"].hidden = error.store
+    if isinstance(error, ServedElsewhere) and FORWARDS in state:
+        # Nothing of it is sent.
+        state[FORWARDS] = error
+        return Response(b"", status_code=KINDS[error.code].status)
     status, headers, body = render(error, state["request_context"].request_id, target_of(request.scope))
     if isinstance(error, ConflictManual) and RENAMED in state:
         body = renamed(body)
     return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def is_passed_on(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether who asks would not go to another node: a page in a browser, whose key is for here, or who says so."""
+    return b"sec-fetch-mode" in headers or b"kgserve-no-redirect" in headers
 
 
 def target_of(scope: HTTPScope) -> str:

@@ -20,10 +20,21 @@ from mcp.server.context import ServerRequestContext
 
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import Hidden
-from kgserve.errors import ConflictManual, FieldError, Forbidden, Internal, InvalidInput, KgserveError, NoStore
+from kgserve.errors import (
+    ConflictManual,
+    FieldError,
+    Forbidden,
+    Internal,
+    InvalidInput,
+    KgserveError,
+    NoStore,
+    ServedElsewhere,
+)
+from kgserve.forwarding import Forwarder
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
+from kgserve.mcp.elsewhere import called_elsewhere
 from kgserve.mcp.entity_memory import RecallMemories
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.memory_tools import Recall
@@ -75,6 +86,7 @@ class Call(NamedTuple):
     visit: RequestContext
     asker: str
     notes: list[str]
+    headers: Mapping[str, str]
 
     @property
     def named_store(self) -> str | None:
@@ -115,6 +127,7 @@ class Calls:
         self._threads = threads
         self._written = OwnWrites()
         self._repeats = Repeats()
+        self._forwarder = Forwarder(graphs.pool.placement.token_of)
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
@@ -138,7 +151,7 @@ class Calls:
         if tool is None:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r}; there are {names}")
-        call = Call(tool, params.arguments, wishes, visit_of(context), _asker(context), [])
+        call = Call(tool, params.arguments, wishes, visit_of(context), _asker(context), [], _headers(context))
         made = made_call(_headers(context), tool.name, params.arguments) if call.writes else None
         answering = self._repeats.once(call.visit.asker, made, partial(self._observed, call))
         if context.meta is None or context.meta.get("progress_token") is None:
@@ -190,6 +203,9 @@ class Calls:
         """The answer; where a store is not there, the names of the caller's."""
         try:
             return await self._run(call, graphs)
+        except ServedElsewhere as error:
+            caller, asked = call.visit.caller, (call.tool.name, call.arguments or {})
+            return await called_elsewhere(self._forwarder, error, caller, asked, call.headers)
         except NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)

@@ -59,13 +59,19 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def open_all(
-    settings: Settings, stack: ExitStack, plugged: Mapping[str, Syncer] | None = None, *, url: str = ""
+    settings: Settings,
+    stack: ExitStack,
+    plugged: Mapping[str, Syncer] | None = None,
+    *,
+    url: str = "",
+    token: str = "",
 ) -> Opened:
     """Open the data folder's stores, to be closed with ``stack``; who calls has the folder's lock already.
 
-    Those ``plugged`` in are told of contents beside those of the settings. Who serves them at a ``url`` joins the
-    cluster, if one is set. Raises InvalidInput for a data folder that cannot be one, and for an embedding service, a
-    language model, a webhook or a cluster without a usable address; Conflict for a folder or a name of another node.
+    Those ``plugged`` in are told of contents beside those of the settings. Who serves them at a ``url``, where a
+    ``token`` opens everything, joins the cluster, if one is set. Raises InvalidInput for a data folder that cannot be
+    one, and for an embedding service, a language model, a webhook or a cluster without a usable address; Conflict for a
+    folder or a name of another node.
     """
     # Built first and closed last: closing a store saves its indexes.
     indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
@@ -77,7 +83,7 @@ def open_all(
     syncers = make_syncers(settings, plugged)
     if syncers is not None:
         stack.enter_context(closing(syncers))
-    placed = join(settings, stack, url) if settings.cluster and url else Placement
+    placed = join(settings, stack, url, token) if settings.cluster and url else Placement
     pool = stack.enter_context(StorePool(settings, placed))
     # The last of them: it asks the others to let go of what is erased.
     erasers = Erasers(indexer, historian)
@@ -88,8 +94,10 @@ def open_all(
     return Opened(pool, indexer, historian, keeper, extractor, syncers)
 
 
-def join(settings: Settings, stack: ExitStack, url: str) -> Placed:
+def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     """Become a node of the cluster that is reached at a ``url``, until ``stack`` ends; how its stores are placed.
+
+    Other nodes are let in there by the ``token``.
 
     Raises InvalidInput, Conflict and Unavailable.
     """
@@ -108,7 +116,7 @@ def join(settings: Settings, stack: ExitStack, url: str) -> Placed:
 
     connection = stack.enter_context(closing(Connection(settings.cluster)))
     logs, registry = JetStreamLog(connection), JetStreamRegistry(connection)
-    membership = Membership(registry, Beat(settings.node_name or gethostname(), token_hex(8), url))
+    membership = Membership(registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token))
     stack.enter_context(membership)
     return partial(ClusterPlacement, logs=logs, registry=registry, membership=membership)
 

@@ -92,6 +92,11 @@ class ClusterPlacement(Placement):
             self._placed[name] = found.claim, silences
         return found.made and chosen is not None
 
+    def token_of(self, node: str) -> str:
+        """See `Placement.token_of`."""
+        alive = self._membership.alive()
+        return alive[node].token if node in alive else ""
+
     def commits(self, name: str, journal: Journal) -> Commits:
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
