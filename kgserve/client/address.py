@@ -62,15 +62,15 @@ class Target:
 
     def serving(self, call: Call[Any]) -> Server:
         """Where a call is to be sent."""
-        return self._places.get(call.store, self.address) if call.store else self.address
+        return self._places.get(_about(call), self.address)
 
     def has_moved(self, call: Call[Any], response: httpx.Response) -> bool:
         """Whether an answer says that another node serves the store, where the call is to be sent again."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
-        if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not (call.store and location.endswith(asked)):
+        if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
             return False
         found = at(location.removesuffix(asked), self._settings.data_dir)
-        self._places[call.store] = found.with_key(self._settings.key)
+        self._places[_about(call)] = found.with_key(self._settings.key)
         return not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable)
 
     def _find(self) -> Server:
@@ -90,6 +90,11 @@ class Target:
         if self.address.url.startswith("https:") and self._urls and self.address.certificate is None:
             return True
         return trust(self.address.certificate or "")
+
+
+def _about(call: Call[Any]) -> str:
+    """What a call is about: a store, or what its path names."""
+    return call.store or call.path
 
 
 def _checked(url: str) -> str:

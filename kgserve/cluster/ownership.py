@@ -76,14 +76,19 @@ class Ownership:
         with self._lock:
             return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
 
+    def known(self, store: str) -> Owner | None:
+        """Who claims a store, as `stores` says it."""
+        with self._lock:
+            claim = self._claims.get(store)
+        return None if claim is None or claim.owner.dropped else claim.owner
+
     def exists(self, store: str) -> bool:
         """Whether there is such a store. Raises Unavailable."""
-        with self._lock:
-            known = self._claims.get(store)
-        if known is None or known.owner.dropped:
-            # Others may have made it since the last look.
-            known = self._found(store)
-        return known is not None and not known.owner.dropped
+        if self.known(store) is not None:
+            return True
+        # Others may have made it since the last look.
+        found = self._found(store)
+        return found is not None and not found.owner.dropped
 
     def owns(self, store: str) -> bool:
         """Whether this process owns a store, as far as it knows."""

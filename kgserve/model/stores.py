@@ -240,11 +240,12 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A store as the list shows it. Sizes are in bytes, on disk; ``lag``, in commits, and checks are of open ones.
 
     ``last_write`` is the time of its last commit; a store without any has none. ``links`` is there where edges lead
-    into other stores, or from others into this one.
+    into other stores, or from others into this one. Of a store that is ``elsewhere`` in the cluster, at another
+    ``node``, only name and settings are known here: its counts are 0.
     """
 
     name: str
-    state: Literal["open", "closed", "damaged"]
+    state: Literal["open", "closed", "damaged", "elsewhere"]
     nodes: int
     edges: int
     sequence: int
@@ -257,6 +258,7 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_check: str | None = None
     last_check_ok: bool | None = None
     links: LinkCounts | None = None
+    node: str | None = None
 
 
 class LinkedStore(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
 from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile
+from kgserve.store.placement import Away
 from kgserve.store.store import Store
 from kgserve.version import __version__
 from kgserve.views.indexer import Indexer
@@ -63,7 +65,9 @@ def list_stores(graphs: Graphs) -> StoreList:
     for name in graphs.pool.names():
         # A store may be dropped while the list is made.
         with contextlib.suppress(FileNotFoundError):
-            stores.append(_summary(graphs, graphs.pool.layout(name), opened.get(name)))
+            away = graphs.pool.placement.away(name)
+            here = partial(_summary, graphs, graphs.pool.layout(name), opened.get(name))
+            stores.append(here() if away is None else _summary_of_another(name, away))
     return StoreList(stores=stores, count=len(stores))
 
 
@@ -239,6 +243,21 @@ def _summary(graphs: Graphs, layout: Layout, store: Store | None) -> StoreSummar
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
         links=link_counts(graphs, layout, store),
+    )
+
+
+def _summary_of_another(name: str, away: Away) -> StoreSummary:
+    return StoreSummary(
+        name=name,
+        state="elsewhere",
+        nodes=0,
+        edges=0,
+        sequence=0,
+        journal_bytes=0,
+        engine_bytes=0,
+        created_at=format_time(away.description.created_at),
+        settings=_choices(away.description),
+        node=away.node,
     )
 
 

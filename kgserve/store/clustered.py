@@ -21,7 +21,7 @@ from kgserve.journal.journal import Journal
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.layout import Layout, StoreFile
-from kgserve.store.placement import NODE_FILE, Commits, Placement, described
+from kgserve.store.placement import NODE_FILE, Away, Commits, Placement, described
 
 log = structlog.get_logger()
 
@@ -51,16 +51,14 @@ class ClusterPlacement(Placement):
         membership.after_round.append(self._ownership.look)
 
     def names(self) -> list[str]:
-        """See `Placement.names`: as of a second ago, or newer."""
+        """See `Placement.names`. Who is cut off says what there was."""
+        with suppress(Unavailable):
+            self._ownership.look()
         return sorted(self._ownership.stores())
 
     def here(self) -> list[str]:
         """See `Placement.here`."""
-        return [name for name in self.names() if self.is_here(name)]
-
-    def nodes(self) -> dict[str, str]:
-        """The node that each store belongs to, by the store's name."""
-        return {name: owner.node for name, owner in self._ownership.stores().items()}
+        return sorted(name for name in self._ownership.stores() if self.is_here(name))
 
     def exists(self, name: str) -> bool:
         """See `Placement.exists`."""
@@ -69,6 +67,13 @@ class ClusterPlacement(Placement):
     def is_here(self, name: str) -> bool:
         """See `Placement.is_here`."""
         return self._ownership.owns(name)
+
+    def away(self, name: str) -> Away | None:
+        """See `Placement.away`."""
+        owner = self._ownership.known(name)
+        if owner is None or self.is_here(name):
+            return None
+        return Away(owner.node, decode_json(owner.description, StoreFile))
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
         """See `Placement.place`. Raises ServedElsewhere for a store of another node, and Unavailable."""

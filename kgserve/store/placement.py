@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -68,6 +68,13 @@ class JournalCommits:
         """Nothing: the mark of a clean close says it."""
 
 
+class Away(NamedTuple):
+    """A store that another node of the cluster serves."""
+
+    node: str
+    description: StoreFile
+
+
 class Placement:
     """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
 
@@ -101,6 +108,10 @@ class Placement:
         """Whether the files of a store in this folder are its present state."""
         return self.exists(name)
 
+    def away(self, name: str) -> Away | None:  # noqa: ARG002 - a node of a cluster looks it up
+        """What is known of a store that another node serves, or would be asked for; None for one that is here."""
+        return None
+
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
         """Have the files of a store in this folder, to be opened; whether it was made, with the ``chosen`` settings.
 
@@ -118,7 +129,7 @@ class Placement:
         """What opens everything at another node, empty for one that is not known."""
         return ""
 
-    def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - a node of a cluster looks it up
+    def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - as above
         """How the journal of a store that was placed and is being opened is written from now on."""
         return JournalCommits(journal)
 

@@ -67,7 +67,7 @@ class NatsServers:
     """Servers that know of each other."""
 
     def __init__(self, folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> None:
-        ports = _free_ports(2 * count)
+        ports = free_ports(2 * count)
         self.servers = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]
         self._configuration = configuration
 
@@ -114,7 +114,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

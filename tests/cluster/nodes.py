@@ -1,0 +1,85 @@
+"""Nodes of kgserve as processes, on the servers of a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from kgserve.client import Client
+from tests.cluster.servers import NatsServers, free_ports
+
+PATIENCE = 60.0
+
+
+class ServingNode:
+    """A process that serves a data folder, always on the same port."""
+
+    def __init__(self, name: str, folder: Path, servers: str, port: int) -> None:
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.data_dir = folder / name
+        self.log = folder / f"{name}.log"
+        options = ["--port", str(port), "--data-dir", str(self.data_dir), "--node-name", name, "--cluster", servers]
+        options += ["--embedding-provider", "hashing", "--log-format", "json"]
+        self._command = [sys.executable, "-m", "kgserve", "serve", *options]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=_environment())
+        until = time.monotonic() + PATIENCE
+        while not self.answers():
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < until, self.log.read_text()[-2000:]
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        """Whether it takes requests."""
+        try:
+            return httpx.get(f"{self.url}/health", timeout=1).is_success
+        except httpx.TransportError:
+            return False
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it, and wait until it has."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(PATIENCE)
+
+    def client(self) -> Client:
+        """A client that asks this node."""
+        return Client(self.url)
+
+
+@contextmanager
+def serving_nodes(servers: NatsServers, folder: Path, count: int = 3) -> Generator[list[ServingNode]]:
+    """Nodes for as long as the block runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(count)
+    nodes = [ServingNode(f"k{number}", folder, servers.urls, ports[number]) for number in range(count)]
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(ServingNode.start, nodes))
+        yield nodes
+    finally:
+        for node in nodes:
+            node.end(signal.SIGKILL)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("KGSERVE_")}  # noqa: TID251

@@ -1,0 +1,135 @@
+"""What clients meet who ask any node of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+import kgserve
+from kgserve.client import AsyncClient, Client
+from kgserve.errors import Conflict, NotFound
+from tests.cluster.nodes import ServingNode, serving_nodes
+from tests.cluster.servers import NatsServers
+from tests.mcp.talking import Session, Stateless
+
+
+@pytest.fixture(scope="module")
+def nodes(servers: NatsServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
+    with serving_nodes(servers, tmp_path_factory.mktemp("nodes")) as running:
+        yield running
+
+
+@pytest.fixture
+def store() -> str:
+    return f"s{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
+    made = [node.client() for node in nodes]
+    yield made
+    for client in made:
+        client.close()
+
+
+def put(client: Client, store: str, node_id: str) -> int:
+    return client.store(store).inject(nodes=[{"id": node_id, "type": "t", "content": f"about {node_id}"}]).sequence
+
+
+def test_any_node_takes_any_request(clients: list[Client], store: str) -> None:
+    assert [put(client, store, f"n{number}") for number, client in enumerate(clients * 2)] == [1, 2, 3, 4, 5, 6]
+    for client in clients:
+        assert {each.id for each in client.store(store).nodes()} == {f"n{number}" for number in range(6)}
+        assert client.store(store).search("n1", at_least=6).hits
+
+
+def test_an_asynchronous_client_goes_where_it_is_sent(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+
+    async def asked() -> int:
+        async with AsyncClient(nodes[1].url) as client:
+            return (await client.store(store).stats()).nodes
+
+    assert asyncio.run(asked()) == 1
+
+
+def test_who_may_not_be_sent_elsewhere_is_answered_here(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    with httpx.Client(base_url=nodes[1].url) as http:
+        sent = http.get(f"/api/memory/{store}?field_names=versioned")
+        assert (sent.status_code, sent.headers["kgserve-owner"]) == (307, "k0")
+        assert sent.headers["location"] == f"{nodes[0].url}/api/memory/{store}?field_names=versioned"
+        assert sent.json()["type"] == "urn:kgserve:error:elsewhere"
+        here = {"Kgserve-No-Redirect": "1"}
+        body = {"nodes": [{"id": "b", "type": "t", "content": "x"}]}
+        assert http.post(f"/api/memory/{store}/inject", json=body, headers=here).json()["sequence"] == 2
+        assert http.get(f"/api/memory/{store}", headers={"Sec-Fetch-Mode": "cors"}).json()["sequence"] == 2
+        with http.stream("GET", f"/api/memory/{store}/events?since=0", headers=here) as events:
+            lines = events.iter_lines()
+            assert events.headers["content-type"].startswith("text/event-stream")
+            assert next(line for line in lines if line.startswith("event: ")) == "event: node_created"
+
+
+def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[0], store, "a")
+    with httpx.Client(base_url=nodes[1].url) as http:
+        asked = {"name": "a", "index": store}
+        assert "about a" in str(Stateless(http).call("get_entity", asked)["content"])
+        assert "about a" in str(Session(http).call("get_entity", asked)["content"])
+
+
+def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    first, second, third = clients
+    put(first, store, "a")
+    second.store(store).update_settings(name="Renamed", metadata={"a": 1})
+    assert {each.state: each.node for each in third.stores().stores if each.name == store} == {"elsewhere": "k0"}
+    third.drop(store, confirm=store)
+    for client in clients:
+        with pytest.raises(NotFound):
+            client.store(store).settings()
+    for node in nodes:
+        assert not [*node.data_dir.glob(f"{store}*")]
+    assert put(second, store, "b") == 1
+    assert [each.id for each in first.store(store).nodes()] == ["b"]
+    assert first.store(store).settings().name == ""
+
+
+def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[2], store, "a")
+    clients[2].store(store).update_settings(name="Kept")
+    nodes[2].end()
+    try:
+        with closing(Client(f"{nodes[2].url},{nodes[1].url}")) as either:
+            assert put(either, store, "b") == 2
+        assert clients[0].store(store).settings().name == "Kept"
+        with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
+            pass
+    finally:
+        nodes[2].start()
+    assert put(clients[2], store, "c") == 3
+
+
+def test_a_store_from_before_comes_along(
+    nodes: list[ServingNode], clients: list[Client], store: str, tmp_path: Path
+) -> None:
+    with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
+        alone.store(store).inject(nodes=[{"id": "old", "type": "t", "content": "from before"}])
+        alone.store(store).update_settings(name="Old")
+    (tmp_path / "alone" / f"{store}_memory").rename(nodes[1].data_dir / f"{store}_memory")
+    assert put(clients[1], store, "new") == 2
+    assert clients[0].store(store).settings().name == "Old"
+    nodes[1].end()
+    try:
+        assert {each.id for each in clients[0].store(store).nodes()} == {"old", "new"}
+    finally:
+        nodes[1].start()
