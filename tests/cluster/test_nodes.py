@@ -66,9 +66,9 @@ def test_who_may_not_be_sent_elsewhere_is_answered_here(
 ) -> None:
     put(clients[0], store, "a")
     with httpx.Client(base_url=nodes[1].url) as http:
-        sent = http.get(f"/api/memory/{store}?field_names=versioned")
+        sent = http.get(f"/api/memory/{store}/events?since=0")
         assert (sent.status_code, sent.headers["kgserve-owner"]) == (307, "k0")
-        assert sent.headers["location"] == f"{nodes[0].url}/api/memory/{store}?field_names=versioned"
+        assert sent.headers["location"] == f"{nodes[0].url}/api/memory/{store}/events?since=0"
         assert sent.json()["type"] == "urn:kgserve:error:elsewhere"
         here = {"Kgserve-No-Redirect": "1"}
         body = {"nodes": [{"id": "b", "type": "t", "content": "x"}]}
