@@ -163,7 +163,7 @@ class ServedElsewhere(KgserveError):
 
     code = "elsewhere"
 
-    def __init__(self, message: str, node: str, url: str) -> None:
+    def __init__(self, message: str, node: str = "", url: str = "") -> None:
         super().__init__(message)
         self.node = node
         self.url = url

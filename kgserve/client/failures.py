@@ -33,6 +33,7 @@ from kgserve.errors import (
     KindNotAllowed,
     Limited,
     NotFound,
+    ServedElsewhere,
     StorageFull,
     TimedOut,
     TooLarge,
@@ -87,6 +88,7 @@ PLAIN: dict[str, type[KgserveError]] = {
         TooLarge,
         Unsupported,
         Internal,
+        ServedElsewhere,
         StorageFull,
     )
 }

@@ -15,13 +15,14 @@ import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
 from tests.cluster.nodes import ServingNode, serving_nodes
-from tests.cluster.servers import NatsServers
+from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
 
 
 @pytest.fixture(scope="module")
-def nodes(servers: NatsServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
-    with serving_nodes(servers, tmp_path_factory.mktemp("nodes")) as running:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
+    folder = tmp_path_factory.mktemp("nodes")
+    with nats_servers(folder / "nats") as servers, serving_nodes(servers, folder) as running:
         yield running
 
 

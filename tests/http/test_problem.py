@@ -33,7 +33,7 @@ def test_statuses_are_as_designed() -> None:
     designed = {
         "invalid": 400, "unauthenticated": 401, "forbidden": 403, "not_found": 404, "timeout": 408, "conflict": 409,
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
-        "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400,
+        "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
     }  # fmt: skip
     own = {MethodNotAllowed.code: 405, Misdirected.code: 421, UrlTooLong.code: 414, HeadTooLarge.code: 431}
     assert {code: kind.status for code, kind in KINDS.items()} == designed | own
