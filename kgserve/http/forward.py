@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgserve.errors import ServedElsewhere
 
 _OF_THE_CONNECTION = frozenset(
-    {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"te", b"accept-encoding"}
+    {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
 )
 _OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
 _ANSWERED = frozenset(
