@@ -201,7 +201,7 @@ def compare_writes(folder: Path, count: int, seed: int) -> Differences:
 
 
 def _pool(folder: Path, engine: EngineName) -> StorePool:
-    pool = StorePool(Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes=False))
+    pool = StorePool(Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none"))
     nodes, edges = graph(SMALL_NODES, SMALL_EDGES)
     puts = [NodePut(n, row.id, row.type, row.content) for n, row in enumerate(nodes)]
     with pool.lease(STORE, create=True) as store:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from kgserve.library import Library
+    from kgserve.settings import Indexed
     from kgserve.syncing import BatchSyncer, VectorSyncer
 
 
@@ -19,7 +20,7 @@ def open(  # noqa: A001 - called as kgserve.open
     path: str | os.PathLike[str],
     *,
     history: bool = True,
-    indexes: bool = True,
+    indexes: Indexed | bool = True,
     models_dir: str | os.PathLike[str] | None = None,
     embedding_provider: Literal["local", "openai", "hashing"] | None = None,
     syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
@@ -27,7 +28,8 @@ def open(  # noqa: A001 - called as kgserve.open
     """Open a data folder in this process, for a notebook or a script; it is made if need be.
 
     What comes back has the methods of `kgserve.client.Client`, and `close`. Opening a folder again shares what is open.
-    ``history=False`` keeps no past states, ``indexes=False`` no search. ``syncers``, by name, are
+    ``history=False`` keeps no past states. ``indexes`` is what is indexed of stores that do not say it themselves:
+    "words+meaning", "words", or "none", which is False and leaves no search in any store. ``syncers``, by name, are
     told what stores contain after each commit. Other settings come from the environment
     (KGSERVE_…), as the server's do; by default models are looked for in the folder ``models`` of the data folder.
     Raises Conflict while a server or another process has the folder, InvalidInput for what cannot be one, and OSError

@@ -32,6 +32,7 @@ def _doc(text: str, **bounds: Any) -> msgspec.Meta:
 Dedup: TypeAlias = Literal["off", "exact", "guarded", "similarity"]
 Consolidation: TypeAlias = Literal["safe", "full", "suggest", "off"]
 Pruning: TypeAlias = Literal["archive", "delete", "off"]
+Indexed: TypeAlias = Literal["none", "words", "words+meaning"]
 
 HalfLife = Annotated[
     Annotated[float, msgspec.Meta(gt=0, le=36_500)] | None,
@@ -134,7 +135,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         int, _doc("Growth of journal or engine log that triggers a compaction once idle", ge=1)
     ] = 64
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
-    indexes: Annotated[bool, _doc("Keep vector and keyword indexes; without them there is no search")] = True
+    indexes: Annotated[
+        Indexed,
+        _doc(
+            "What is indexed of stores that have no setting `indexes` of their own; with none there is no search, in "
+            "no store"
+        ),
+    ] = "words+meaning"
     history: Annotated[bool, _doc("Keep every state that nodes and edges have had, to read stores as they were")] = True
     history_mb: Annotated[
         int, _doc("Most that the history of a store may take; beyond it, the oldest states go. 0: no bound", ge=0)
@@ -260,6 +267,10 @@ _STANDARD = {"otel_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPOR
 """Variables of other programs that a setting is taken from when it has no value of its own."""
 
 
+_FORMER = {("indexes", "true"): "words+meaning", ("indexes", "false"): "none"}
+"""Values that a setting once had, and what they are called now."""
+
+
 def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from ``environ`` (default: the process's) with ``overrides`` on top; ``None`` values are left out.
 
@@ -273,6 +284,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
         text = override if override is not None else _variable(field.name, given)
         if text is None:
             continue
+        text = _FORMER.get((field.name, str(text).lower()), text)
         try:
             values[field.name] = convert(str(text), field.type, strict=False, dec_hook=_as_path)
         except msgspec.ValidationError as error:

@@ -115,7 +115,7 @@ def _opened_stores(server: str | None, data_dir: str | None, *, indexes: bool = 
     settings = load({"data_dir": data_dir})
     with (
         _without_warnings(),
-        Library(data_dir, history=settings.history, indexes=indexes and settings.indexes) as library,
+        Library(data_dir, history=settings.history, indexes=settings.indexes if indexes else "none") as library,
     ):
         yield library
 

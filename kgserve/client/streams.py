@@ -19,7 +19,7 @@ from kgserve.model.answers import BrowserKey, EntityVersion, ImportAnswer, Liste
 from kgserve.model.hierarchy import AncestorsRequest, BelowRequest, PlacedMemory
 from kgserve.model.queries import EntityHistoryRequest, NodesQuery
 from kgserve.model.requests import CypherRequest, SearchVariant
-from kgserve.model.stores import ConflictPolicy, Keeping, StoreAnswer, StoreSettingsAnswer
+from kgserve.model.stores import ConflictPolicy, IndexesKept, Keeping, StoreAnswer, StoreSettingsAnswer
 from kgserve.model.versioned import PutNodeAnswer, PutNodeRequest
 
 MARGIN = 30.0
@@ -80,6 +80,7 @@ def create(  # noqa: PLR0913 - the fields of the request
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
+    indexes: IndexesKept | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreAnswer]:
@@ -93,6 +94,7 @@ def create(  # noqa: PLR0913 - the fields of the request
         kind_whitelist=kind_whitelist,
         metadata=metadata,
         indexed_attributes=indexed_attributes,
+        indexes=indexes,
         history=history,
         memory=memory,
     )
@@ -107,11 +109,13 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
     kind_whitelist: Iterable[str] | None = None,
     metadata: Mapping[str, Any] | None = None,
     indexed_attributes: Iterable[str] | None = None,
+    indexes: IndexesKept | None = None,
     history: Keeping | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> Call[StoreSettingsAnswer]:
     """Change the store's settings: what is None stays, what is empty is cleared.
 
+    ``indexes`` is what search finds by: "none", "words", "words+meaning", or "default", as the server has it;
     ``history`` is what is kept of former states: "all", "none", or those that ended in so many last days;
     ``memory`` is how it remembers, merged by field. Raises InvalidInput, whose ``errors`` name every place, and
     NotFound.
@@ -122,6 +126,7 @@ def update_settings(  # noqa: PLR0913 - the fields of the request
         kind_whitelist=kind_whitelist,
         metadata=metadata,
         indexed_attributes=indexed_attributes,
+        indexes=indexes,
         history=history,
         memory=memory,
     )

@@ -15,7 +15,7 @@ from kgserve.client.clients import Store
 from kgserve.client.methods import StoresMethods
 from kgserve.library.folder import Handle
 from kgserve.library.local import LocalConnection
-from kgserve.settings import load
+from kgserve.settings import Indexed, load
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
 __all__ = ["Library", "Store"]
@@ -32,7 +32,7 @@ class Library(StoresMethods):
         path: str | os.PathLike[str],
         *,
         history: bool = True,
-        indexes: bool = True,
+        indexes: Indexed | bool = True,
         models_dir: str | os.PathLike[str] | None = None,
         embedding_provider: Literal["local", "openai", "hashing"] | None = None,
         syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,

@@ -40,6 +40,7 @@ MAX_KEY = 256
 EVERY_ATTRIBUTE = "*"
 
 ConflictPolicy = Literal["lww", "manual"]
+IndexesKept = Literal["default", "none", "words", "words+meaning"]
 Keeping = Literal["all", "none"] | int
 """How much of a store's history is kept: everything, nothing, or the states that ended in so many last days."""
 
@@ -69,6 +70,16 @@ _Indexed = (
         msgspec.Meta(
             max_length=MAX_INDEXED,
             description='Attributes whose values search finds nodes by; "*": all; left out: kept; empty: none',
+        ),
+    ]
+    | None
+)
+_Indexes = (
+    Annotated[
+        IndexesKept,
+        msgspec.Meta(
+            description="What search finds by: nothing, words, or words and meaning; default: what the server's option "
+            "`indexes` says"
         ),
     ]
     | None
@@ -153,6 +164,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
+    indexes: IndexesKept = "default"
     history: Keeping = "all"
     memory: MemorySettings = MemorySettings()
 
@@ -171,6 +183,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     kind_whitelist: _Kinds = None
     metadata: _Metadata = None
     indexed_attributes: _Indexed = None
+    indexes: _Indexes = None
     history: _History = None
     memory: Annotated[MemorySettingsChange | None, msgspec.Meta(description="How it remembers; merged by field")] = None
 
@@ -188,6 +201,7 @@ class StoreSettingsAnswer(msgspec.Struct, kw_only=True):
     kind_whitelist: list[str]
     metadata: dict[str, Any]
     indexed_attributes: list[str]
+    indexes: IndexesKept
     history: Keeping
     memory: MemorySettings
     created_at: str

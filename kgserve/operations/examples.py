@@ -421,6 +421,7 @@ SETTINGS: dict[str, Any] = {
     "kind_whitelist": ["requirement", "code_symbol"],
     "metadata": {"team": "checkout"},
     "indexed_attributes": ["owner"],
+    "indexes": "words",
     "history": 90,
     "memory": {"half_life_by_type": {"preference": None}},
 }
@@ -431,6 +432,7 @@ SETTINGS_SET = StoreSettingsAnswer(
     kind_whitelist=["requirement", "code_symbol"],
     metadata={"team": "checkout"},
     indexed_attributes=["owner"],
+    indexes="words",
     history=90,
     memory=MemorySettings(half_life_by_type={"preference": None}),
     created_at=_TIME,

@@ -136,10 +136,12 @@ def _shown(indexer: Indexer | None, store: Store, source: NodeRow) -> _Shown:
 
 def _near(indexer: Indexer | None, store: Store, source: NodeRow) -> list[str]:
     """The memories that are near a text, nearest first, where that is known."""
-    if indexer is None or indexer.embedder.degraded:
+    if indexer is None:
         return []
     try:
         indexes = indexer.of(store)
+        if not indexes.understands:
+            return []
         indexes.vector.wait(source.sequence, WAIT_SECONDS)
         vector = indexes.vectors([source.content[:LONGEST_TEXT]])[0]
         return [*indexes.memories_near(vector, _NEIGHBOURS)]

@@ -287,10 +287,10 @@ def compared(indexer: Indexer | None, store: Store, checked: Sequence[Checked]) 
     """Look at what is near memories that are to be stored, where that can be had at once."""
     settings = settings_of(store)
     puts = [_with_policy(each, settings) for each in checked]
-    indexes = None if indexer is None or indexer.embedder.degraded else indexer.of(store)
+    indexes = None if indexer is None else indexer.of(store)
     places = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(places) <= COMPARED_AT_ONCE or any(puts[at].dedup == "similarity" for at in places)
-    if indexes is None or not places or not by_meaning:
+    if indexes is None or not indexes.understands or not places or not by_meaning:
         return Compared(store, puts, Recent(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in places])

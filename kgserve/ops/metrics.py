@@ -77,7 +77,7 @@ def _views(store: Store, indexer: Indexer | None, historian: Historian | None) -
     with contextlib.suppress(KgserveError):
         if indexer is not None:
             indexes = indexer.of(store)
-            for follower in (indexes.keyword, indexes.vector):
+            for follower in filter(lambda each: each.is_kept, (indexes.keyword, indexes.vector)):
                 yield follower.name, follower.reached, follower
             for past in (indexes.past_keyword, indexes.past_vector):
                 if past.is_wanted:

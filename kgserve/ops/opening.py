@@ -74,7 +74,7 @@ def open_all(
     folder or a name of another node.
     """
     # Built first and closed last: closing a store saves its indexes.
-    indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes else None
+    indexer = stack.enter_context(closing(make_indexer(settings))) if settings.indexes != "none" else None
     historian = stack.enter_context(closing(Historian())) if settings.history else None
     keeper = stack.enter_context(closing(Keeper(indexer)))
     extractor = make_extractor(settings, indexer)

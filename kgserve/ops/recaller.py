@@ -364,6 +364,7 @@ class Recaller:
             case "keyword":
                 return plain(self._words(wanted), by_words=True)
             case "semantic":
+                self.searched.present.require(meaning=True)
                 return plain(self._meaning(wanted), by_words=False)
             case "hybrid":
                 return self._deep_enough(wanted)
@@ -385,6 +386,8 @@ class Recaller:
         return self._best(search, pool)
 
     def _meaning(self, pool: int) -> Hits:
+        if not self.searched.present.has_meaning:
+            return {}
         vector, least = self._vector, self._least_similarity
 
         def search(count: int, only: Filter) -> Hits:
@@ -458,6 +461,8 @@ class Recaller:
         return self._settings.alpha if self._request.alpha is None else self._request.alpha
 
     def _similarities(self, ids: Iterable[str]) -> Hits:
+        if not self.searched.present.has_meaning:
+            return {}
         vectors = self._indexes.vectors_of(list(ids))
         if not vectors:
             return {}

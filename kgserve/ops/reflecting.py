@@ -176,10 +176,12 @@ class _Reflecting:
     def _indexes(self) -> Indexes | None:
         """What knows the meaning of memories; None without a model, or where it cannot be reached."""
         indexer = self._graph.graphs.indexer
-        if indexer is None or indexer.embedder.degraded:
+        if indexer is None:
             return None
         try:
             indexes = indexer.of(self._store)
+            if not indexes.understands:
+                return None
             indexes.wait(self._store.state.sequence, WAIT_SECONDS)
         except Unavailable:
             return None

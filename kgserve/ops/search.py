@@ -308,7 +308,7 @@ class Searched(msgspec.Struct):
     @property
     def degraded(self) -> bool:
         """Whether meaning is not understood, for want of a model."""
-        return self.indexer.embedder.degraded
+        return self.present.degraded
 
 
 @contextmanager
@@ -526,6 +526,7 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float 
         raise Unavailable("indexes are turned off on this server; there is no search", retry_after=3600)
     with graph.lease() as store:
         indexes = indexer.of(store)
+        indexes.require()
         with part("index_wait"):
             await_sequence(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
@@ -597,7 +598,7 @@ def await_sequence(
     # The first search of a store that was just opened waits for its indexes to be there at all.
     if indexes.reach(sequence or 0, AT_LEAST_SECONDS, why, words_alone=words_alone):
         return
-    if not words_alone:
+    if not words_alone and indexes.has_meaning:
         indexes.vector.require()
     if sequence is not None:
         seen = indexes.seen(words_alone=words_alone)
@@ -670,6 +671,7 @@ class Finder:
         return self._indexes.words(request.query, pool, self._only, "plain" if request.mode == "keyword" else "forms")
 
     def _meaning(self, pool: int) -> dict[str, float]:
+        self._searched.present.require(meaning=True)
         least = self._request.min_similarity
         found = self._indexes.meaning(self._embedded(), pool, self._only)
         return found if least is None else {key: near for key, near in found.items() if near >= least}
@@ -681,7 +683,7 @@ class Finder:
         return vector
 
     def _similarities(self, ids: Iterable[str]) -> dict[str, float]:
-        vectors = self._indexes.vectors_of(list(ids))
+        vectors = self._indexes.vectors_of(list(ids)) if self._searched.present.has_meaning else {}
         if not vectors:
             return {}
         near = np.stack(list(vectors.values())) @ self._embedded()
@@ -698,7 +700,7 @@ class Finder:
         return list(found.values())
 
     def _hybrid(self, pool: int) -> list[Found]:
-        words, meaning = self._words(pool), self._meaning(pool)
+        words, meaning = self._words(pool), self._meaning(pool) if self._searched.present.has_meaning else {}
         # What only the words found has a similarity, too; what only the meaning found mostly holds none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
         self.top = max(self.top, max(words.values(), default=0.0))

@@ -183,7 +183,7 @@ def _index_states(store: Store, indexer: Indexer) -> list[IndexStatus]:
             pending=max(state.pending, 0),
             bytes=state.bytes,
             model=state.model,
-            degraded=state.name in ("vector", "past-vector") and indexer.embedder.degraded,
+            degraded=state.name in ("vector", "past-vector") and indexes.degraded,
             error=state.error,
         )
         for state in indexes.states()
@@ -281,6 +281,7 @@ def _settings(store: Store) -> StoreSettingsAnswer:
         kind_whitelist=list(described.kind_whitelist),
         metadata=described.metadata,
         indexed_attributes=list(described.indexed_attributes),
+        indexes=described.indexes,
         history=described.history,
         memory=described.memory,
         created_at=format_time(described.created_at),
@@ -306,6 +307,7 @@ def checked_settings(request: StoreSettingsRequest) -> Callable[[StoreSettings],
         "indexed_attributes": None
         if request.indexed_attributes is None
         else tuple(sorted({*request.indexed_attributes})),
+        "indexes": request.indexes,
         "history": request.history,
     }
     changes = {field: value for field, value in given.items() if value is not None}

@@ -18,13 +18,13 @@ import xxhash
 
 from kgserve.decoding import decode_json
 from kgserve.engine.files import wal_path
-from kgserve.errors import InvalidInput, StorageFull
+from kgserve.errors import Conflict, InvalidInput, StorageFull
 from kgserve.journal.files import sync_folder, write_whole
 from kgserve.journal.journal import JournalEnd
 from kgserve.journal.snapshot import PREFIX as SNAPSHOT_PREFIX
 from kgserve.model.change import StoreState
 from kgserve.model.digest import from_text, to_text
-from kgserve.model.stores import ConflictPolicy, Keeping, MemorySettings, StoreSettings
+from kgserve.model.stores import ConflictPolicy, IndexesKept, Keeping, MemorySettings, StoreSettings
 from kgserve.settings import MEBIBYTE
 
 log = structlog.get_logger()
@@ -35,6 +35,7 @@ SUFFIX = "_memory"
 JOURNAL = "journal"
 STORE_FILE = "store.json"
 FORMAT = 1
+"""Goes up when rows or settings come to hold what an older program would lose, which then refuses the store."""
 RECORD = "settings."
 RECORDS_KEPT = 2
 ROOM_BYTES = 4 * MEBIBYTE
@@ -58,6 +59,7 @@ class StoreFile(msgspec.Struct, frozen=True):
     kind_whitelist: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     indexed_attributes: tuple[str, ...] = ()
+    indexes: IndexesKept = "default"
     history: Keeping = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
@@ -172,8 +174,16 @@ class Layout:
         return next((found for found in (next(records, None), self._in_file(), *records) if found is not None), None)
 
     def described(self) -> StoreFile:
-        """As `description`; with the usual settings when nothing can be read. What does not say the same is mended."""
+        """As `description`; with the usual settings when nothing can be read. What does not say the same is mended.
+
+        Raises Conflict for a store of a newer version, which is left as it is.
+        """
         fault, found = self.settings_fault(), self.description()
+        if found is not None and found.format > FORMAT:
+            raise Conflict(
+                f"store {self.name!r} was written by a newer version of kgserve (format {found.format}; this one knows "
+                f"{FORMAT}): it is left as it is"
+            )
         if fault:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
         description = found or StoreFile(FORMAT, self.created_at())

@@ -222,7 +222,7 @@ def _candidate_kind(row: NodeRow, wanted: Wanted, now: int) -> Kind | None:
 
 def _near(indexes: Indexes | None, survey: _Survey, fresh: Sequence[str], pairs: _Pairs, pause: Pause) -> _Pairs | None:
     """The pairs of groups that are near each other; None where there are no vectors to go by."""
-    if indexes is None or indexes.vector.degraded:
+    if indexes is None or not indexes.understands:
         return None
     try:
         indexes.vector.wait(survey.at, WAIT_SECONDS)

@@ -241,7 +241,8 @@ class StoreEraser:
     @property
     def _views(self) -> list[View]:
         """Those who follow the journal."""
-        indexes = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
+        both = () if self._indexes is None else (self._indexes.keyword, self._indexes.vector)
+        indexes = [view for view in both if view.is_kept]
         return [view for view in (self._history, *indexes) if view is not None]
 
     def _with_former_texts(self, intention: Intention) -> Intention:
@@ -276,6 +277,9 @@ class StoreEraser:
         self._indexes.heads.clear()
         for view in self._indexes.views:
             self._check()
+            if not view.is_kept:
+                view.serve()  # its files go
+                continue
             try:
                 while view.refill_wanted:
                     view.serve()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,11 +24,12 @@ import msgspec
 import structlog
 
 from kgserve.allocator import give_back
-from kgserve.errors import KgserveError, Unavailable
+from kgserve.errors import Conflict, KgserveError, Unavailable
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet
 from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
+from kgserve.settings import Indexed
 from kgserve.store.store import Store
 from kgserve.views.text import Text
 
@@ -240,10 +242,26 @@ class View(ABC):
             told()
 
 
+def indexed(store: Store) -> Indexed:
+    """What is indexed of a store: as it was chosen for it, or else for the server."""
+    chosen = store.description.indexes
+    return store.settings.indexes if chosen == "default" else chosen
+
+
+def not_kept(store: Store) -> str:
+    """Why something is not indexed, in words."""
+    kept = indexed(store)
+    what = "nothing" if kept == "none" else "words alone"
+    change = f"kgserve settings {store.name} indexes=words+meaning"
+    return f"of store {store.name!r} {what} is indexed, by the setting indexes ({kept}); `{change}` changes that"
+
+
 class IndexView(View, Generic[Index]):
     """An index of the texts of one store, in a folder of its own."""
 
     folder: IndexName
+    needs: frozenset[Indexed] = frozenset({"words", "words+meaning"})
+    """It is there where one of these is indexed of the store."""
     being_opened: str
     """What is answered meanwhile."""
     _index: Index | None = None
@@ -253,6 +271,30 @@ class IndexView(View, Generic[Index]):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._folder = store.layout.views / self.folder
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the store has it. One that it has no longer goes with the next step."""
+        return indexed(self.store) in self.needs
+
+    def step(self) -> bool:
+        """See `View.step`."""
+        if self.is_kept:
+            return super().step()
+        self._go()
+        return False
+
+    def wait(self, sequence: int, seconds: float) -> bool:
+        """See `View.wait`. No wait for one that the store does not have."""
+        return self.is_kept and super().wait(sequence, seconds)
+
+    def _go(self) -> None:
+        """Be gone, with all files, until it is wanted again."""
+        self.refill_wanted = True  # so that nothing is saved first
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.refill_wanted, self.pending, self.error = False, 0, None
+        self._move(-1)
 
     @property
     def files(self) -> Path:
@@ -274,13 +316,17 @@ class IndexView(View, Generic[Index]):
         """Raise Conflict when it is of another model than the server's."""
 
     def reconsider(self) -> None:
-        """Have it made anew if the store wants other attributes indexed than it has words of."""
+        """Have it made anew if the store wants other attributes indexed than it has words of; come, or go."""
+        if self.is_kept != (self.sequence >= 0):
+            self.wake()
         if self._indexed is not None and self._indexed != self.store.description.indexed_attributes:
             self.refill_wanted = True
             self.wake()
 
     def _opened(self) -> Index:
         if self._index is None:
+            if not self.is_kept:
+                raise Conflict(not_kept(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
         return self._index
@@ -398,6 +444,8 @@ class IndexFollower(Follower, IndexView[Index]):
 
     def wait(self, sequence: int, seconds: float) -> bool:
         """See `View.wait`. Who waits opens it, for its thread gives way to all others, and may be at another store."""
+        if not self.is_kept:
+            return False
         deadline = time.monotonic() + seconds
         # What has failed is left to that thread, which tries it again, later and later, and says why.
         if self.sequence < 0 and self.error is None and self._opening.acquire(timeout=seconds):
@@ -407,6 +455,10 @@ class IndexFollower(Follower, IndexView[Index]):
             finally:
                 self._opening.release()
         return super().wait(sequence, max(deadline - time.monotonic(), 0))
+
+    def _go(self) -> None:
+        with self._opening:
+            super()._go()
 
     @abstractmethod
     def _fill(self, texts: Iterator[Text], sequence: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import structlog
 
@@ -11,7 +12,7 @@ from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.metrics.observation import Embedding
 from kgserve.store.store import Store
-from kgserve.views.follower import FollowerThread, View
+from kgserve.views.follower import FollowerThread, IndexView
 from kgserve.views.indexes import Indexes
 
 log = structlog.get_logger()
@@ -81,10 +82,13 @@ class Indexer:
         return found
 
     def reindex(self, store: Store) -> None:
-        """Make all indexes anew, with the present model."""
+        """Make all indexes anew, with the present model. Raises Conflict where nothing is indexed."""
         indexes = self.of(store)
+        indexes.require()
         indexes.vector.change_model()
         for thread, follower in self._served(indexes):
+            if not follower.is_kept:
+                continue
             follower.refill_wanted = True
             follower.error = None  # of the time before; who waits for the new index would take it for a present one
             thread.schedule.put_off(follower, 0.0)
@@ -100,7 +104,7 @@ class Indexer:
     def _threads(self) -> tuple[FollowerThread, ...]:
         return self._keyword, self._vector, self._past
 
-    def _served(self, indexes: Indexes) -> tuple[tuple[FollowerThread, View], ...]:
+    def _served(self, indexes: Indexes) -> tuple[tuple[FollowerThread, IndexView[Any]], ...]:
         """All indexes of a store, each with the thread that serves it."""
         return (
             (self._keyword, indexes.keyword),

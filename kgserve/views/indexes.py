@@ -26,8 +26,9 @@ from kgserve.history.reading import Place, read_ended
 from kgserve.journal.files import write_whole
 from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
+from kgserve.settings import Indexed
 from kgserve.store.store import Store
-from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View
+from kgserve.views.follower import Erasure, Index, IndexFollower, IndexState, IndexView, Step, View, not_kept
 from kgserve.views.heads import Heads
 from kgserve.views.history import HistoryFollower
 from kgserve.views.keyword import Frequencies, KeywordHit, KeywordIndex, Reading
@@ -162,10 +163,14 @@ class KeywordFollower(IndexFollower[KeywordIndex], KeywordView):
                 started = time.perf_counter()
 
 
+_MEANING: frozenset[Indexed] = frozenset({"words+meaning"})
+
+
 class VectorFollower(IndexFollower[VectorIndex]):
     """Keeps embeddings in step. A store remembers the model of its vectors; another model needs `kgserve reindex`."""
 
     name = folder = "vector"
+    needs = _MEANING
     being_opened = "the vector index is being opened"
     _cache: EmbeddingCache | None = None
 
@@ -307,8 +312,8 @@ class PastFollower(IndexView[Index]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the store keeps a history."""
-        return self.store.settings.history and self.store.description.history != "none"
+        """Whether the store keeps a history, and has it indexed."""
+        return self.is_kept and self.store.settings.history and self.store.description.history != "none"
 
     @property
     def woken_by(self) -> list[Callable[[], None]]:
@@ -434,6 +439,7 @@ class PastVectorFollower(PastFollower[PastVectors]):
 
     name = "past vector"
     folder = "past-vector"
+    needs = _MEANING
     being_opened = "the vectors of the past are being opened"
     _cache: EmbeddingCache | None = None
 
@@ -522,7 +528,7 @@ SYNC_SECONDS = 1.0
 class Sync:
     """Tells listeners that the indexes of the present have all rows that were written, at most once a second."""
 
-    def __init__(self, store: Store, views: Sequence[View]) -> None:
+    def __init__(self, store: Store, views: Sequence[IndexView[Any]]) -> None:
         self._store = store
         self._views = views
         # What was there when the store was opened is told by each index for itself.
@@ -534,7 +540,8 @@ class Sync:
         written, now = self._store.rows_sequence, time.monotonic()
         if written <= self._told or now - self._told_at < SYNC_SECONDS:
             return
-        if all(view.reached >= written for view in self._views):
+        kept = [view for view in self._views if view.is_kept]
+        if kept and all(view.reached >= written for view in kept):
             self._told, self._told_at = written, now
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
 
@@ -558,21 +565,44 @@ class Indexes:
     def states(self) -> list[IndexState]:
         """How they stand; those of the past only while there is a history for them to follow."""
         past = [view.state() for view in (self.past_keyword, self.past_vector) if view.is_wanted]
-        return [self.keyword.state(), self.vector.state(), *past]
+        return [*(view.state() for view in (self.keyword, self.vector) if view.is_kept), *past]
 
     @property
     def views(self) -> tuple[IndexView[Any], ...]:
         """All of them."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 
+    @property
+    def has_meaning(self) -> bool:
+        """Whether the meaning of texts is indexed, and not words alone."""
+        return self.vector.is_kept
+
+    def require(self, *, meaning: bool = False) -> None:
+        """Raises Conflict where nothing is indexed, or not the ``meaning``."""
+        if not (self.vector if meaning else self.keyword).is_kept:
+            raise Conflict(not_kept(self.store))
+
+    @property
+    def degraded(self) -> bool:
+        """Whether meaning is indexed, but not understood for want of a model."""
+        return self.has_meaning and self.queries.embedder.degraded
+
+    @property
+    def understands(self) -> bool:
+        """Whether meaning is indexed and understood."""
+        return self.has_meaning and not self.queries.embedder.degraded
+
+    def _followers(self, *, words_alone: bool) -> tuple[IndexFollower[Any], ...]:
+        return (self.keyword,) if words_alone or not self.has_meaning else (self.keyword, self.vector)
+
     def seen(self, *, words_alone: bool = False) -> int:
         """The commit that both, or the keyword index alone, have seen."""
-        return max(self.keyword.sequence if words_alone else min(self.keyword.sequence, self.vector.sequence), 0)
+        return max(min(each.sequence for each in self._followers(words_alone=words_alone)), 0)
 
     def wait(self, sequence: int, seconds: float, *, words_alone: bool = False) -> bool:
         """Block until both, or the keyword index alone, have seen a commit; whether they have."""
         deadline = time.monotonic() + seconds
-        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        followers = self._followers(words_alone=words_alone)
         return all(follower.wait(sequence, max(deadline - time.monotonic(), 0)) for follower in followers)
 
     def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
@@ -582,7 +612,7 @@ class Indexes:
 
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
         """Give them a moment to see what the store holds now; none where they are far behind, or have failed."""
-        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        followers = self._followers(words_alone=words_alone)
         present = self.store.state.sequence
         near = present - self.seen(words_alone=words_alone) <= NEAR
         if near and all(each.error is None and each.pending <= EMBED_AT_ONCE for each in followers):

@@ -29,7 +29,7 @@ def backed_up(*arguments: object) -> BackupAnswer:
 
 def test_beside_a_running_server(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    with serving(tmp_path / "data", "--indexes", "false") as server:
+    with serving(tmp_path / "data", "--indexes", "none") as server:
         inject(server.url, "a", "one")
         inject(server.url, "b", "other")
         first = backed_up("--to", folder, "--data", server.data)
@@ -114,7 +114,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_through_another_server(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--indexes", "false", "--backup-dir", str(tmp_path / "kept")) as server:
+    with serving(tmp_path / "data", "--indexes", "none", "--backup-dir", str(tmp_path / "kept")) as server:
         inject(server.url, "a", "one")
         made = backed_up("--to", "nightly", "--server", server.url)
         assert made.folder == "nightly"

@@ -88,7 +88,7 @@ def test_there_is_nothing_to_make_without_a_store(server: Running) -> None:
 
 
 def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--indexes", "false") as server:
+    with serving(tmp_path / "data", "--indexes", "none") as server:
         loaded = load(server, "off", "--wait-index")
         assert loaded.code == 1
         assert "3 created" in loaded.out

@@ -23,7 +23,7 @@ from tests.cli.running import Running, serving
 LINES = 20_000
 TEXT = "x" * 600
 FLAT = 6 << 20
-OPTIONS = ("--indexes", "false")
+OPTIONS = ("--indexes", "none")
 
 
 def lines() -> Iterator[dict[str, Any] | NodeLine]:

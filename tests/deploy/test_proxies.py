@@ -66,7 +66,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, 
     """A server as the shipped files say that it is to be started, and a key for it."""
     data = tmp_path_factory.mktemp("behind") / "data"
     key = kgserve("keys", "create", "--data", data, "--role", "admin", "--name", "me").out.split()[0]
-    options = ["--allowed-hosts", NAME, "--trusted-proxies", "127.0.0.1", "--indexes", "false"]
+    options = ["--allowed-hosts", NAME, "--trusted-proxies", "127.0.0.1", "--indexes", "none"]
     with serving(data, *options) as running:
         yield running, key
 

@@ -15,7 +15,7 @@ from tests.http.serving import Served, accepted
 
 
 def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", "--indexes", "false") as server:
+    with serving(tmp_path / "data", "--indexes", "none") as server:
         looking = Looking(browser, server.url)
         page = looking.at()
         expect(page.get_by_text("There is no store yet.")).to_be_visible()
@@ -117,7 +117,7 @@ def test_statistics_and_settings(looking: Looking, http: httpx.Client, books: st
 
 def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
-    with serving(tmp_path / "data", "--indexes", "false", "--backup-dir", str(tmp_path / "kept")) as server:
+    with serving(tmp_path / "data", "--indexes", "none", "--backup-dir", str(tmp_path / "kept")) as server:
         with httpx.Client(base_url=server.url, timeout=30) as http:
             chain(http, "/api/memory/books", 3)
         looking = Looking(browser, server.url)

@@ -21,6 +21,7 @@ USUAL: dict[str, Any] = {
     "kind_whitelist": [],
     "metadata": {},
     "indexed_attributes": [],
+    "indexes": "default",
     "history": "all",
 }
 CHOSEN: dict[str, Any] = {
@@ -29,6 +30,7 @@ CHOSEN: dict[str, Any] = {
     "kind_whitelist": ["person", "place"],
     "metadata": {"b": [1, True, None], "a": {"deep": 1.5}},
     "indexed_attributes": ["author", "title"],
+    "indexes": "words",
     "history": 30,
 }
 
@@ -59,9 +61,9 @@ def test_the_list_of_stores_has_what_was_chosen(http: httpx.Client, store: str, 
         return next(each for each in accepted(http.get("/api/memory"))["stores"] if each["name"] == store)["settings"]
 
     accepted(http.put(api), 201)
-    assert listed() == {name: value for name, value in USUAL.items() if name != "history"}
+    assert listed() == {name: value for name, value in USUAL.items() if name not in {"history", "indexes"}}
     accepted(http.patch(api, json=CHOSEN))
-    assert listed() == {name: value for name, value in CHOSEN.items() if name != "history"}
+    assert listed() == {name: value for name, value in CHOSEN.items() if name not in {"history", "indexes"}}
     accepted(http.patch(api, json={"metadata": {"long": "x" * 5_000}}))
     assert "metadata" not in listed()
 

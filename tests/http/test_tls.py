@@ -51,7 +51,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Iterator[
 
 
 def options(files: Files) -> tuple[str, ...]:
-    return ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--indexes", "false")
+    return ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--indexes", "none")
 
 
 def address(running: Running) -> tuple[str, int]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.errors import Unavailable
+from kgserve.errors import Conflict, Unavailable
 from kgserve.model.stores import StoreSettings
 from kgserve.ops.doctor import StoreReport, doctor
-from kgserve.store.layout import Layout, StoreFile, read_records
+from kgserve.store.layout import FORMAT, Layout, StoreFile, read_records
 from tests.store.writing import NAME, flip, forget_close, layout, opened, settings
 
 CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
@@ -27,6 +27,19 @@ def files(tmp_path: Path) -> Layout:
         store.change_settings(lambda _: CHOSEN)
     forget_close(tmp_path)
     return layout(tmp_path)
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(files: Layout, tmp_path: Path) -> None:
+    found = files.description()
+    assert found is not None
+    files.describe(msgspec.structs.replace(found, format=FORMAT + 1))
+    before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
+    with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
+        pass
+    [report] = doctor(settings(tmp_path), NAME, rebuild=False, salvage=False)
+    assert not report.ok
+    assert "newer version" in report.findings[0].detail
+    assert before == {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
 
 
 def store_file(files: Layout) -> Path:
