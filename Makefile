@@ -30,7 +30,7 @@ model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site vendor constraints openapi clean-machine clean
+.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -94,6 +94,13 @@ docs: $(dev) ## Write anew what is made from the program: tables of docs/ and CO
 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
+
+pictures: $(dev) ## Take the pictures of the explorer in docs/ anew (needs chromium)
+	@$(bin)/python -m tests.explorer.pictures
+
+pythons: $(dev) ## Run the tests that show whether kgserve works with every other Python of this machine
+	@mkdir -p build/pythons
+	@sh scripts/pythons.sh $(bin)/python
 
 vendor: ## Bundle anew what the explorer is made with (needs node; who uses kgserve does not)
 	@cd scripts/vendor && npm install --no-save --silent --ignore-scripts && node build.mjs

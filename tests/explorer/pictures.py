@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/explorer.md and of the README: `python -m tests.explorer.pictures`."""
+"""Takes the pictures of docs/explorer.md and of the README: `make pictures`."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def main() -> None:
         httpx.Client(base_url=server.url, timeout=30) as http,
         browsing() as browser,
     ):
+        accepted(http.put("/api/memory/novels", json={"indexes": "words"}), 201)  # as with a model, there is no warning
         fill(http, "/api/memory/novels")
         looking = Looking(browser, server.url)
         page = looking.at("#/novels?valid_at=any&node=Emma", viewport=SIZE)
@@ -61,6 +62,18 @@ def main() -> None:
         page.get_by_text("Gone: 1 node").wait_for()
         settled(page)
         page.screenshot(path=DOCS / "explorer-compare.png")
+        page = looking.at("#/novels?valid_at=any", viewport=SIZE)
+        settled(page)
+        page.get_by_role("searchbox").fill("a comedy of manners")
+        page.get_by_role("button", name="Find").click()
+        page.get_by_text("words 1.00").first.wait_for()
+        settled(page)
+        page.screenshot(path=DOCS / "explorer-search.png")
+        page = looking.at("#/novels?valid_at=any", viewport=SIZE)
+        settled(page)
+        page.get_by_role("button", name="Statistics").click()
+        page.get_by_role("table", name="Types").wait_for()
+        page.screenshot(path=DOCS / "explorer-statistics.png")
         looking.close()
 
 

@@ -1,0 +1,36 @@
+#!/bin/sh
+# The part of the tests that shows whether kgserve works at all, with every other Python that this machine has: those on
+# PATH, and those of pyenv. One that is not there, or for which a dependency cannot be installed, is passed by.
+set -u
+own=$1
+parts="tests/cli/test_health.py tests/cli/test_transfer.py tests/cli/test_stores.py tests/http/test_search.py tests/http/test_cypher.py tests/mcp/test_serving.py"
+failed=""
+for version in 3.11 3.12 3.13 3.14; do
+    [ "$("$own" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = "$version" ] && continue
+    python=""
+    for each in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+        "$each" -c 'import ensurepip, venv' >/dev/null 2>&1 && python=$each && break
+    done
+    if [ -z "$python" ]; then
+        echo "Python $version: not here"
+        continue
+    fi
+    place=build/pythons/$version
+    if [ ! -e "$place/.ready" ]; then
+        rm -rf "$place"
+        if ! "$python" -m venv "$place" || ! "$place/bin/python" -m pip --quiet --disable-pip-version-check install \
+            --constraint constraints.txt . pytest pytest-timeout pytest-xdist hypothesis trustme >"$place.log" 2>&1; then
+            echo "Python $version: cannot be set up; $place.log says why"
+            continue
+        fi
+        "$place/bin/python" -m pip --quiet --disable-pip-version-check uninstall --yes kgserve
+        touch "$place/.ready"
+    fi
+    # shellcheck disable=SC2086
+    if "$place/bin/python" -m pytest -q -n 2 -p no:cacheprovider $parts; then
+        echo "Python $version: works"
+    else
+        failed="$failed $version"
+    fi
+done
+[ -z "$failed" ] || { echo "Fails with Python$failed" >&2; exit 1; }
