@@ -525,8 +525,7 @@ def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLo
         awaited = context.run(work.send, None)
     except StopIteration:
         return None
-    rest = cast("Coroutine[Any, Any, None]", _rest(work, awaited))
-    return loop.create_task(rest, context=context)
+    return loop.create_task(_rest(work, awaited), context=context)
 
 
 async def in_task() -> None:
@@ -535,8 +534,12 @@ async def in_task() -> None:
         await asyncio.sleep(0)
 
 
+async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _resumed(work, awaited)  # a task takes no bare generator from Python 3.12 on
+
+
 @coroutine
-def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
+def _resumed(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
     """``work`` from where it waits for ``awaited``; for nothing when it only wanted to be in a task."""
     try:
         if awaited is None:

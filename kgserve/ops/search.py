@@ -378,7 +378,7 @@ def search_batch(graph: Graph, request: BatchSearchRequest) -> BatchSearchAnswer
     started = time.perf_counter()
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
-    with searching(graph, request, words_alone=_words_alone(request.queries)) as searched:
+    with searching(graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
             hits = Finder(searched, _alone(_by_types(variant))).page(_clamped(variant.limit, MAX_PER_QUERY), 0)
@@ -536,10 +536,6 @@ def searching(graph: Graph, asked: Asked, *, words_alone: bool, patience: float 
             if searched.at is not None:
                 await_sequence(indexes, searched.at, words_alone=words_alone, why="as_of")
             yield searched
-
-
-def _words_alone(variants: Iterable[SearchRequest | SearchVariant]) -> bool:
-    return all(variant.mode == "keyword" for variant in variants)
 
 
 def since(started: float) -> float:

@@ -607,7 +607,7 @@ class Indexes:
 
     def reach(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
         """As `wait`, where a request can be put off without holding its thread; ``why`` tells its waits apart."""
-        followers = (self.keyword,) if words_alone else (self.keyword, self.vector)
+        followers = self._followers(words_alone=words_alone)
         return reached(followers, sequence, seconds, (why, self.store.name))
 
     def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
