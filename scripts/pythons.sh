@@ -3,7 +3,7 @@
 # PATH, and those of pyenv. One that is not there, or for which a dependency cannot be installed, is passed by.
 set -u
 own=$1
-parts="tests/cli/test_health.py tests/cli/test_stores.py tests/http/test_search.py tests/http/test_cypher.py"
+parts="tests/cli/test_health.py tests/cli/test_stores.py"
 failed=""
 for version in 3.11 3.12 3.13 3.14; do
     [ "$("$own" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = "$version" ] && continue
