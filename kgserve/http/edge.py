@@ -125,9 +125,7 @@ _PREFLIGHT: tuple[Header, ...] = (
 )
 _PRIVATE = b"access-control-request-private-network"
 
-_HEALTH = frozenset({"/health", "/ready"})
-"""Asked every few seconds: what goes well leaves neither a line nor a trace."""
-_PROBES = _HEALTH | {"/metrics"}
+_HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
 _LISTENING = b"subscriptions/listen"
 
 _FORWARDED_FOR = b"x-forwarded-for"
@@ -480,8 +478,7 @@ class Exchange:
         if self._scope["path"] in _HEALTH and self.outcome == _OK:
             return
         path = masked(self._scope["raw_path"][:_LOGGED_PATH].decode("ascii"))
-        ms = round(self.seconds * 1000, 2)
-        who = Who(self._context.caller.name, self._context.address)
+        who, ms = Who(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
         request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
