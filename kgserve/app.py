@@ -112,7 +112,8 @@ def serve(settings: Settings) -> int:
     nursery(settings.engine).log = (settings.log_format, settings.log_level)
     _let_files_be_many()
     try:
-        check_may_start(settings, settings.data_dir)
+        if not settings.cluster:  # whose keys are known once it was joined
+            check_may_start(settings, settings.data_dir)
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
             _warn_if_open_to_others(settings)
             _warn_of_excess(settings)
@@ -170,6 +171,8 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
         opened = open_all(settings, stack, url=url, token=token)
+        if settings.cluster:
+            check_may_start(settings, settings.data_dir)
         app = create_app(opened.graphs(), token)
         server = Server(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
         if certificate is not None:

@@ -197,6 +197,21 @@ def revoke_key(data_dir: Path, id_or_name: str, now: int) -> Key:
         return keys[place]
 
 
+def merge_keys(data_dir: Path, others: Iterable[Key]) -> list[Key]:
+    """Keep what others know of keys beside what is known here, where one that was revoked is; all of them.
+
+    Raises KeysDamaged.
+    """
+    with _changing(data_dir) as keys:
+        known = {key.id: key for key in keys}
+        for other in others:
+            mine = known.get(other.id, other)
+            revoked = [each.revoked_at for each in (mine, other) if each.revoked_at is not None]
+            known[other.id] = msgspec.structs.replace(mine, revoked_at=min(revoked, default=None))
+        keys[:] = sorted(known.values(), key=lambda key: key.created_at)
+        return keys
+
+
 def _place_of(keys: list[Key], wanted: str, now: int) -> int:
     found = [place for place, key in enumerate(keys) if wanted in {key.id, key.prefix, key.name}]
     if not found:

@@ -92,8 +92,23 @@ class Heard(msgspec.Struct, frozen=True):
     revision: int
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """Something that all nodes are to know, and the revision by which it is replaced."""
+
+    data: bytes
+    revision: int
+
+
 class Registry(Protocol):
-    """Who owns which store, and which nodes are alive: small entries that change by compare-and-set."""
+    """Who owns which store, which nodes are alive, and what all are to know: small entries, by compare-and-set."""
+
+    def entries(self, after: int = 0) -> dict[str, Entry]:
+        """What all are to know, by name, of a revision above another one. As `owners`. Raises Unavailable."""
+        ...
+
+    def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
+        """Replace an entry of a revision, as `claim`. A name has letters, digits and dots."""
+        ...
 
     def owners(self, after: int = 0) -> dict[str, Claim]:
         """The claims with a revision above another one, of all stores that ever had an owner. Raises Unavailable.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Beat, Claim, Heard, Owner
+from kgserve.cluster.protocols import Beat, Claim, Entry, Heard, Owner
 from kgserve.cluster.records import Logged, Position, Record, check_follows, decode_record, encode_record
 from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node
@@ -117,10 +117,23 @@ class MemoryRegistry:
         return Claim(msgspec.json.decode(entries[0][1], type=Owner), entries[0][0]) if entries else None
 
     def claim(self, store: str, owner: Owner, revision: int) -> int | None:
-        return self._replaced(f"owner {store}", owner, revision)
+        return self._replaced(f"owner {store}", msgspec.json.encode(owner), revision)
+
+    def entries(self, after: int = 0) -> dict[str, Entry]:
+        with self._wire.shared.lock:
+            found = {key: dict(each) for key, each in self._wire.shared.messages.items() if key.startswith("entry ")}
+        return {
+            key.removeprefix("entry "): Entry(data, number)
+            for key, each in found.items()
+            for number, data in each.items()
+            if number > after
+        }
+
+    def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
+        return self._replaced(f"entry {name}", data, revision)
 
     def beat(self, beat: Beat, revision: int) -> int | None:
-        return self._replaced(f"beat {beat.node}", beat, revision)
+        return self._replaced(f"beat {beat.node}", msgspec.json.encode(beat), revision)
 
     def beats(self) -> dict[str, Heard]:
         with self._wire.shared.lock:
@@ -128,9 +141,9 @@ class MemoryRegistry:
         heard = [Heard(msgspec.json.decode(data, type=Beat), number) for each in found for number, data in each.items()]
         return {each.beat.node: each for each in heard}
 
-    def _replaced(self, subject: str, value: Owner | Beat, revision: int) -> int | None:
+    def _replaced(self, subject: str, data: bytes, revision: int) -> int | None:
         try:
-            return self._wire.put(subject, msgspec.json.encode(value), revision, newest=True)
+            return self._wire.put(subject, data, revision, newest=True)
         except Fenced:
             return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Beat, Heard, Log, Owner, append_whole
+from kgserve.cluster.protocols import Beat, Entry, Heard, Log, Owner, append_whole
 from kgserve.cluster.records import LARGEST, Logged, Record, joined
 from kgserve.errors import Fenced, LogTorn, NotFound, Unconfirmed
 from tests.cluster.rig import Node, Rig
@@ -286,6 +286,19 @@ def test_a_claim_whose_answer_was_lost_holds(rig: Rig, store: str) -> None:
         present = others.owner(store)
         assert present is not None
         assert waiting.result(LONG) == present.revision
+
+
+def test_an_entry_is_known_to_all_and_replaced_by_who_saw_it(rig: Rig, store: str) -> None:
+    mine, others = rig.node().registry, rig.node().registry
+    name = f"key.{store}"
+    first = mine.put_entry(name, b"one", 0)
+    assert first is not None
+    assert others.entries()[name] == Entry(b"one", first)
+    assert others.put_entry(name, b"two", 0) is None
+    second = others.put_entry(name, b"two", first)
+    assert second is not None
+    assert mine.entries(first)[name] == Entry(b"two", second)
+    assert name not in mine.entries(second)
 
 
 def test_beats_are_heard_and_two_of_one_name_notice(rig: Rig, store: str) -> None:

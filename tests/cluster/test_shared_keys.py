@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgserve.access.keys import Key, add_key, mint, read_keys, revoke_key
+from kgserve.cluster.shared_keys import SharedKeys
+from tests.cluster.in_memory import MemoryRig
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / name for name in "abc"]
+    for folder in made:
+        folder.mkdir()
+    return made
+
+
+def made(folder: Path, name: str) -> Key:
+    key, _ = mint(name, "write", ["*"], 1)
+    add_key(folder, key)
+    return key
+
+
+def test_keys_of_one_node_are_taken_by_all(folders: list[Path]) -> None:
+    rig = MemoryRig()
+    nodes = [SharedKeys(rig.node().registry, folder) for folder in folders]
+    first = made(folders[0], "first")
+    for node in nodes:
+        node.look()
+    assert [read_keys(folder) for folder in folders] == [[first]] * 3
+    second = made(folders[1], "second")
+    revoked = revoke_key(folders[2], "first", 7)
+    for node in nodes * 2:
+        node.look()
+    for folder in folders:
+        assert {key.id: key for key in read_keys(folder)} == {first.id: revoked, second.id: second}
+
+
+def test_one_that_joins_brings_its_keys_along(folders: list[Path]) -> None:
+    rig = MemoryRig()
+    first, second = made(folders[0], "first"), made(folders[1], "second")
+    nodes = [SharedKeys(rig.node().registry, folder) for folder in folders[:2]]
+    for node in [*nodes, *nodes]:
+        node.look()
+    assert (
+        {key.id for key in read_keys(folders[0])} == {key.id for key in read_keys(folders[1])} == {first.id, second.id}
+    )
+    before = (folders[0] / "keys.json").stat()
+    nodes[0].look()
+    assert (folders[0] / "keys.json").stat() == before
