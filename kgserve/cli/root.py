@@ -11,6 +11,7 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
+from kgserve.cli.cluster import cluster
 from kgserve.cli.deploy import deploy
 from kgserve.cli.keys import keys
 from kgserve.cli.mcp import mcp
@@ -32,7 +33,7 @@ INTERRUPTED = 130
 
 
 COMMANDS = {
-    "Server": (serve, stop, health, top, keys, deploy, version),
+    "Server": (serve, stop, health, top, keys, cluster, deploy, version),
     "Stores": (stores, create, settings, drop, reindex, prune_history),
     "Data": (import_, export, search, shell, open_),
     "Memories": (retain, recall, reflect, forget, consolidate),

@@ -30,6 +30,7 @@ from kgserve.model.answers import (
     TagList,
     Whoami,
 )
+from kgserve.model.cluster import ClusterStatus, MoveAnswer, MoveRequest
 from kgserve.model.drawing import Drawing, DrawRequest, Timeline, TimelineQuery
 from kgserve.model.extraction import ExtractAnswer, ExtractRequest
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
@@ -151,6 +152,7 @@ from kgserve.model.versioned import (
 HEALTH = Route("health", "GET", "/health", Health)
 READY = Route("ready", "GET", "/ready", Ready)
 WHOAMI = Route("whoami", "GET", "/api/whoami", Whoami)
+CLUSTER = Route("cluster", "GET", "/api/cluster", ClusterStatus)
 CYPHER_WORDS = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
 INJECT = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
 DELETE_NODE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
@@ -161,6 +163,7 @@ TIMELINE = Route("timeline", "GET", "/api/memory/{store}/timeline", Timeline)
 STORES = Route("stores", "GET", "/api/memory", StoreList)
 SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
 DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
+MOVE = Route("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
 STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
 LINKS = Route("links", "GET", "/api/memory/{store}/links", LinkManifest)
 NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
@@ -255,6 +258,14 @@ def whoami() -> Call[Whoami]:
     The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
     """
     return WHOAMI.ask(None)
+
+
+def cluster() -> Call[ClusterStatus]:
+    """The nodes of the cluster that this server is of.
+
+    The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster.
+    """
+    return CLUSTER.ask(None)
 
 
 def cypher_words() -> Call[CypherWords]:
@@ -444,6 +455,16 @@ def drop(name: str, *, confirm: str) -> Call[DropAnswer]:
     says how many. Raises NotFound.
     """
     return DROP.ask(name, DropQuery(confirm=confirm), idempotent=False)
+
+
+def move(store: str, to: str) -> Call[MoveAnswer]:
+    """Have another node of the cluster serve a store.
+
+    Has another node serve a store. What is asked meanwhile waits, and goes there.
+
+    Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
+    """
+    return MOVE.ask(store, MoveRequest(to=to))
 
 
 def stats(store: str) -> Call[StoreStats]:

@@ -228,8 +228,10 @@ class Remainder(msgspec.Struct, kw_only=True):
     """Where something of what was erased may still be."""
 
     kind: Annotated[
-        Literal["backup", "file", "unknown"],
-        msgspec.Meta(description="A backup of this server, a file of the store, or what nobody here can know"),
+        Literal["backup", "file", "log", "unknown"],
+        msgspec.Meta(
+            description="A backup of this server, a file of the store, the cluster's log, or what nobody here can know"
+        ),
     ]
     name: Annotated[str, msgspec.Meta(description="Below the folder of backups, or that of the store")]
     reason: str

@@ -48,6 +48,7 @@ from kgserve.model.answers import (
     TraverseAnswer,
     Whoami,
 )
+from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer
 from kgserve.model.drawing import Drawing, DrawnEdges, DrawnNodes, Timeline
 from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.model.stores import (
@@ -351,6 +352,17 @@ BROWSER_KEY = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
 WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False, backups=False)
+CLUSTER = ClusterStatus(
+    node="a",
+    silent=False,
+    nodes=[
+        ClusterNode(name="a", url="http://10.0.0.1:8080", state="alive", stores=12),
+        ClusterNode(name="b", url="http://10.0.0.2:8080", state="alive", stores=9),
+        ClusterNode(name="c", url="http://10.0.0.3:8080", state="gone", stores=3),
+    ],
+)
+MOVE: dict[str, Any] = {"to": "b"}
+MOVED = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
 READY = Ready(open_stores=1, free_bytes=52_613_349_376)
 
 CYPHER: dict[str, Any] = {

@@ -19,6 +19,7 @@ from kgserve.ops import (
     history,
     linking,
     merging,
+    nodes,
     reading,
     search,
     selecting,
@@ -58,6 +59,11 @@ USE_CASES = (
         *("whoami", "GET", "/api/whoami", stores.whoami),
         id="whoami", tag="service", role="read", summary="Who asks, and what the key may do",
         example=examples.WHOAMI, errors=ALWAYS, short=0,
+    ),
+    UseCase(
+        *("cluster", "GET", "/api/cluster", nodes.cluster),
+        id="cluster", tag="service", role="admin", summary="The nodes of the cluster that this server is of",
+        example=examples.CLUSTER, errors=(*ALWAYS, "conflict"),
     ),
     UseCase(
         *("cypher_words", "GET", "/api/cypher/words", cypher_read.cypher_words),
@@ -121,6 +127,11 @@ USE_CASES = (
         *("drop", "DELETE", STORE, stores.drop_store),
         id="dropStore", tag="stores", role="admin", summary="Delete a store and everything in it",
         example=examples.DROPPED, errors=(*ALWAYS, "not_found", "conflict"), repeatable=False,
+    ),
+    UseCase(
+        *("move", "POST", f"{STORE}/move", nodes.move),
+        id="moveStore", tag="stores", role="admin", summary="Have another node of the cluster serve a store",
+        sent=examples.MOVE, example=examples.MOVED, errors=_KNOWN, threads="writes", positional=("to",),
     ),
     UseCase(
         *("stats", "GET", f"{STORE}/stats", stores.stats),

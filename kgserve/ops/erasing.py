@@ -25,6 +25,9 @@ from kgserve.store.store import Store
 _BELONGING = frozenset({VERSION_OF, MERGED_INTO})
 """The relations from what a memory was, and from what it took in, to the memory."""
 OPENING_SECONDS = 10.0
+LOGGED = Remainder(
+    kind="log", name="the log of the cluster", reason="its servers keep what was written, until the store is dropped"
+)
 UNKNOWN = Remainder(
     kind="unknown",
     name="copies outside of this server",
@@ -73,6 +76,8 @@ def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
     if settings.backup_dir is not None:
         backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
         found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
+    if graph.pool.placement.keeps_log:
+        found.append(LOGGED)
     return [*found, UNKNOWN]
 
 

@@ -16,6 +16,7 @@ from kgserve.access.caller import LOCAL, Caller
 from kgserve.decoding import json_decoder
 from kgserve.errors import Conflict, NoStore
 from kgserve.model.batch import WriteBatch
+from kgserve.model.cluster import MoveAnswer
 from kgserve.model.plan import Report
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import LinkRow
@@ -86,6 +87,11 @@ class ScopedPool(StorePool):
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
         self._whole.drop(name)
+
+    def move(self, name: str, node: str) -> MoveAnswer:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        return self._whole.move(name, node)
 
     def names(self) -> list[str]:
         """The caller's stores, in order."""
@@ -327,7 +333,15 @@ class Graph:
                     raise
         if not there:
             raise NoStore(self.name)
+        self._require_one_node(there)
         return there
+
+    def _require_one_node(self, graphs: Sequence[Graph]) -> None:
+        """Raise Conflict when several nodes of a cluster would have to answer together."""
+        places = {graph.name: self.pool.placement.away(graph.name) for graph in graphs} if len(graphs) > 1 else {}
+        if len({away and away.node for away in places.values()}) > 1:
+            named = ", ".join(f"{name} by {away.node if away else 'this one'}" for name, away in places.items())
+            raise Conflict(f"these stores are served by different nodes of the cluster, so ask about each: {named}")
 
     def past(self, as_of: int | str | None) -> Past | None:
         """The moment that is named, if one is."""

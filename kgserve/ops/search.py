@@ -361,8 +361,9 @@ def search(graph: Graph, request: SearchRequest) -> SearchAnswer:
     request = _by_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
-        graph.pool.observation.span("search", attributes),
         searching(graph, request, words_alone=request.mode == "keyword") as searched,
+        # Behind the wait, from which a request may be put off and begun again.
+        graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
         hits = Finder(searched, request).page(max(1, min(request.limit, MAX_LIMIT)), request.offset)

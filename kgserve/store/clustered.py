@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +18,11 @@ from kgserve.cluster.shipping import Shipping, fence, read_reached, take_over
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable
 from kgserve.journal.files import write_whole
-from kgserve.journal.journal import Journal
+from kgserve.journal.journal import Journal, list_segments
+from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
-from kgserve.store.layout import Layout, StoreFile
+from kgserve.store.layout import JOURNAL, Layout, StoreFile
 from kgserve.store.placement import NODE_FILE, Away, Commits, Placement, described
 
 log = structlog.get_logger()
@@ -34,6 +36,8 @@ class ClusterPlacement(Placement):
     The registry says which stores there are and what their settings are; files of a store that another node serves are
     an older copy, with which its next take-over begins.
     """
+
+    keeps_log = True
 
     def __init__(
         self, data_dir: Path, settings: Settings, logs: Log, registry: Registry, membership: Membership
@@ -82,6 +86,7 @@ class ClusterPlacement(Placement):
             self._refuse_twin(name)
         description = None if chosen is None else described(chosen)
         if self._is_ours_alone(name):
+            _require_whole(name, layout.journal)
             description = layout.as_described()
         silences = self._membership.silences
         found = self._ownership.seek(name, None if description is None else _encode(description))
@@ -96,6 +101,36 @@ class ClusterPlacement(Placement):
         with self._lock:
             self._placed[name] = found.claim, silences
         return found.made and chosen is not None
+
+    def status(self) -> ClusterStatus:
+        """See `Placement.status`."""
+        with suppress(Unavailable):
+            self._ownership.look()
+        owners = [*self._ownership.stores().values()]
+        known = {owner.node: owner.url for owner in owners} | {
+            name: beat.url for name, beat in self._membership.alive().items()
+        }
+        stores = Counter(owner.node for owner in owners)
+        nodes = [
+            ClusterNode(
+                name=name,
+                url=url,
+                state="gone" if self._membership.is_gone(name) else "alive",
+                stores=stores[name],
+            )
+            for name, url in sorted(known.items())
+        ]
+        return ClusterStatus(node=self._ownership.node, silent=self._membership.is_silent, nodes=nodes)
+
+    def hand_over(self, name: str, node: str) -> MoveAnswer:
+        """See `Placement.hand_over`."""
+        alive = self._membership.alive()
+        if node not in alive:
+            raise Conflict(f"node {node!r} is not alive; there are {', '.join(sorted(alive))}")
+        url = alive[node].url
+        if node != self._ownership.node:
+            self._ownership.hand_over(name, node, url)
+        return MoveAnswer(store=name, node=node, url=url)
 
     def token_of(self, node: str) -> str:
         """See `Placement.token_of`."""
@@ -122,6 +157,7 @@ class ClusterPlacement(Placement):
         """See `Placement.adopt`. Raises Conflict when the cluster has a store of this name."""
         if self._ownership.exists(name):
             raise Conflict(f"store {name!r} exists already")
+        _require_whole(name, folder / JOURNAL)
         super().adopt(name, folder)
 
     def drop(self, name: str) -> None:
@@ -216,6 +252,16 @@ class OwnedCommits:
                 return True
         self._ownership.give_up(self._store)
         return False
+
+
+def _require_whole(name: str, journal: Path) -> None:
+    """Raise Conflict for a journal that is no whole history: the log of a cluster holds a store from its beginning."""
+    segments = list_segments(journal)
+    if not segments or segments[0].first != 1:
+        raise Conflict(
+            f"the journal of store {name!r} begins with a snapshot, and a cluster takes only whole ones: "
+            "export the store where it was, and import it here"
+        )
 
 
 class _Node(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from kgserve.errors import Conflict, InvalidInput, NoStore
 from kgserve.journal.files import sync_folder
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
+from kgserve.model.cluster import ClusterStatus, MoveAnswer
 from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 
 NODE_FILE = "cluster.json"
 """What says that the journals of a data folder are copies of what a cluster has."""
+NO_CLUSTER = "this server is no node of a cluster; --cluster makes it one"
 _TRASH_PREFIX = ".dropped-"
 
 
@@ -78,6 +80,9 @@ class Away(NamedTuple):
 class Placement:
     """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
 
+    keeps_log = False
+    """Whether what was written stays in a log beside the journals."""
+
     def __init__(self, data_dir: Path, settings: Settings) -> None:
         """Raises Conflict for a folder whose journals are copies: to write there would be to lose it."""
         self.data_dir = data_dir
@@ -124,6 +129,14 @@ class Placement:
             raise NoStore(name)
         self._make(layout, described(chosen))
         return True
+
+    def status(self) -> ClusterStatus:
+        """The nodes of the cluster. Raises Conflict where there is none."""
+        raise Conflict(NO_CLUSTER)
+
+    def hand_over(self, name: str, node: str) -> MoveAnswer:  # noqa: ARG002 - as above
+        """Have another node serve a store, which is closed and was placed here. Raises Conflict, and as `describe`."""
+        raise Conflict(NO_CLUSTER)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above
         """What opens everything at another node, empty for one that is not known."""

@@ -19,6 +19,7 @@ from kgserve.engine.files import edition
 from kgserve.errors import Conflict, KgserveError, NoStore, Opening, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
+from kgserve.model.cluster import MoveAnswer
 from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings, usual
 from kgserve.permissions import private_folder
@@ -184,6 +185,23 @@ class StorePool:
         finally:
             self._leave(name)
 
+    def move(self, name: str, node: str) -> MoveAnswer:
+        """Close a store and have another node of the cluster serve it. Raises NotFound, ServedElsewhere, Conflict."""
+        self.require(name)
+        entry = self._enter(name)
+        try:
+            with self._waiting(entry), entry.gate:
+                self.placement.place(name, None)
+                store = self._take_out_when_unused(name, entry, waiting=True)
+                if store is not None:
+                    self._close_store(store)
+                moved = self.placement.hand_over(name, node)
+                self.feeds.moved(name)
+                log.info("store_moved", store=name, node=node)
+                return moved
+        finally:
+            self._leave(name)
+
     def staging(self, name: str) -> Path:
         """A path in the data folder for a store that is still being made; `adopt` makes it one.
 
@@ -202,6 +220,8 @@ class StorePool:
             self._leave(name)
         log.info("store_adopted", store=name)
         self.feeds.created(name)
+        # In a cluster it is a store of all nodes once it was opened.
+        self.require_files(name)
 
     def names(self) -> list[str]:
         """All stores that there are, in order."""

@@ -36,6 +36,7 @@ NOT_FOR_CLIENTS = {
 SAMPLES: dict[str, tuple[Any, ...]] = {
     "delete_node": ("a",),
     "delete_edge": ("a", "b", "r"),
+    "move": ("b",),
     "traverse": ("a",),
     "node": ("a",),
     "get_nodes": (["a"],),

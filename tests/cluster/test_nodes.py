@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
-from tests.cluster.nodes import ServingNode, serving_nodes
+from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
 
@@ -37,6 +39,15 @@ def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
     yield made
     for client in made:
         client.close()
+
+
+def start_again(node: ServingNode, others: list[Client]) -> None:
+    """Start a node that was ended, and wait until the others have heard of it."""
+    node.start()
+    until = time.monotonic() + PATIENCE
+    while any({each.state for each in client.cluster().nodes} != {"alive"} for client in others):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def put(client: Client, store: str, node_id: str) -> int:
@@ -116,8 +127,26 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
             pass
     finally:
-        nodes[2].start()
+        start_again(nodes[2], clients)
     assert put(clients[2], store, "c") == 3
+
+
+def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[0], store, "n0")
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(lambda: [put(clients[1], store, f"n{number}") for number in range(1, 60)])
+        assert clients[2].store(store).move("k1").url == nodes[1].url
+        assert clients[0].store(store).move("k2").node == "k2"
+        assert writing.result(60) == [*range(2, 61)]
+    found = {node.name: node for node in clients[0].cluster().nodes}
+    assert {node.state for node in found.values()} == {"alive"}
+    assert found["k2"].stores >= 1
+    with pytest.raises(Conflict, match="node 'k9' is not alive; there are k0, k1, k2"):
+        clients[0].store(store).move("k9")
+    also = f"{store}-also"
+    put(clients[0], also, "a")
+    with pytest.raises(Conflict, match="served by different nodes"):
+        clients[0].store(store).context("n1", also=[also])
 
 
 def test_a_store_from_before_comes_along(
@@ -133,4 +162,4 @@ def test_a_store_from_before_comes_along(
     try:
         assert {each.id for each in clients[0].store(store).nodes()} == {"old", "new"}
     finally:
-        nodes[1].start()
+        start_again(nodes[1], clients)
