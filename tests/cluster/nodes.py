@@ -75,10 +75,21 @@ def serving_nodes(servers: NatsServers, folder: Path, count: int = 3) -> Generat
     try:
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(ServingNode.start, nodes))
+        settle(nodes)
         yield nodes
     finally:
         for node in nodes:
             node.end(signal.SIGKILL)
+
+
+def settle(nodes: list[ServingNode]) -> None:
+    """Wait until each node has heard of all."""
+    until = time.monotonic() + PATIENCE
+    for node in nodes:
+        with node.client() as client:
+            while [each.state for each in client.cluster().nodes] != ["alive"] * len(nodes):
+                assert time.monotonic() < until, node.log.read_text()[-2000:]
+                time.sleep(0.1)
 
 
 def _environment() -> dict[str, str]:

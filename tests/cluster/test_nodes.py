@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
-from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes
+from tests.cluster.nodes import ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
 
@@ -39,15 +38,6 @@ def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
     yield made
     for client in made:
         client.close()
-
-
-def start_again(node: ServingNode, others: list[Client]) -> None:
-    """Start a node that was ended, and wait until the others have heard of it."""
-    node.start()
-    until = time.monotonic() + PATIENCE
-    while any({each.state for each in client.cluster().nodes} != {"alive"} for client in others):
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def put(client: Client, store: str, node_id: str) -> int:
@@ -127,7 +117,8 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
             pass
     finally:
-        start_again(nodes[2], clients)
+        nodes[2].start()
+        settle(nodes)
     assert put(clients[2], store, "c") == 3
 
 
@@ -162,4 +153,5 @@ def test_a_store_from_before_comes_along(
     try:
         assert {each.id for each in clients[0].store(store).nodes()} == {"old", "new"}
     finally:
-        start_again(nodes[1], clients)
+        nodes[1].start()
+        settle(nodes)
