@@ -58,10 +58,12 @@ class Shipping:
             raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
         first, last = changes[0].sequence, changes[-1].sequence
         data = encode_frame(changes)
-        self.is_over = True
-        self._ship(data, first, last)
-        self.journal.append_frame(data, first, last)
-        self.is_over = False
+        try:
+            self._ship(data, first, last)
+            self.journal.append_frame(data, first, last)
+        except BaseException:
+            self.is_over = True
+            raise
 
     def ship_after(self, sequence: int) -> None:
         """Give the log what the files alone have: that of a store which was begun without one. Raises as `append`."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.engines import ENGINE
 from tests.journal.history import SEGMENT, mixed, nodes
 
 CHANGES = nodes(30)
+LONG = 30.0
 FEW_BYTES = 500
 """So that a journal has several segments."""
 
@@ -244,3 +246,18 @@ def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: s
                 assert found.check().ok
     finally:
         pool.close()
+
+
+def test_a_write_that_is_under_way_is_no_end(memory: MemoryRig, store: str, machines: Machines) -> None:
+    node, fault = memory.faulty_node(LONG)
+    owner = machines.owner("a", node.log, store, 1)
+    fault.lose_answers()
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(write, owner, 1)
+        others = memory.node().log
+        while [each.record.kind for each in others.read(store, 0, others.end(store))] != ["take", "frame"]:
+            assert not writing.done()
+        assert not owner.is_over
+        fault.heal()
+        writing.result(LONG)
+    assert not owner.is_over
