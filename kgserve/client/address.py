@@ -64,6 +64,10 @@ class Target:
         """Where a call is to be sent."""
         return self._places.get(_about(call), self.address)
 
+    def forget(self, call: Call[Any]) -> None:
+        """Where a call was sent nobody answers: ask again where its store is."""
+        self._places.pop(_about(call), None)
+
     def has_moved(self, call: Call[Any], response: httpx.Response) -> bool:
         """Whether an answer says that another node serves the store, where the call is to be sent again."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")

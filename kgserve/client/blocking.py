@@ -12,14 +12,14 @@ import httpx
 
 from kgserve.client.address import MOST_MOVES, Target
 from kgserve.client.connection import LIMITS, limit, present
-from kgserve.client.failures import refusal, translated
+from kgserve.client.failures import Unreachable, refusal, translated
 from kgserve.client.files import SEQUENCE, complete
 from kgserve.client.following import Event, Following
 from kgserve.client.lines import Upload
 from kgserve.client.retries import Attempts, Retries
 from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Streamed
-from kgserve.errors import KgserveError
+from kgserve.errors import KgserveError, TimedOut
 from kgserve.model.answers import Node
 
 P = ParamSpec("P")
@@ -209,13 +209,17 @@ class Connection:
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[httpx.Response]:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
-        for left in reversed(range(MOST_MOVES)):
-            with self._sent(call) as response:
-                if response.is_success:
-                    yield response
-                    return
-                if not (left and self.target.has_moved(call, response)):
-                    raise refusal(response.status_code, response.headers, response.read())
+        try:
+            for left in reversed(range(MOST_MOVES)):
+                with self._sent(call) as response:
+                    if response.is_success:
+                        yield response
+                        return
+                    if not (left and self.target.has_moved(call, response)):
+                        raise refusal(response.status_code, response.headers, response.read())
+        except (Unreachable, TimedOut):
+            self.target.forget(call)
+            raise
 
     @contextmanager
     def _sent(self, call: Call[Any]) -> Generator[httpx.Response]:
