@@ -48,11 +48,6 @@ class Forwarder:
                 f"node {served.node!r}, which serves the store, does not answer", retry_after=2
             ) from error
 
-    async def close(self) -> None:
-        """End the connections."""
-        if "_http" in vars(self):
-            await self._http.aclose()
-
     @cached_property
     def _http(self) -> httpx.AsyncClient:
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)

@@ -133,10 +133,11 @@ class Membership:
         self._revision = revision
         heard = self._registry.beats()
         with self._lock:
-            if self._taken_at is not None and sent - self._taken_at > SILENT_SECONDS:
+            now = self._clock()
+            if self._taken_at is not None and now - self._taken_at > SILENT_SECONDS:
                 self.silences += 1
             self._taken_at = sent
-            self._watch.look(heard, self._clock())
+            self._watch.look(heard, now)
 
     @property
     def is_silent(self) -> bool:

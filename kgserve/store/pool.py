@@ -108,7 +108,7 @@ class StorePool:
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
-        self.placement.after_drop.append(lambda name: self._background.submit(self._forget_dropped, name))
+        self.placement.after_drop.append(self._was_dropped)
 
     @contextmanager
     def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
@@ -315,6 +315,11 @@ class StorePool:
             log.warning("store_not_let_go", store=name, reason=str(error))
         finally:
             self._leave(name)
+
+    def _was_dropped(self, name: str) -> None:
+        # A pool that is closed schedules nothing; what was dropped meanwhile is seen at the next start.
+        with suppress(RuntimeError):
+            self._background.submit(self._forget_dropped, name)
 
     def _forget_dropped(self, name: str) -> None:
         """Remove what is left here of a store that another server has dropped."""

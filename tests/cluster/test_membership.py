@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 
 from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
-from kgserve.cluster.protocols import Beat, Owner
+from kgserve.cluster.protocols import Beat, Heard, Owner
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
@@ -214,6 +216,20 @@ def test_who_was_silent_has_to_ask_anew(cluster: Cluster) -> None:
     cluster.clock.now += SILENT_SECONDS
     cluster.run(1, "n1")
     assert cluster.nodes["n1"].silences == 1
+
+
+def test_who_was_silent_while_a_beat_was_on_its_way_has_to_ask_anew(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    node, beats = cluster.nodes["n1"], MemoryRegistry.beats
+
+    def late(registry: MemoryRegistry) -> dict[str, Heard]:
+        cluster.clock.now += SILENT_SECONDS - 1
+        return beats(registry)
+
+    cluster.clock.now += 2
+    node._registry.beats = partial(late, MemoryRegistry(cluster.wires["n1"]))
+    node.round()
+    assert (node.is_silent, node.silences) == (False, 1)
 
 
 def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(cluster: Cluster) -> None:
