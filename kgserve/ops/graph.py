@@ -6,9 +6,9 @@ find the graph, read the request, and say the answer in their own way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -92,6 +92,13 @@ class ScopedPool(StorePool):
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
         return self._whole.move(name, node)
+
+    @contextmanager
+    def held_open(self, name: str) -> Generator[Store | None]:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        with self._whole.held_open(name) as store:
+            yield store
 
     def names(self) -> list[str]:
         """The caller's stores, in order."""

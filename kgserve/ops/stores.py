@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,14 +59,14 @@ MOST_LISTED = 4096
 
 def list_stores(graphs: Graphs) -> StoreList:
     """Stores are listed by name. Listing opens none of them."""
-    opened = graphs.pool.open_stores()
     stores: list[StoreSummary] = []
     for name in graphs.pool.names():
         # A store may be dropped while the list is made.
-        with contextlib.suppress(FileNotFoundError):
-            away = graphs.pool.placement.away(name)
-            here = partial(_summary, graphs, graphs.pool.layout(name), opened.get(name))
-            stores.append(here() if away is None else _summary_of_another(name, away))
+        with contextlib.suppress(FileNotFoundError), graphs.pool.held_open(name) as store:
+            if (away := graphs.pool.placement.away(name)) is not None:
+                stores.append(_summary_of_another(name, away))
+            else:
+                stores.append(_summary(graphs, graphs.pool.layout(name), store))
     return StoreList(stores=stores, count=len(stores))
 
 

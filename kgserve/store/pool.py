@@ -104,7 +104,7 @@ class StorePool:
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
         self._around = Surroundings(settings, self._background.submit, self.observation, WarmCopies(), self.placement)
-        self._tender = Tender(self.open_stores, self._held_open, self._retire_lost)
+        self._tender = Tender(self.open_stores, self.held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
@@ -157,7 +157,7 @@ class StorePool:
             return wish.made
 
     @contextmanager
-    def _held_open(self, name: str) -> Generator[Store | None]:
+    def held_open(self, name: str) -> Generator[Store | None]:
         """The store of a name if it is open; it counts as no use of it."""
         with self._lock:
             entry = self._entries.get(name)
