@@ -88,7 +88,7 @@ class Node:
         path = self._folder / store / "journal"
         journal = Journal.open(path, SEGMENT_BYTES, 0) if path.is_dir() else Journal.create(path, SEGMENT_BYTES)
         try:
-            self._open[store] = take_over(journal, self._log, store, placed.epoch)
+            self._open[store] = take_over(journal, self._log, store, placed.claim.owner)
         except BaseException:
             journal.close()
             raise

@@ -215,6 +215,10 @@ class LogTorn(Unavailable):
         super().__init__(message, retry_after=60)
 
 
+class CopyTooOld(Unavailable):
+    """A store's files are a copy of a log that has let go of what comes next; other files are fetched."""
+
+
 class StorageFull(KgserveError):
     """There is no room on the disk for this write."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def remove_files(path: Path) -> None:
     """Delete a file and what SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a file as of one moment, while others write to it. Raises sqlite3.Error."""
+    with closing(sqlite3.connect(source, timeout=_SECONDS)) as connection, closing(sqlite3.connect(target)) as copy:
+        connection.backup(copy)
+        # One file, without a log beside it.
+        copy.execute("PRAGMA journal_mode = DELETE")
 
 
 def _connected(path: Path | str, script: str, format_: int, options: dict[str, Any]) -> sqlite3.Connection:

@@ -31,7 +31,6 @@ from kgserve.backup.source import (
     JournalTooShort,
     chunks,
     copy_chunks,
-    copy_database,
     copy_range,
     cursor_of,
     opened_from,
@@ -47,6 +46,7 @@ from kgserve.model.digest import to_text
 from kgserve.model.stores import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.model.times import format_time
 from kgserve.permissions import private_folder
+from kgserve.sqlite_files import copy_database
 from kgserve.store.layout import Layout, StoreFile
 
 log = structlog.get_logger()

@@ -184,11 +184,3 @@ def sum_of(file: BinaryIO, offset: int, size: int) -> str:
         hasher.update(block)
         size -= len(block)
     return hasher.hexdigest()
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """Copy a SQLite file as of one moment, while others write to it. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(source, timeout=30)) as connection, closing(sqlite3.connect(target)) as copy:
-        connection.backup(copy)
-        # One file, without a log beside it.
-        copy.execute("PRAGMA journal_mode = DELETE")

@@ -56,8 +56,8 @@ class Ownership:
         # Claims as of a revision, and those that this process has met since.
         self._claims: dict[str, Claim] = {}
         self._seen = 0
-        # Called with the name of a store that was dropped: for waking, not for work.
-        self.after_drop: list[Callable[[str], object]] = []
+        # Called with the name of a store of which older copies are to be kept no more: for waking, not for work.
+        self.outdated: list[Callable[[str], object]] = []
 
     @property
     def node(self) -> str:
@@ -95,11 +95,11 @@ class Ownership:
         with self._lock:
             return store in self._epochs
 
-    def seek(self, store: str, made: bytes | None = None) -> Mine | Elsewhere:
+    def seek(self, store: str, made: bytes | None = None, *, coming: bool = False) -> Mine | Elsewhere:
         """Who owns a store; this node claims it if nobody does who is alive. Raises Unavailable and Unconfirmed.
 
-        One that is not there is ``made`` with this description, or NoStore raised. Who claims a store has to take its
-        log over before it is served.
+        One that is not there is ``made`` with this description, or NoStore raised; with ``coming`` this node has its
+        files. Who claims a store has to take its log over before it is served.
         """
         claim = self._found(store)
         is_new = claim is None or claim.owner.dropped
@@ -111,8 +111,14 @@ class Ownership:
         if self._membership.is_silent:
             raise Unavailable("this node is cut off from its cluster, and takes no store over", retry_after=5)
         me = self._membership.beat
-        begins, description = (claim.owner.begins, claim.owner.description) if claim is not None else (0, b"")
-        owner = Owner(me.node, found.epoch, me.url, (made or b"") if is_new else description, begins)
+        if claim is None:
+            owner = Owner(me.node, found.epoch, me.url, made or b"", coming=coming)
+        elif is_new:
+            before = claim.owner
+            owner = Owner(me.node, found.epoch, me.url, made or b"", before.begins, coming=coming)
+        else:
+            _require_arrived(store, claim.owner, me.node)
+            owner = msgspec.structs.replace(claim.owner, node=me.node, epoch=found.epoch, url=me.url)
         revision = self._registry.claim(store, owner, found.revision)
         if revision is None:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
@@ -150,9 +156,13 @@ class Ownership:
         """Put down what a store that this process owns is. Raises Fenced, Unconfirmed and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
+    def keep(self, store: str, change: Callable[[Owner], Owner]) -> Owner:
+        """Put down what there is to take a store of this process over from; as it is then. Raises as `describe`."""
+        return self._replace(store, change)
+
     def drop(self, store: str, begins: int) -> None:
         """Have a store of this process be no more; its log up to ``begins`` is of no use. Raises as `describe`."""
-        self._replace(store, lambda owner: msgspec.structs.replace(owner, description=b"", begins=begins, dropped=True))
+        self._replace(store, lambda owner: Owner(owner.node, owner.epoch, owner.url, begins=begins, dropped=True))
         self.give_up(store)
 
     def hand_over(self, store: str, node: str, url: str) -> None:
@@ -165,29 +175,40 @@ class Ownership:
         with self._lock:
             self._epochs.pop(store, None)
 
-    def _replace(self, store: str, change: Callable[[Owner], Owner]) -> None:
+    def _replace(self, store: str, change: Callable[[Owner], Owner]) -> Owner:
         claim = self.still_mine(store)
         owner = change(claim.owner)
         revision = self._registry.claim(store, owner, claim.revision)
         if revision is None:
             raise Fenced(f"store {store!r} was claimed by another node meanwhile")
         self._met(store, Claim(owner, revision))
+        return owner
 
     def _found(self, store: str) -> Claim | None:
         claim = self._registry.owner(store)
         return claim and self._met(store, claim)
 
     def _met(self, store: str, claim: Claim) -> Claim:
-        dropped = False
+        outdated = False
         with self._lock:
             known = self._claims.get(store)
             if known is None or known.revision < claim.revision:
                 self._claims[store] = claim
                 owner = claim.owner
-                dropped = owner.dropped
-                if dropped or owner.node != self.node or owner.epoch != self._epochs.get(store):
+                outdated = owner.dropped or (known is not None and known.owner.oldest < owner.oldest)
+                if owner.dropped or owner.node != self.node or owner.epoch != self._epochs.get(store):
                     self._epochs.pop(store, None)
-        if dropped:
-            for wake in self.after_drop:
+        if outdated:
+            for wake in self.outdated:
                 wake(store)
         return claim
+
+
+def _require_arrived(store: str, owner: Owner, node: str) -> None:
+    """Raise Unavailable for a store whose files another node has alone."""
+    if owner.coming and owner.node != node:
+        raise Unavailable(
+            f"store {store!r} is being brought into the cluster by node {owner.node!r}, which alone has its files: "
+            "start that node",
+            retry_after=10,
+        )

@@ -50,11 +50,26 @@ class Log(Protocol):
         ...
 
 
+class Base(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Files of all nodes, from which a store's log is read on: a snapshot, and what goes with it.
+
+    They hold at least what the log has up to ``position``, the end of a frame with ``sequence``, and nothing that it
+    has not. ``files`` are the names of `Blobs`, by paths in the store's folder; ``vectors`` is the size of the
+    embeddings among them, in bytes.
+    """
+
+    sequence: int
+    position: Position
+    files: dict[str, str]
+    vectors: int = 0
+
+
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which node serves a store, where it is reached, and the how-manieth owner it is.
 
     ``description`` is what the store is, in the words of who serves it. What its log holds up to ``begins`` belonged to
-    a store of the same name that was ``dropped``.
+    a store of the same name that was ``dropped``. ``bases`` are where reading may begin, oldest first; before the first
+    of them the log may be trimmed. Of one that is ``coming`` the node alone has the files, which no log has as a whole.
     """
 
     node: str
@@ -63,6 +78,17 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     description: bytes = b""
     begins: Position = 0
     dropped: bool = False
+    bases: tuple[Base, ...] = ()
+    coming: bool = False
+
+    @property
+    def oldest(self) -> Position:
+        """From where on its log is there for certain."""
+        return self.bases[0].position if self.bases else self.begins
+
+    def outdates(self, begins: Position, position: Position) -> bool:
+        """Whether a copy of the log from ``begins`` up to a position is of no use any more."""
+        return begins != self.begins or position < self.oldest
 
 
 class Claim(msgspec.Struct, frozen=True):

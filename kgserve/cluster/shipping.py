@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.protocols import Log, append_whole
+from kgserve.cluster.protocols import Log, Owner, append_whole
 from kgserve.cluster.records import Logged, Position, Record, joined
 from kgserve.decoding import decode_json
-from kgserve.errors import Fenced, LogTorn, Unavailable
+from kgserve.errors import CopyTooOld, Fenced, LogTorn, Unavailable
 from kgserve.journal.files import storing, write_whole
 from kgserve.journal.frame import Frame, FrameError, encode_frame, frame_bytes, read_frame
 from kgserve.journal.journal import Journal
@@ -46,8 +46,9 @@ class Shipping:
         self._log = log
         self._store = store
         self._epoch = epoch
-        self._begins = reached.begins
         self._position = reached.position
+        self.reached = reached
+        """How far the files are a copy now; replaced as a whole, for any thread."""
 
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable in the log and in the files, all or none of them.
@@ -61,6 +62,7 @@ class Shipping:
         try:
             self._ship(data, first, last)
             self.journal.append_frame(data, first, last)
+            self._reach(last)
         except BaseException:
             self.is_over = True
             raise
@@ -69,11 +71,15 @@ class Shipping:
         """Give the log what the files alone have: that of a store which was begun without one. Raises as `append`."""
         for frame in self.journal.frames(sequence):
             self._ship(frame_bytes(frame), frame.first, frame.last)
+        self._reach(self.journal.last)
 
     def note(self) -> None:
         """Put down how far the files are, so that who opens them next need not compare them. Raises StorageFull."""
         if not self.is_over:
-            _note(self.journal, Reached(self._position, self.journal.last, self._begins))
+            note_reached(self.journal.folder.parent, self.reached)
+
+    def _reach(self, last: int) -> None:
+        self.reached = Reached(self._position, last, self.reached.begins)
 
     def _ship(self, data: bytes, first: int, last: int) -> None:
         record = Record("frame", self._epoch, first, last, data)
@@ -92,41 +98,50 @@ def fence(log: Log, store: str, epoch: int) -> Position:
             continue
 
 
-def take_over(journal: Journal, log: Log, store: str, epoch: int, begins: Position = 0) -> Shipping:
+def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
     """Bring a journal's files to the end of the log, and keep whoever wrote to it before from doing so again.
 
-    What the log holds up to ``begins`` is another store's. The files of a store that no log had before are given to it.
+    The files of a store that is ``coming`` are given to the log.
 
     Raises Fenced when the owner of a later epoch was there, LogTorn when the log lacks what the files have or holds
-    something else, Unconfirmed and Unavailable.
+    something else, CopyTooOld when it no longer goes back as far as they do, Unconfirmed and Unavailable.
     """
-    is_copy = read_reached(journal.folder.parent) is not None
-    reached = _reached(journal, begins)
+    reached = _reached(journal, owner.begins)
+    if not owner.coming and owner.outdates(owner.begins, reached.position):
+        note_reached(journal.folder.parent, Reached(begins=owner.begins))
+        raise CopyTooOld(f"the files of store {store!r} were lost in part; they are fetched again", retry_after=1)
     while True:
         end = log.end(store)
-        found = joined(log.read(store, reached.position, end))
-        reached = Reached(end, _catch_up(journal, store, epoch, reached.sequence, found), begins)
-        if journal.last > reached.sequence and (is_copy or journal.oldest > reached.sequence + 1):
+        reached = copied(journal, log, store, owner.epoch, reached, end)
+        if journal.last > reached.sequence and not owner.coming:
             raise LogTorn(
                 f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
                 f"{journal.last}: commits that were durable are missing in the log"
             )
         try:
-            position = log.append(store, end, Record("take", epoch))
+            position = log.append(store, end, Record("take", owner.epoch))
         except Fenced:
             # The owner before has just written: that belongs to the store.
             continue
-        shipping = Shipping(journal, log, store, epoch, Reached(position, journal.last, begins))
-        if not is_copy:
-            shipping.ship_after(reached.sequence)
+        shipping = Shipping(journal, log, store, owner.epoch, Reached(position, reached.sequence, owner.begins))
+        if owner.coming:
+            shipping.ship_after(max(reached.sequence, journal.oldest - 1))
         shipping.note()
         return shipping
 
 
-def _catch_up(journal: Journal, store: str, epoch: int, sequence: int, found: Iterable[Logged]) -> int:
-    """Append what the files lack, and compare what they have; the last sequence of the log, from ``sequence`` on."""
-    mine = _frames_after(journal, sequence)
-    for logged in found:
+def copied(
+    journal: Journal, log: Log, store: str, epoch: int, reached: Reached, to: Position, *, durable: bool = True
+) -> Reached:
+    """How far a journal's files are a copy of the log, once they have what it holds up to a position.
+
+    That is behind its last record as a whole: parts of a next one may be there. If it is not to be ``durable`` at once,
+    the journal is to be synced. Raises as `take_over`.
+    """
+    mine = _frames_after(journal, reached.sequence)
+    position, sequence = reached.position, reached.sequence
+    for logged in joined(log.read(store, position, to)):
+        position = logged.position
         if logged.record.epoch > epoch:
             raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
         if logged.record.kind != "frame":
@@ -135,11 +150,11 @@ def _catch_up(journal: Journal, store: str, epoch: int, sequence: int, found: It
         if frame.first > journal.last + 1:
             raise LogTorn(f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}")
         if frame.first == journal.last + 1:
-            journal.append_frame(logged.record.data, frame.first, frame.last)
+            journal.append_frame(logged.record.data, frame.first, frame.last, durable=durable)
         elif frame.first >= journal.oldest:
             _compare(store, frame, next(mine, None))
         sequence = frame.last
-    return sequence
+    return Reached(position, sequence, reached.begins)
 
 
 def _frames_after(journal: Journal, sequence: int) -> Iterator[Frame]:
@@ -173,6 +188,7 @@ def _reached(journal: Journal, begins: Position) -> Reached:
     return reached if reached is not None and known else Reached(begins, 0, begins)
 
 
-def _note(journal: Journal, reached: Reached) -> None:
+def note_reached(folder: Path, reached: Reached) -> None:
+    """Put down how far the files of a store's folder are a copy of its log. Raises StorageFull."""
     with storing("noting how far the log was read"):
-        write_whole(journal.folder.parent / REACHED_FILE, _encode(reached))
+        write_whole(folder / REACHED_FILE, _encode(reached))

@@ -154,8 +154,8 @@ class Journal:
         """Make consecutive change sets durable, all or none. Raises StorageFull or Unavailable with nothing kept."""
         self.append_frame(encode_frame(changes), changes[0].sequence, changes[-1].sequence)
 
-    def append_frame(self, data: bytes, first: int, last: int) -> None:
-        """Append change sets that are encoded already, of these sequences."""
+    def append_frame(self, data: bytes, first: int, last: int, *, durable: bool = True) -> None:
+        """Append change sets that are encoded already, of these sequences; if not ``durable``, `sync` has to follow."""
         if self._broken is not None:
             raise Unavailable(f"the journal stopped taking writes: {self._broken}", retry_after=30)
         if first != self.last + 1:
@@ -165,13 +165,21 @@ class Journal:
         newest = self._segments[-1]
         try:
             write_all(self._descriptor, data)
-            os.fdatasync(self._descriptor)
+            if durable:
+                os.fdatasync(self._descriptor)
         except OSError as error:
             self._cut_back(newest)
             raise storage_error(error, "appending to the journal") from error
         with self._lock:
             self._segments[-1] = Segment(newest.first, newest.path, newest.size + len(data))
             self.last = last
+
+    def sync(self) -> None:
+        """Make durable what was appended without. Raises StorageFull or Unavailable."""
+        with storing("writing the journal"):
+            for segment in self.segments:
+                sync_file(segment.path)
+            sync_folder(self.folder)
 
     def read(self, after: int) -> Iterator[ChangeSet]:
         """The durable change sets after a sequence, in order, none missing. Raises JournalDamaged."""

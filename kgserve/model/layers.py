@@ -228,9 +228,9 @@ class Remainder(msgspec.Struct, kw_only=True):
     """Where something of what was erased may still be."""
 
     kind: Annotated[
-        Literal["backup", "file", "log", "unknown"],
+        Literal["backup", "file", "node", "unknown"],
         msgspec.Meta(
-            description="A backup of this server, a file of the store, the cluster's log, or what nobody here can know"
+            description="A backup of this server, a file of the store, nodes of the cluster, or what nobody can know"
         ),
     ]
     name: Annotated[str, msgspec.Meta(description="Below the folder of backups, or that of the store")]

@@ -25,8 +25,10 @@ from kgserve.store.store import Store
 _BELONGING = frozenset({VERSION_OF, MERGED_INTO})
 """The relations from what a memory was, and from what it took in, to the memory."""
 OPENING_SECONDS = 10.0
-LOGGED = Remainder(
-    kind="log", name="the log of the cluster", reason="its servers keep what was written, until the store is dropped"
+COPIES = Remainder(
+    kind="node",
+    name="copies on other nodes",
+    reason="a node of the cluster that is down removes its copy when it is back",
 )
 UNKNOWN = Remainder(
     kind="unknown",
@@ -76,8 +78,8 @@ def _remains(graph: Graph, erased: Erased) -> list[Remainder]:
     if settings.backup_dir is not None:
         backups = holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
         found += [Remainder(kind="backup", name=name, reason=reason) for name, reason in backups]
-    if graph.pool.placement.keeps_log:
-        found.append(LOGGED)
+    if graph.pool.placement.is_shared:
+        found.append(COPIES)
     return [*found, UNKNOWN]
 
 

@@ -108,6 +108,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
         from kgserve.cluster.jetstream.connection import Connection  # noqa: PLC0415 - only nodes of a cluster need it
     except ModuleNotFoundError as error:
         raise InvalidInput("a node of a cluster needs the extra: pip install 'kgserve[cluster]'") from error
+    from kgserve.cluster.jetstream.blobs import JetStreamBlobs  # noqa: PLC0415 - as above
     from kgserve.cluster.jetstream.log import JetStreamLog  # noqa: PLC0415 - as above
     from kgserve.cluster.jetstream.registry import JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
@@ -116,13 +117,13 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.store.clustered import ClusterPlacement  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(Connection(settings.cluster)))
-    logs, registry = JetStreamLog(connection), JetStreamRegistry(connection)
+    logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
     membership = Membership(registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token))
     stack.enter_context(membership)
     keys = SharedKeys(registry, settings.data_dir)
     keys.look()
     membership.after_round.append(keys.look)
-    return partial(ClusterPlacement, logs=logs, registry=registry, membership=membership)
+    return partial(ClusterPlacement, logs=logs, registry=registry, blobs=blobs, membership=membership)
 
 
 def make_indexer(settings: Settings) -> Indexer:

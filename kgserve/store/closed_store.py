@@ -32,12 +32,17 @@ _PATIENCE = 1.0  # seconds to wait for a lock; nobody should hold one
 
 def witnesses(layout: Layout) -> Iterator[Seen]:
     """What each view of a store that is not open says it has seen; none is changed, and it takes a millisecond."""
-    yield Seen("the history", _of_database(layout.history, _HISTORY))
+    yield Seen("the history", seen_by_history(layout))
     yield Seen("the catalog", _of_database(layout.catalog, _SEEN))
     yield Seen("what is known of memories", _of_database(layout.memories, _SEEN))
     yield Seen("the keyword index", _of_manifest(layout.views / "keyword"))
     yield Seen("the vector index", _of_manifest(layout.views / "vector"))
     yield Seen("the present rows", newest_base(layout.rows))
+
+
+def seen_by_history(layout: Layout) -> int:
+    """The last commit that the history says it has seen; 0 where it says nothing. It may be open."""
+    return _of_database(layout.history, _HISTORY)
 
 
 class _Manifest(msgspec.Struct, frozen=True):

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
-from kgserve.cluster.protocols import Claim, Log, Owner, Registry
+from kgserve.cluster.protocols import Blobs, Claim, Log, Owner, Registry
 from kgserve.cluster.shipping import Shipping, fence, read_reached, take_over
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import Journal, list_segments
+from kgserve.journal.snapshot import list_snapshots
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
-from kgserve.store.layout import JOURNAL, Layout, StoreFile
+from kgserve.store.bases import Bases, fetch_store
+from kgserve.store.layout import Layout, StoreFile
 from kgserve.store.placement import NODE_FILE, Away, Commits, Placement, described
 
 log = structlog.get_logger()
@@ -37,13 +40,20 @@ class ClusterPlacement(Placement):
     an older copy, with which its next take-over begins.
     """
 
-    keeps_log = True
+    is_shared = True
 
     def __init__(
-        self, data_dir: Path, settings: Settings, logs: Log, registry: Registry, membership: Membership
+        self,
+        data_dir: Path,
+        settings: Settings,
+        logs: Log,
+        registry: Registry,
+        blobs: Blobs,
+        membership: Membership,
     ) -> None:
         """Raises Conflict for a folder that is another node's, and Unavailable."""
         self._log = logs
+        self._blobs = blobs
         self._membership = membership
         self._ownership = Ownership(registry, membership)
         self._lock = threading.Lock()
@@ -51,7 +61,7 @@ class ClusterPlacement(Placement):
         self._placed: dict[str, tuple[Claim, int]] = {}
         super().__init__(data_dir, settings)
         self._ownership.look()
-        self._ownership.after_drop.append(self._was_dropped)
+        self._ownership.outdated.append(self._was_outdated)
         membership.after_round.append(self._ownership.look)
 
     def names(self) -> list[str]:
@@ -85,11 +95,11 @@ class ClusterPlacement(Placement):
         if chosen is not None:
             self._refuse_twin(name)
         description = None if chosen is None else described(chosen)
-        if self._is_ours_alone(name):
-            _require_whole(name, layout.journal)
+        if coming := self._is_ours_alone(name):
             description = layout.as_described()
         silences = self._membership.silences
-        found = self._ownership.seek(name, None if description is None else _encode(description))
+        made = None if description is None else _encode(description)
+        found = self._ownership.seek(name, made, coming=coming)
         if isinstance(found, Elsewhere):
             told = f"store {name!r} is served by node {found.node!r} of the cluster, at {found.url}"
             raise ServedElsewhere(told, found.node, found.url)
@@ -141,12 +151,16 @@ class ClusterPlacement(Placement):
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
             claim, silences = self._placed[name]
+        bases = Bases(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
-            shipping = take_over(journal, self._log, name, claim.owner.epoch, claim.owner.begins)
+            arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
+            shipping = take_over(journal, self._log, name, claim.owner)
+            if arrived is not None:
+                self._ownership.keep(name, arrived)
         except BaseException:
             self._ownership.give_up(name)
             raise
-        return OwnedCommits(name, shipping, self._ownership, self._membership, silences)
+        return OwnedCommits(name, shipping, bases, self._ownership, self._membership, silences)
 
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
         """See `Placement.describe`: for all nodes."""
@@ -157,7 +171,6 @@ class ClusterPlacement(Placement):
         """See `Placement.adopt`. Raises Conflict when the cluster has a store of this name."""
         if self._ownership.exists(name):
             raise Conflict(f"store {name!r} exists already")
-        _require_whole(name, folder / JOURNAL)
         super().adopt(name, folder)
 
     def drop(self, name: str) -> None:
@@ -169,24 +182,29 @@ class ClusterPlacement(Placement):
         self.remove(name)
         try:
             self._log.trim(name, begins)
+            sweep(self._blobs, name, claim.owner, ())
         except KgserveError as error:
             log.warning("log_not_trimmed", store=name, reason=str(error))
 
-    def forget_dropped(self, name: str) -> bool:
-        """See `Placement.forget_dropped`."""
-        if read_reached(self.layout(name).root) is None or self._ownership.exists(name):
+    def forget_outdated(self, name: str) -> bool:
+        """See `Placement.forget_outdated`."""
+        reached = read_reached(self.layout(name).root)
+        if reached is None:
             return False
-        self.remove(name)
-        return True
+        exists = self._ownership.exists(name)
+        owner = self._ownership.known(name)
+        if not exists or (owner is not None and owner.outdates(reached.begins, reached.position)):
+            self.remove(name)
+        return not exists
 
     def clear_trash(self) -> None:
-        """See `Placement.clear_trash`: also copies of stores that were dropped meanwhile."""
+        """See `Placement.clear_trash`: also copies that have become of no use meanwhile."""
         super().clear_trash()
         for name in super().here():
-            self.forget_dropped(name)
+            self.forget_outdated(name)
 
-    def _was_dropped(self, name: str) -> None:
-        for wake in self.after_drop:
+    def _was_outdated(self, name: str) -> None:
+        for wake in self.outdated:
             wake(name)
 
     def _check_folder(self) -> None:
@@ -207,29 +225,45 @@ class ClusterPlacement(Placement):
         return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
 
     def _prepare(self, layout: Layout, owner: Owner) -> None:
-        """Have files that are a copy of the store's log, however old, and its settings as the registry has them."""
+        """Have files with which the store's log can be gone on with, and its settings as the registry has them."""
         reached = read_reached(layout.root)
-        if reached is not None and reached.begins != owner.begins:
-            # They are a copy of what was dropped under this name.
+        if reached is not None and owner.outdates(reached.begins, reached.position):
             self.remove(layout.name)
+        if reached is None and layout.exists and not owner.coming and not _is_empty(layout):
+            raise Conflict(
+                f"the data folder of node {self._ownership.node!r} has a store {layout.name!r} that is another one than"
+                " the cluster's: move its folder away"
+            )
         description = decode_json(owner.description, StoreFile)
-        if not layout.exists:
+        if layout.exists:
+            if layout.description() != description:
+                layout.describe(description)
+        elif owner.bases:
+            staging = self.staging(layout.name)
+            fetch_store(staging, layout, owner, self._blobs, self._log, self._settings.journal_segment_mb)
+            super().adopt(layout.name, staging)
+        else:
             self._make(layout, description)
-        elif layout.description() != description:
-            layout.describe(description)
 
 
 class OwnedCommits:
     """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
 
     def __init__(
-        self, store: str, shipping: Shipping, ownership: Ownership, membership: Membership, silences: int
+        self,
+        store: str,
+        shipping: Shipping,
+        bases: Bases,
+        ownership: Ownership,
+        membership: Membership,
+        silences: int,
     ) -> None:
         """``silences``: how often this node had been silent before the store was claimed."""
         self.append = shipping.append
         self.note = shipping.note
         self._store = store
         self._shipping = shipping
+        self._bases = bases
         self._ownership = ownership
         self._membership = membership
         self._silences = silences
@@ -241,6 +275,13 @@ class OwnedCommits:
             raise Unavailable("this node is cut off from its cluster; ask another one", retry_after=5)
         known = self._silences == self._membership.silences
         return known and not self._shipping.is_over and self._ownership.owns(self._store)
+
+    @contextmanager
+    def keeping(self, *, alone: bool = False) -> Generator[None]:
+        """See `Commits.keeping`."""
+        with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
+            yield
+        self.note()
 
     def confirm(self) -> bool:
         """See `Commits.confirm`: as the registry says now."""
@@ -254,14 +295,9 @@ class OwnedCommits:
         return False
 
 
-def _require_whole(name: str, journal: Path) -> None:
-    """Raise Conflict for a journal that is no whole history: the log of a cluster holds a store from its beginning."""
-    segments = list_segments(journal)
-    if not segments or segments[0].first != 1:
-        raise Conflict(
-            f"the journal of store {name!r} begins with a snapshot, and a cluster takes only whole ones: "
-            "export the store where it was, and import it here"
-        )
+def _is_empty(layout: Layout) -> bool:
+    """Whether a store's files hold nothing: they were just being made."""
+    return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
 
 
 class _Node(msgspec.Struct, frozen=True):

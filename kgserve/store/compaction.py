@@ -66,11 +66,12 @@ class Compactor:
         self._not_before = 0.0
         self._compacting = threading.Lock()
         self._look_again_at = 0
+        self._failed = False
         self.done = 0
 
     def wanted(self) -> bool:
         """Whether to compact once the store is idle; begins at once when it cannot wait that long."""
-        pressure = max(self._journal_pressure(), self._engine_pressure())
+        pressure = max(self._journal_pressure(), self._engine_pressure(), float(self._failed))
         if pressure < 1 or not self._finished.is_set() or time.monotonic() < self._not_before:
             return False
         if pressure < AT_ONCE:
@@ -82,6 +83,11 @@ class Compactor:
         """Begin when something has outgrown its threshold."""
         if self.wanted():
             self.start()
+
+    def start_again(self) -> None:
+        """Begin when the last one failed a while ago."""
+        if self._failed:
+            self.start_if_wanted()
 
     def start(self) -> None:
         """Begin in the background."""
@@ -106,9 +112,11 @@ class Compactor:
             if (closing := self._engine.options.closing) and closing.is_set():
                 log.info("compaction_broken_off", store=name)
             else:
+                self._failed = True
                 log.exception("compaction_failed", store=name, error=str(error))
         else:
             self.done += 1
+            self._failed = False
             seconds = round(time.perf_counter() - started, 3)
             log.info("compaction_done", store=name, sequence=sequence, seconds=seconds)
         finally:

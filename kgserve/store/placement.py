@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -49,6 +50,13 @@ class Commits(Protocol):
         """Make consecutive change sets durable, all or none of them. Raises StorageFull and Unavailable."""
         ...
 
+    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:
+        """Have the snapshot that is taken within the block wherever the store is kept, and less of what came before.
+
+        With ``alone`` nothing that is over is kept there any more. Raises StorageFull and Unavailable.
+        """
+        ...
+
     def note(self) -> None:
         """Put down what makes the next opening quick, before the journal is closed. Raises StorageFull."""
         ...
@@ -66,6 +74,10 @@ class JournalCommits:
         """See `Commits.confirm`."""
         return True
 
+    def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a cluster has to know
+        """See `Commits.keeping`: it is kept here, and nowhere else."""
+        return nullcontext()
+
     def note(self) -> None:
         """Nothing: the mark of a clean close says it."""
 
@@ -80,16 +92,16 @@ class Away(NamedTuple):
 class Placement:
     """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
 
-    keeps_log = False
-    """Whether what was written stays in a log beside the journals."""
+    is_shared = False
+    """Whether other servers may have copies of its stores."""
 
     def __init__(self, data_dir: Path, settings: Settings) -> None:
         """Raises Conflict for a folder whose journals are copies: to write there would be to lose it."""
         self.data_dir = data_dir
         self._settings = settings
         self._making = threading.Lock()
-        # Called with the name of a store that another server has dropped: for waking, not for work.
-        self.after_drop: list[Callable[[str], object]] = []
+        # Called with the name of a store whose copy here is to be kept no more: for waking, not for work.
+        self.outdated: list[Callable[[str], object]] = []
         self._check_folder()
 
     def names(self) -> list[str]:
@@ -164,8 +176,8 @@ class Placement:
         """Have a store be no more, which is closed and was placed here."""
         self.remove(name)
 
-    def forget_dropped(self, name: str) -> bool:  # noqa: ARG002 - as above
-        """Remove the copy of a store that another server has dropped; False where there is none."""
+    def forget_outdated(self, name: str) -> bool:  # noqa: ARG002 - as above
+        """Remove a copy that is to be kept no more; whether the store, which another server had, was dropped."""
         return False
 
     def remove(self, name: str) -> None:

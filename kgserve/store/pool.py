@@ -108,7 +108,7 @@ class StorePool:
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
-        self.placement.after_drop.append(self._was_dropped)
+        self.placement.outdated.append(self._was_outdated)
 
     @contextmanager
     def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
@@ -316,21 +316,21 @@ class StorePool:
         finally:
             self._leave(name)
 
-    def _was_dropped(self, name: str) -> None:
-        # A pool that is closed schedules nothing; what was dropped meanwhile is seen at the next start.
+    def _was_outdated(self, name: str) -> None:
+        # A pool that is closed schedules nothing; what is of no use any more is seen at the next start.
         with suppress(RuntimeError):
-            self._background.submit(self._forget_dropped, name)
+            self._background.submit(self._forget_outdated, name)
 
-    def _forget_dropped(self, name: str) -> None:
-        """Remove what is left here of a store that another server has dropped."""
+    def _forget_outdated(self, name: str) -> None:
+        """Remove what is left here of a store that another server has dropped, or from which it erased something."""
         entry = self._enter(name)
         try:
             with self._waiting(entry), entry.gate:
                 self._let_go_unless_ours(name, entry)
-                if entry.store is None and self.placement.forget_dropped(name):
+                if entry.store is None and self.placement.forget_outdated(name):
                     self.feeds.dropped(name)
         except (KgserveError, OSError) as error:
-            log.warning("dropped_store_not_removed", store=name, reason=str(error))
+            log.warning("copy_not_removed", store=name, reason=str(error))
         finally:
             self._leave(name)
 

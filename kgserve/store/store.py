@@ -244,6 +244,7 @@ class Store:
         self.copy.tend()
         self.catalog.tend()
         self.memories.tend()
+        self.compactor.start_again()
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
@@ -424,7 +425,9 @@ class Store:
     def _take_snapshot(self) -> int:
         """Have a snapshot taken, and a new base made; the sequence that it is of."""
         closing, idle, forgotten = self._closing, self._is_idle, self._forgotten
-        taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
+        # What is being erased is kept elsewhere when it has gone from everything that goes with a snapshot.
+        with contextlib.nullcontext() if forgotten else self.commits.keeping():
+            taken = take_snapshot(self.layout, self.journal, self.rows, closing, idle, forgotten)
         self.folding.at_once()
         return taken.sequence
 

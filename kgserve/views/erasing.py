@@ -230,12 +230,13 @@ class StoreEraser:
             self._await(view, max(intention.through, before))
         intention = self._with_former_texts(intention)
         self._let_go(intention)
-        store.erase(before, intention.ids)
-        self._check()
-        # Last, for an index that was behind may have kept a vector once more.
-        if self._indexes is not None:
-            with closing(EmbeddingCache(store.layout.embeddings)) as cache:
-                cache.forget([bytes.fromhex(text) for text in intention.texts])
+        with store.commits.keeping(alone=True):
+            store.erase(before, intention.ids)
+            self._check()
+            # Last, for an index that was behind may have kept a vector once more.
+            if self._indexes is not None:
+                with closing(EmbeddingCache(store.layout.embeddings)) as cache:
+                    cache.forget([bytes.fromhex(text) for text in intention.texts])
         settled(store.layout)
 
     @property

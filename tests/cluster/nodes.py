@@ -30,6 +30,7 @@ class ServingNode:
         self.log = folder / f"{name}.log"
         options = ["--port", str(port), "--data-dir", str(self.data_dir), "--node-name", name, "--cluster", servers]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
+        options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
         self._command = [sys.executable, "-m", "kgserve", "serve", *options]
         self.process: subprocess.Popen[bytes] | None = None
 

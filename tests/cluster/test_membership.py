@@ -236,7 +236,7 @@ def test_a_store_that_was_dropped_is_there_for_nobody_until_it_is_made_again(clu
     cluster.run(5, *NODES)
     first, second = cluster.owned["n1"], cluster.owned["n2"]
     dropped: list[str] = []
-    second.after_drop.append(dropped.append)
+    second.outdated.append(dropped.append)
     first.seek("s", b"one")
     second.look()
     assert second.exists("s")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.protocols import Log
-from kgserve.cluster.records import LARGEST
-from kgserve.cluster.shipping import REACHED_FILE, Shipping, fence, take_over
+from kgserve.cluster.protocols import Log, Owner
+from kgserve.cluster.records import LARGEST, Record, parted
+from kgserve.cluster.shipping import REACHED_FILE, Reached, Shipping, copied, fence, take_over
 from kgserve.errors import Fenced, LogTorn, StorageFull, Unavailable, Unconfirmed
+from kgserve.journal.frame import encode_frame
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
 from kgserve.model.stores import StoreSettings
@@ -30,6 +31,10 @@ FEW_BYTES = 500
 """So that a journal has several segments."""
 
 
+def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> Owner:
+    return Owner("n1", epoch, "http://n1", begins=begins, coming=coming)
+
+
 class Machines:
     """Folders of one store on several machines, and their journals."""
 
@@ -46,8 +51,8 @@ class Machines:
         found = Journal.open(path, FEW_BYTES, 0) if path.is_dir() else Journal.create(path, FEW_BYTES)
         return self._closing.enter_context(closing(found))
 
-    def owner(self, machine: str, log: Log, store: str, epoch: int) -> Shipping:
-        return take_over(self.journal(machine), log, store, epoch)
+    def owner(self, machine: str, log: Log, store: str, epoch: int, *, coming: bool = False) -> Shipping:
+        return take_over(self.journal(machine), log, store, owned(epoch, coming=coming))
 
     def kept(self, machine: str) -> list[ChangeSet]:
         """What the files have, whoever has them open."""
@@ -146,7 +151,7 @@ def test_what_no_log_had_before_is_given_to_it(memory: MemoryRig, store: str, ma
     alone = machines.journal("a")
     for change in CHANGES[:10]:
         alone.append([change])
-    write(machines.owner("a", log, store, 1), 15)
+    write(machines.owner("a", log, store, 1, coming=True), 15)
     machines.owner("b", log, store, 2)
     assert machines.kept("a") == machines.kept("b") == CHANGES[:15]
 
@@ -158,11 +163,11 @@ def test_what_was_cut_short_while_it_was_given_is_given_again(
     alone = machines.journal("a")
     for change in CHANGES[:10]:
         alone.append([change])
-    machines.owner("a", log, store, 1)
+    machines.owner("a", log, store, 1, coming=True)
     for _ in range(4):
         memory.lose_record(store, log.end(store))
     (machines.path("a").parent / REACHED_FILE).unlink()
-    machines.owner("a", log, store, 2)
+    machines.owner("a", log, store, 2, coming=True)
     machines.owner("b", log, store, 3)
     assert machines.kept("b") == CHANGES[:10]
 
@@ -176,8 +181,8 @@ def test_a_store_of_the_same_name_that_was_dropped_is_another_one(
     with pytest.raises(Fenced):
         write(dropped, 11)
     log.trim(store, begins)
-    write(take_over(machines.journal("b"), log, store, 2, begins), 5)
-    take_over(machines.journal("c"), log, store, 3, begins)
+    write(take_over(machines.journal("b"), log, store, owned(2, begins)), 5)
+    take_over(machines.journal("c"), log, store, owned(3, begins))
     assert machines.kept("b") == machines.kept("c") == CHANGES[:5]
 
 
@@ -227,6 +232,18 @@ def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines
     assert machines.kept("b") == large
 
 
+def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, store: str, machines: Machines) -> None:
+    log, large = memory.node().log, nodes(3, size=LARGEST)
+    journal = machines.journal("a")
+    *parts, final = parted(Record("frame", 1, 1, 3, encode_frame(large)))
+    end = 0
+    for part in parts:
+        end = log.append(store, end, part)
+    reached = copied(journal, log, store, 2, Reached(), end)
+    copied(journal, log, store, 2, reached, log.append(store, end, final))
+    assert machines.kept("a") == large
+
+
 def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, engine=ENGINE, embedding_provider="hashing")
     log, history = memory.node().log, mixed()
@@ -234,7 +251,7 @@ def test_a_store_that_was_taken_over_opens_as_it_was(memory: MemoryRig, store: s
         layout = Layout(tmp_path, name)
         create_store(layout, settings.journal_segment_mb, described(StoreSettings()))
         with closing(Journal.open(layout.journal, SEGMENT, 0)) as journal:
-            owner = take_over(journal, log, store, epoch)
+            owner = take_over(journal, log, store, owned(epoch))
             if name == "a":
                 owner.append(history.changes[:3])
                 owner.append(history.changes[3:])

@@ -1,0 +1,178 @@
+"""Snapshots that nodes have in common: what a store is taken over from once its log was trimmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+import kgserve
+from kgserve.client import Client
+from kgserve.cluster.jetstream.blobs import JetStreamBlobs
+from kgserve.cluster.jetstream.connection import Connection
+from kgserve.cluster.jetstream.log import JetStreamLog
+from kgserve.cluster.jetstream.registry import JetStreamRegistry
+from kgserve.cluster.protocols import Owner
+from kgserve.errors import LogTorn
+from tests.cluster.nodes import ServingNode, serving_nodes, settle
+from tests.cluster.rig import Node
+from tests.cluster.servers import NatsServers, nats_servers
+
+PATIENCE = 60.0
+SECRET = "xylophone-7731"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bases")
+
+
+@pytest.fixture(scope="module")
+def servers(folder: Path) -> Iterator[NatsServers]:
+    with nats_servers(folder / "nats") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes(servers: NatsServers, folder: Path) -> Iterator[list[ServingNode]]:
+    with serving_nodes(servers, folder, 2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(servers: NatsServers) -> Iterator[Node]:
+    """What the nodes have in common."""
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(Connection(servers.urls)))
+        yield Node(JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection))
+
+
+@pytest.fixture
+def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
+    made = [node.client() for node in nodes]
+    yield made
+    for client in made:
+        client.close()
+
+
+def owner(cluster: Node, store: str) -> Owner:
+    found = cluster.registry.owner(store)
+    assert found is not None
+    return found.owner
+
+
+def written(client: Client, store: str, batch: int) -> None:
+    """More than what has a snapshot made."""
+    nodes = [{"id": f"n{at}", "type": "t", "content": f"batch {batch} of {at} {'x' * 3_000}"} for at in range(700)]
+    client.store(store).inject(nodes=nodes)
+
+
+def awaited(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def compacted(client: Client, cluster: Node, store: str, batches: range) -> None:
+    """Write so much that there are two bases, and the log begins behind the first."""
+    for batch in batches:
+        before = [base.sequence for base in owner(cluster, store).bases]
+        written(client, store, batch)
+        awaited(lambda before=before: [base.sequence for base in owner(cluster, store).bases] != before)
+
+
+def test_a_store_is_taken_over_from_a_snapshot(nodes: list[ServingNode], clients: list[Client], cluster: Node) -> None:
+    store = "snapped"
+    clients[0].store(store).inject(nodes=[{"id": "n0", "type": "t", "content": "the first that was said"}])
+    compacted(clients[0], cluster, store, range(3))
+    clients[0].store(store).inject(nodes=[{"id": "last", "type": "t", "content": "after the snapshots"}])
+    found = owner(cluster, store)
+    assert len(found.bases) == 2
+    awaited(lambda: _is_trimmed(cluster, store))
+    names = {name for base in found.bases for name in base.files.values()}
+    awaited(lambda: {*cluster.blobs.names(f"base/{store}/")} == names)
+    nodes[0].end()
+    try:
+        assert clients[1].store(store).node("last").node.content == "after the snapshots"
+        assert len(clients[1].store(store).history("n0").states) == 4
+        assert clients[1].store(store).stats().nodes == 701
+        assert clients[1].store(store).search("first said", at_least=5).hits
+    finally:
+        nodes[0].start()
+        settle(nodes)
+    clients[1].store(store).inject(nodes=[{"id": "later", "type": "t", "content": "by the other"}])
+    assert clients[1].store(store).move("k0").node == "k0"
+    assert clients[0].store(store).node("later").node.version == 1
+
+
+def test_what_was_erased_is_on_no_node_and_in_no_log(
+    nodes: list[ServingNode], clients: list[Client], cluster: Node, tmp_path: Path
+) -> None:
+    store = "secretive"
+    for number in range(2):
+        clients[number].store(store).retain(f"the word is {SECRET} {number}", entity_id=f"secret-{number}")
+        clients[0].store(store).move(f"k{1 - number}")
+    # Each node has a copy by now.
+    assert all(_held(node.data_dir / f"{store}_memory", SECRET) for node in nodes)
+    forgotten = clients[0].store(store).forget(ids=["secret-0", "secret-1"], erase=True)
+    assert forgotten.memories_removed == 2
+    assert {each.kind for each in forgotten.remains} == {"node", "unknown"}
+    awaited(lambda: not any(_held(node.data_dir / f"{store}_memory", SECRET) for node in nodes))
+    found = owner(cluster, store)
+    assert not any(
+        SECRET.encode() in each.record.data for each in cluster.log.read(store, found.oldest, cluster.log.end(store))
+    )
+    assert _is_trimmed(cluster, store)
+    for number, name in enumerate(cluster.blobs.names(f"base/{store}/")):
+        cluster.blobs.get(name, tmp_path / str(number))
+    assert not _held(tmp_path, SECRET)
+    clients[1].store(store).move("k1")
+    assert clients[0].store(store).stats().nodes == 0
+
+
+def test_a_base_that_was_damaged_is_passed_over(nodes: list[ServingNode], clients: list[Client], cluster: Node) -> None:
+    store = "damaged"
+    clients[0].store(store).inject(nodes=[{"id": "n0", "type": "t", "content": "the first"}])
+    compacted(clients[0], cluster, store, range(2))
+    newest = owner(cluster, store).bases[-1]
+    cluster.blobs.drop(next(name for key, name in newest.files.items() if key.endswith("nodes.parquet")))
+    assert clients[1].store(store).move("k1").node == "k1"
+    assert clients[1].store(store).stats().nodes == 700
+    assert len(clients[1].store(store).history("n0").states) == 3
+
+
+def test_a_store_from_before_comes_along_with_its_snapshots(
+    nodes: list[ServingNode], clients: list[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = "older"
+    for name, value in {"COMPACT_WAL_MB": "1", "JOURNAL_SEGMENT_MB": "1", "JOURNAL_RETENTION_MB": "0"}.items():
+        monkeypatch.setenv(f"KGSERVE_{name}", value)
+    with kgserve.open(tmp_path / "alone", embedding_provider="hashing") as alone:
+        for batch in range(3):
+            rows = [{"id": f"n{at}", "type": "t", "content": f"{batch} {'x' * 3_000}"} for at in range(700)]
+            alone.store(store).inject(nodes=rows)
+            awaited(lambda batch=batch: alone.store(store).stats().compactions > batch)
+    journal = tmp_path / "alone" / f"{store}_memory" / "journal"
+    assert min(int(path.stem) for path in journal.glob("*.log")) > 1
+    (tmp_path / "alone" / f"{store}_memory").rename(nodes[0].data_dir / f"{store}_memory")
+    clients[0].store(store).inject(nodes=[{"id": "new", "type": "t", "content": "in the cluster"}])
+    assert clients[0].store(store).move("k1").node == "k1"
+    assert clients[1].store(store).stats().nodes == 701
+    assert len(clients[1].store(store).history("n1").states) == 3
+
+
+def _held(folder: Path, word: str) -> bool:
+    """Whether any file below a folder has a word in it."""
+    return any(word.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def _is_trimmed(cluster: Node, store: str) -> bool:
+    try:
+        next(iter(cluster.log.read(store, 0, cluster.log.end(store))))
+    except LogTorn:
+        return True
+    return False
