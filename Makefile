@@ -4,6 +4,8 @@ PYTHON  ?= python3
 WORKERS ?= 2
 ROUNDS  ?= 100
 MINUTES ?= 10
+SECONDS ?= 600
+FAULTS  ?=
 ARGS    ?=
 PARTS   ?= serve test
 TARBALL ?=
@@ -30,7 +32,7 @@ model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench demo crash soak abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
+.PHONY: help setup serve test check fmt bench demo crash soak cluster-test abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -74,6 +76,9 @@ soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and 
 	@$(bin)/python -m bench.trust_soak --minutes $(MINUTES) $(ARGS)
 	@$(tests) $(thorough) $(TREATED)
 	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
+
+cluster-test: $(dev) ## Three machines in network namespaces, and what befalls them, for SECONDS (FAULTS="kill cut" for some); as root
+	@$(bin)/python -m bench.cluster_nemesis --seconds $(SECONDS) --faults "$(FAULTS)" $(ARGS)
 
 abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
 	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)

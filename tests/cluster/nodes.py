@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,23 +15,26 @@ from pathlib import Path
 import httpx
 
 from kgserve.client import Client
-from tests.cluster.servers import NatsServers, free_ports
+from tests.cluster.servers import LOOPBACK, NatsServers, free_ports
 
 PATIENCE = 60.0
 
 
 class ServingNode:
-    """A process that serves a data folder, always on the same port."""
+    """A process that serves a data folder, always on the same address; ``within`` what begins it elsewhere."""
 
-    def __init__(self, name: str, folder: Path, servers: str, port: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, servers: str, port: int, host: str = LOOPBACK, within: Sequence[str] = ()
+    ) -> None:
         self.name = name
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         self.data_dir = folder / name
         self.log = folder / f"{name}.log"
-        options = ["--port", str(port), "--data-dir", str(self.data_dir), "--node-name", name, "--cluster", servers]
+        options = ["--host", host, "--insecure-no-auth", "--port", str(port), "--data-dir", str(self.data_dir)]
+        options += ["--node-name", name, "--cluster", servers]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
-        self._command = [sys.executable, "-m", "kgserve", "serve", *options]
+        self._command = [*within, sys.executable, "-m", "kgserve", "serve", *options]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -17,35 +17,41 @@ from tests.project.reading import TOP
 CONFIGURATION = TOP / "deploy" / "nats" / "kgserve-nats.conf"
 USER, PASSWORD = "kgserve", "not-much-of-a-secret"
 PATIENCE = 30.0
+LOOPBACK = "127.0.0.1"
 
 
 class NatsServer:
-    """One server process, and where clients and other servers find it."""
+    """One server process, and where clients and other servers find it; ``within`` what begins it elsewhere."""
 
-    def __init__(self, name: str, folder: Path, ports: tuple[int, int]) -> None:
+    def __init__(
+        self, name: str, folder: Path, ports: tuple[int, int], host: str = LOOPBACK, within: Sequence[str] = ()
+    ) -> None:
         self.name = name
-        self.port, self.route = ports
+        self.port, route = ports
+        self.host = host
+        self.route = f"{host}:{route}"
+        self._within = within
         self.log = folder / f"{name}.log"
         self._folder = folder / name
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
+        return f"nats://{USER}:{PASSWORD}@{self.host}:{self.port}"
 
-    def start(self, routes: list[int], configuration: Path = CONFIGURATION) -> None:
+    def start(self, routes: list[str], configuration: Path = CONFIGURATION) -> None:
         variables = {
             "KGSERVE_NATS_NAME": self.name,
-            "KGSERVE_NATS_LISTEN": f"127.0.0.1:{self.port}",
-            "KGSERVE_NATS_CLUSTER_LISTEN": f"127.0.0.1:{self.route}",
-            "KGSERVE_NATS_ROUTES": str([f"nats://127.0.0.1:{port}" for port in routes]),
+            "KGSERVE_NATS_LISTEN": f"{self.host}:{self.port}",
+            "KGSERVE_NATS_CLUSTER_LISTEN": self.route,
+            "KGSERVE_NATS_ROUTES": str([f"nats://{route}" for route in routes]),
             "KGSERVE_NATS_FOLDER": str(self._folder),
             "KGSERVE_NATS_PASSWORD": PASSWORD,
         }
         program = Path(sys.executable).with_name("nats-server")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [program, "-c", configuration],
+                [*self._within, program, "-c", configuration],
                 env=os.environ | variables,  # noqa: TID251 - it is no setting
                 stderr=log,
             )
@@ -66,9 +72,8 @@ class NatsServer:
 class NatsServers:
     """Servers that know of each other."""
 
-    def __init__(self, folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> None:
-        ports = free_ports(2 * count)
-        self.servers = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]
+    def __init__(self, servers: list[NatsServer], configuration: Path = CONFIGURATION) -> None:
+        self.servers = servers
         self._configuration = configuration
 
     @property
@@ -87,7 +92,7 @@ class NatsServers:
         """Until all of them take connections."""
         until = time.monotonic() + PATIENCE
         for server in self.servers:
-            while not _listens(server.port):
+            while not _listens(server.host, server.port):
                 assert time.monotonic() < until, server.log.read_text()[-2000:]
                 time.sleep(0.02)
 
@@ -100,7 +105,9 @@ class NatsServers:
 def nats_servers(folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> Generator[NatsServers]:
     """Servers for as long as the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    servers = NatsServers(folder, count, configuration)
+    ports = free_ports(2 * count)
+    named = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]
+    servers = NatsServers(named, configuration)
     try:
         servers.start()
         yield servers
@@ -108,8 +115,8 @@ def nats_servers(folder: Path, count: int = 3, configuration: Path = CONFIGURATI
         servers.stop()
 
 
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+def _listens(host: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
@@ -118,5 +125,5 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.bind(("127.0.0.1", 0))
+            each.bind((LOOPBACK, 0))
         return [each.getsockname()[1] for each in sockets]
