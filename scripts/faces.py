@@ -36,7 +36,8 @@ ALIASES: Mapping[str, Any] = {name: getattr(requests, name) for name in ("Direct
 MOST_PARAMETERS = 8
 """What ruff lets pass, and the star."""
 
-OF_SERVER = ("health", "ready", "whoami", "cluster", "cypher_words", "browser_key", "openapi")
+OF_CLUSTERS = ("cluster", "drain", "finish_upgrade")
+OF_SERVER = ("health", "ready", "whoami", *OF_CLUSTERS, "cypher_words", "browser_key", "openapi")
 OF_STORES = ("stores", "create", "drop", "backup_stores", "restore_backup", "events")
 
 HEAD = '''"""{what}

@@ -1,4 +1,4 @@
-"""``kgserve cluster``: which nodes there are, and which one serves a store."""
+"""``kgserve cluster``: which nodes there are, which one serves a store, and what is to be done when a log was torn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = (Column("Node"), Column("Address"), Column("State"), Column("Stores", 
 
 @click.group()
 def cluster() -> None:
-    """See the nodes of a cluster, and move stores between them."""
+    """See the nodes of a cluster, move stores between them, and mend what their log has lost."""
 
 
 @cluster.command()
@@ -44,3 +44,43 @@ def move(store: str, node: str, *, server: str | None, data_dir: str | None) -> 
     with connect(server, data_dir) as client:
         moved = client.store(store).move(node)
     click.echo(f"{moved.store} is served by {moved.node}, at {moved.url}")
+
+
+@cluster.command()
+@click.option("--undo", is_flag=True, help="Have it take stores over again.")
+@server_options
+def drain(*, undo: bool, server: str | None, data_dir: str | None) -> None:
+    """Have other nodes serve the stores of the node that is asked, which takes none until --undo or its next start.
+
+    The exit code is 1 if some could not be handed over, which are named with the reason.
+    """
+    with connect(server, data_dir) as client:
+        found = client.drain(undo=undo)
+    click.echo(f"{found.node} takes stores over again" if undo else f"{found.node}: others serve {found.moved} stores")
+    for store, reason in found.failed.items():
+        click.echo(f"{store} stays: {reason}", err=True)
+    if found.failed:
+        raise click.exceptions.Exit(1)
+
+
+@cluster.command()
+@click.argument("store")
+@server_options
+def repair(store: str, *, server: str | None, data_dir: str | None) -> None:
+    """Make the log of STORE anew from the files of the node that is asked, when it has lost something.
+
+    Ask the node that served the store last: one whose files lack anything refuses.
+    """
+    with connect(server, data_dir) as client:
+        done = client.store(store).repair()
+    told = f"of its log {done.found} frames were left, as {done.node} has them"
+    click.echo(f"{done.store} is served by {done.node} up to sequence {done.sequence}; {told}")
+
+
+@cluster.command("finish-upgrade")
+@server_options
+def finish_upgrade(*, server: str | None, data_dir: str | None) -> None:
+    """Have all nodes write in the newest format, once each runs the new version: older ones cannot join any more."""
+    with connect(server, data_dir) as client:
+        done = client.finish_upgrade()
+    click.echo(f"the cluster writes format {done.format}")

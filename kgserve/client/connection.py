@@ -13,7 +13,7 @@ from kgserve.client.wire import Call
 
 TIMEOUT = 60.0
 """Seconds that an answer may take, unless told otherwise."""
-CONNECT_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
 # The server closes connections that were idle for 5 s; one taken up at that very moment would break.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)

@@ -30,7 +30,15 @@ from kgserve.model.answers import (
     TagList,
     Whoami,
 )
-from kgserve.model.cluster import ClusterStatus, MoveAnswer, MoveRequest
+from kgserve.model.cluster import (
+    ClusterStatus,
+    DrainAnswer,
+    DrainRequest,
+    MoveAnswer,
+    MoveRequest,
+    RepairAnswer,
+    UpgradeAnswer,
+)
 from kgserve.model.drawing import Drawing, DrawRequest, Timeline, TimelineQuery
 from kgserve.model.extraction import ExtractAnswer, ExtractRequest
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
@@ -153,6 +161,8 @@ HEALTH = Route("health", "GET", "/health", Health)
 READY = Route("ready", "GET", "/ready", Ready)
 WHOAMI = Route("whoami", "GET", "/api/whoami", Whoami)
 CLUSTER = Route("cluster", "GET", "/api/cluster", ClusterStatus)
+DRAIN = Route("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
+FINISH_UPGRADE = Route("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
 CYPHER_WORDS = Route("cypher_words", "GET", "/api/cypher/words", CypherWords)
 INJECT = Route("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
 DELETE_NODE = Route("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
@@ -164,6 +174,7 @@ STORES = Route("stores", "GET", "/api/memory", StoreList)
 SETTINGS = Route("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer)
 DROP = Route("drop", "DELETE", "/api/memory/{store}", DropAnswer)
 MOVE = Route("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
+REPAIR = Route("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
 STATS = Route("stats", "GET", "/api/memory/{store}/stats", StoreStats)
 LINKS = Route("links", "GET", "/api/memory/{store}/links", LinkManifest)
 NODE = Route("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer)
@@ -266,6 +277,28 @@ def cluster() -> Call[ClusterStatus]:
     The nodes, whether they are alive, and how many stores each claims. Raises Conflict where there is no cluster.
     """
     return CLUSTER.ask(None)
+
+
+def drain(*, undo: bool = False) -> Call[DrainAnswer]:
+    """Have other nodes serve the stores of this one.
+
+    Has other nodes serve the stores of the node that is asked, which takes none over until `undo` or its next start.
+
+    Stores go one after the other; what is asked meanwhile waits, and goes there. One that cannot be handed over stays,
+    and is told. Raises Conflict where there is no cluster.
+    """
+    return DRAIN.ask(None, DrainRequest(undo=undo), wait=None)
+
+
+def finish_upgrade() -> Call[UpgradeAnswer]:
+    """Have all nodes write in the newest format.
+
+    Has all nodes write in the newest format that all of them know; older versions cannot join from then on.
+
+    Raises Conflict while a node that is alive knows none as new as the one that is asked, and where there is no
+    cluster.
+    """
+    return FINISH_UPGRADE.ask(None)
 
 
 def cypher_words() -> Call[CypherWords]:
@@ -465,6 +498,17 @@ def move(store: str, to: str) -> Call[MoveAnswer]:
     Any node may be asked. Raises Conflict for a node that is not alive, and where there is no cluster.
     """
     return MOVE.ask(store, MoveRequest(to=to))
+
+
+def repair(store: str) -> Call[RepairAnswer]:
+    """Make a store's log anew from the files of this node.
+
+    Makes a store's log anew from the files of the node that is asked, when the log has lost something.
+
+    What is left of the log must be in those files, too, as it is there, and nothing beyond them. Raises Conflict when
+    it is not, or nothing is wrong with the log, or there is no cluster.
+    """
+    return REPAIR.ask(store, idempotent=False, wait=None)
 
 
 def stats(store: str) -> Call[StoreStats]:

@@ -21,6 +21,8 @@ LEASE_SECONDS = 10.0
 """Longer than an election of the log's servers: while that lasts nobody's beat is taken."""
 SILENT_SECONDS = 8.0
 """After so long without a beat that was taken a node answers no reads: before others begin to."""
+HEARD_SECONDS = 3 * BEAT_SECONDS
+"""After so long everybody who is not cut off has heard of what a beat says."""
 ROUNDS = 4
 """Beats of its own that a node gets through meanwhile: enough for everybody to be heard again after an election."""
 _STARTS = 3
@@ -81,6 +83,7 @@ class Membership:
         self.beat = beat
         # Called after each round, in its thread: for a look at what others have changed.
         self.after_round: list[Callable[[], None]] = []
+        self._announced = beat
         self.silences = 0
         """How often it was silent, so that others may have taken its stores over."""
         self._registry = registry
@@ -126,7 +129,7 @@ class Membership:
     def round(self) -> None:
         """One beat, and, if it was taken, one look at the others'. Raises Unavailable."""
         sent = self._clock()
-        revision = self._registry.beat(self.beat, self._revision)
+        revision = self._registry.beat(self._announced, self._revision)
         if revision is None:
             self._find_itself()
             return
@@ -138,6 +141,12 @@ class Membership:
                 self.silences += 1
             self._taken_at = sent
             self._watch.look(heard, now)
+
+    def drain(self, *, undo: bool = False) -> None:
+        """Take no stores over from now on, or again. Blocks until all nodes have had the time to hear of it."""
+        self._announced = msgspec.structs.replace(self.beat, draining=not undo)
+        self._closing.wait(HEARD_SECONDS)
+        self.beat = self._announced
 
     @property
     def is_silent(self) -> bool:

@@ -9,7 +9,8 @@ import msgspec
 import xxhash
 
 from kgserve.cluster.membership import Membership
-from kgserve.cluster.protocols import Claim, Owner, Registry
+from kgserve.cluster.protocols import Beat, Claim, Owner, Registry
+from kgserve.cluster.records import Position
 from kgserve.errors import Fenced, NoStore, Unavailable
 
 
@@ -129,11 +130,13 @@ class Ownership:
     def decided(self, store: str, claim: Claim | None) -> Mine | Elsewhere | Free:
         """What a claim comes to, by what this node knows of itself and of others."""
         me = self._membership.beat.node
-        if claim is None:
-            return Free(1, 0)
+        if claim is None or claim.owner.dropped:
+            # Who is asked makes it.
+            taker = self.taker(store) if self._membership.beat.draining else self._membership.beat
+            if taker.node != me:
+                return Elsewhere(taker.node, taker.url)
+            return Free(1, 0) if claim is None else Free(claim.owner.epoch + 1, claim.revision)
         owner, free = claim.owner, Free(claim.owner.epoch + 1, claim.revision)
-        if owner.dropped:
-            return free
         if owner.node == me:
             with self._lock:
                 mine = self._epochs.get(store) == owner.epoch
@@ -142,8 +145,37 @@ class Ownership:
         if not self._membership.is_gone(owner.node):
             # One that was started again may be reached elsewhere than when it claimed the store.
             return Elsewhere(owner.node, alive[owner.node].url if owner.node in alive else owner.url)
-        first = ranked(store, alive)[0]
-        return free if first == me else Elsewhere(first, alive[first].url)
+        first = self.taker(store)
+        return free if first.node == me else Elsewhere(first.node, first.url)
+
+    def taker(self, store: str, *others_than: str) -> Beat:
+        """Who is to take a store over that nobody serves: who is draining only if all are. Raises Unavailable."""
+        alive = {name: beat for name, beat in self._membership.alive().items() if name not in others_than}
+        if not alive:
+            raise Unavailable("no other node of the cluster is alive", retry_after=10)
+        ready = [name for name, beat in alive.items() if not beat.draining]
+        return alive[ranked(store, ready or alive)[0]]
+
+    def claimed(self, store: str) -> Claim:
+        """The present claim to a store. Raises NoStore and Unavailable."""
+        claim = self._found(store)
+        if claim is None or claim.owner.dropped:
+            raise NoStore(store)
+        return claim
+
+    def seize(self, store: str, begins: Position) -> None:
+        """Have this process own a store whose files it alone has, and whose log begins anew after a position.
+
+        Whoever owned it does so no longer. Raises NoStore, Unconfirmed and Unavailable.
+        """
+        claim = self.claimed(store)
+        before, me = claim.owner, self._membership.beat
+        owner = Owner(me.node, before.epoch + 1, me.url, before.description, begins, coming=True)
+        if self._registry.claim(store, owner, claim.revision) is None:
+            raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
+        with self._lock:
+            self._epochs[store] = owner.epoch
+        self._met(store, self._registry.owner(store) or claim)
 
     def still_mine(self, store: str) -> Claim:
         """The claim by which this process owns a store. Raises Fenced when it does no longer, and Unavailable."""

@@ -28,6 +28,13 @@ class Log(Protocol):
         """
         ...
 
+    def left(self, store: str, after: Position) -> Iterator[Logged]:
+        """What there is after a position of a log that is torn: records that are whole, whatever is between them.
+
+        Raises Unavailable.
+        """
+        ...
+
     def append(self, store: str, after: Position, record: Record) -> Position:
         """Append a record to a log whose last one is at ``after``; its position. For records that are not too large.
 
@@ -101,7 +108,8 @@ class Claim(msgspec.Struct, frozen=True):
 class Beat(msgspec.Struct, frozen=True):
     """A node's sign of life, or, ``leaving``, its last one. ``run`` tells one process of it from the next.
 
-    Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them.
+    Who shows the ``token`` may do anything there, as nodes do in the name of who has asked them. Who is ``draining``
+    takes no stores over. ``format`` is the newest of records that its program knows.
     """
 
     node: str
@@ -109,6 +117,8 @@ class Beat(msgspec.Struct, frozen=True):
     url: str
     token: str = ""
     leaving: bool = False
+    draining: bool = False
+    format: int = 1
 
 
 class Heard(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ import msgspec
 from kgserve.cluster.protocols import Log, Owner, append_whole
 from kgserve.cluster.records import Logged, Position, Record, joined
 from kgserve.decoding import decode_json
-from kgserve.errors import CopyTooOld, Fenced, LogTorn, Unavailable
-from kgserve.journal.files import storing, write_whole
+from kgserve.errors import Conflict, CopyTooOld, Fenced, LogTorn, Unavailable
+from kgserve.journal.files import storing, sync_folder, write_whole
 from kgserve.journal.frame import Frame, FrameError, encode_frame, frame_bytes, read_frame
 from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
@@ -44,7 +44,7 @@ class Shipping:
         self.journal = journal
         self.is_over = False
         self._log = log
-        self._store = store
+        self.store = store
         self._epoch = epoch
         self._position = reached.position
         self.reached = reached
@@ -56,7 +56,7 @@ class Shipping:
         Raises Fenced, Unconfirmed, StorageFull and Unavailable.
         """
         if self.is_over:
-            raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
+            raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
         first, last = changes[0].sequence, changes[-1].sequence
         data = encode_frame(changes)
         try:
@@ -83,7 +83,7 @@ class Shipping:
 
     def _ship(self, data: bytes, first: int, last: int) -> None:
         record = Record("frame", self._epoch, first, last, data)
-        self._position = append_whole(self._log, self._store, self._position, record)
+        self._position = append_whole(self._log, self.store, self._position, record)
 
 
 def fence(log: Log, store: str, epoch: int) -> Position:
@@ -157,6 +157,43 @@ def copied(
     return Reached(position, sequence, reached.begins)
 
 
+def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
+    """How many frames a torn log still has, each of which the journal's files have as well, and more.
+
+    Raises Conflict when they do not, or when the log lacks nothing that they have, and Unavailable.
+    """
+    found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
+    mine = iter(journal.frames(journal.oldest - 1))
+    for logged in joined(log.left(store, owner.oldest)):
+        if logged.record.kind != "frame":
+            continue
+        try:
+            frame = _frame(store, logged)
+        except LogTorn:
+            torn = True
+            continue
+        if frame.last > journal.last:
+            raise Conflict(
+                f"the files of store {store!r} here end at sequence {journal.last}, and its log has {frame.last}: they "
+                "are not what it lacks; ask the node that served it last"
+            )
+        found, torn, end = found + 1, torn or frame.first > end + 1, frame.last
+        if frame.first >= journal.oldest:
+            _compare_with(store, frame, mine)
+    if not torn and end >= journal.last:
+        raise Conflict(f"the log of store {store!r} lacks nothing that the files here have")
+    return found
+
+
+def _compare_with(store: str, frame: Frame, mine: Iterator[Frame]) -> None:
+    """Raise Conflict unless a frame of a log is among the files', which are looked through from where they are."""
+    same = next((each for each in mine if each.first >= frame.first), None)
+    try:
+        _compare(store, frame, same)
+    except LogTorn as error:
+        raise Conflict(f"{error.message}: neither is known to be right") from error
+
+
 def _frames_after(journal: Journal, sequence: int) -> Iterator[Frame]:
     """The files' own frames after a sequence, without those that they let go of, since a snapshot has them."""
     yield from journal.frames(max(sequence, journal.oldest - 1))
@@ -173,6 +210,12 @@ def _frame(store: str, logged: Logged) -> Frame:
 def _compare(store: str, frame: Frame, mine: Frame | None) -> None:
     if mine is None or (mine.first, mine.payload) != (frame.first, frame.payload):
         raise LogTorn(f"sequence {frame.first} of store {store!r} is another one in the log than on this node")
+
+
+def forget_reached(folder: Path) -> None:
+    """Have the files of a store's folder be no copy of a log. Raises OSError."""
+    (folder / REACHED_FILE).unlink(missing_ok=True)
+    sync_folder(folder)
 
 
 def read_reached(folder: Path) -> Reached | None:

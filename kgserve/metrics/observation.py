@@ -294,6 +294,15 @@ class Embedding:
         return max(self._begun.total() - self.texts.total(), 0)
 
 
+class NodeCounts:
+    """What a node of a cluster has done: seconds of take-overs and of writes to the log, and writes that failed."""
+
+    def __init__(self) -> None:
+        self.takeovers = Histogram()
+        self.appends = Histogram()
+        self.failures = Tally()
+
+
 class Observation:
     """One application under observation. Raises InvalidInput when traces are asked for that cannot be made."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+
+NodeState: TypeAlias = Literal["alive", "draining", "gone"]
 
 
 class ClusterNode(msgspec.Struct, kw_only=True):
@@ -12,12 +14,12 @@ class ClusterNode(msgspec.Struct, kw_only=True):
 
     name: str
     url: str
-    state: Literal["alive", "gone"]
+    state: NodeState
     stores: int
 
 
 class ClusterStatus(msgspec.Struct, kw_only=True):
-    """The nodes of a cluster, by name; ``node`` is the one that was asked.
+    """The nodes of a cluster, by name; ``node`` is the one that was asked, ``format`` that of what all write.
 
     One that is ``silent`` was cut off from the servers of the cluster for so long that others may have taken its stores
     over: it serves none until it is heard again.
@@ -25,6 +27,7 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
 
     node: str
     silent: bool
+    format: int
     nodes: list[ClusterNode]
 
 
@@ -40,3 +43,36 @@ class MoveAnswer(msgspec.Struct, kw_only=True):
     store: str
     node: str
     url: str
+
+
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whether a node is to serve no stores, or with ``undo`` to take some over again."""
+
+    undo: bool = False
+
+
+class DrainAnswer(msgspec.Struct, kw_only=True):
+    """A node, how many stores others serve now in its place, and those that could not be handed over, with reasons."""
+
+    node: str
+    draining: bool
+    moved: int
+    failed: dict[str, str]
+
+
+class RepairAnswer(msgspec.Struct, kw_only=True):
+    """A store whose log was made anew from the files of a node, up to a ``sequence``.
+
+    ``found`` is how many of the log's frames were still there, each of which was compared.
+    """
+
+    store: str
+    node: str
+    sequence: int
+    found: int
+
+
+class UpgradeAnswer(msgspec.Struct, kw_only=True):
+    """The format in which all nodes write from now on."""
+
+    format: int

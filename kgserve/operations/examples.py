@@ -48,7 +48,7 @@ from kgserve.model.answers import (
     TraverseAnswer,
     Whoami,
 )
-from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer
+from kgserve.model.cluster import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
 from kgserve.model.drawing import Drawing, DrawnEdges, DrawnNodes, Timeline
 from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.model.stores import (
@@ -355,12 +355,17 @@ WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], e
 CLUSTER = ClusterStatus(
     node="a",
     silent=False,
+    format=1,
     nodes=[
         ClusterNode(name="a", url="http://10.0.0.1:8080", state="alive", stores=12),
         ClusterNode(name="b", url="http://10.0.0.2:8080", state="alive", stores=9),
         ClusterNode(name="c", url="http://10.0.0.3:8080", state="gone", stores=3),
     ],
 )
+DRAIN: dict[str, Any] = {"undo": False}
+DRAINED = DrainAnswer(node="a", draining=True, moved=12, failed={})
+UPGRADED = UpgradeAnswer(format=1)
+REPAIRED = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
 MOVE: dict[str, Any] = {"to": "b"}
 MOVED = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
 READY = Ready(open_stores=1, free_bytes=52_613_349_376)

@@ -66,6 +66,17 @@ USE_CASES = (
         example=examples.CLUSTER, errors=(*ALWAYS, "conflict"),
     ),
     UseCase(
+        *("drain", "POST", "/api/cluster/drain", nodes.drain),
+        id="drainNode", tag="service", role="admin", summary="Have other nodes serve the stores of this one",
+        sent=examples.DRAIN, optional=True, example=examples.DRAINED, errors=(*ALWAYS, "conflict"), threads="writes",
+        long=True,
+    ),
+    UseCase(
+        *("finish_upgrade", "POST", "/api/cluster/finish-upgrade", nodes.finish_upgrade),
+        id="finishUpgrade", tag="service", role="admin", summary="Have all nodes write in the newest format",
+        example=examples.UPGRADED, errors=(*ALWAYS, "conflict"), threads="writes",
+    ),
+    UseCase(
         *("cypher_words", "GET", "/api/cypher/words", cypher_read.cypher_words),
         id="cypherWords", tag="cypher", role="read", summary="The words that a statement may be made of",
         example=examples.CYPHER_WORDS, errors=ALWAYS,
@@ -132,6 +143,11 @@ USE_CASES = (
         *("move", "POST", f"{STORE}/move", nodes.move),
         id="moveStore", tag="stores", role="admin", summary="Have another node of the cluster serve a store",
         sent=examples.MOVE, example=examples.MOVED, errors=_KNOWN, threads="writes", positional=("to",),
+    ),
+    UseCase(
+        *("repair", "POST", f"{STORE}/repair", nodes.repair),
+        id="repairStore", tag="stores", role="admin", summary="Make a store's log anew from the files of this node",
+        example=examples.REPAIRED, errors=_KNOWN, threads="writes", long=True, repeatable=False,
     ),
     UseCase(
         *("stats", "GET", f"{STORE}/stats", stores.stats),

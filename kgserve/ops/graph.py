@@ -16,7 +16,7 @@ from kgserve.access.caller import LOCAL, Caller
 from kgserve.decoding import json_decoder
 from kgserve.errors import Conflict, NoStore
 from kgserve.model.batch import WriteBatch
-from kgserve.model.cluster import MoveAnswer
+from kgserve.model.cluster import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.model.plan import Report
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import LinkRow
@@ -92,6 +92,16 @@ class ScopedPool(StorePool):
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
         return self._whole.move(name, node)
+
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """As the pool's. Raises Forbidden for who sees some stores only."""
+        self._caller.require_every_store("draining a node")
+        return self._whole.drain(undo=undo)
+
+    def repair(self, name: str) -> RepairAnswer:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        return self._whole.repair(name)
 
     @contextmanager
     def held_open(self, name: str) -> Generator[Store | None]:

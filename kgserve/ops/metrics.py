@@ -6,14 +6,15 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import msgspec
 
 from kgserve.access.caller import Caller
 from kgserve.errors import KgserveError
 from kgserve.metrics.exposition import Family, counter, exposed, gauge, histogram, process_threads, single
-from kgserve.metrics.observation import Labels, Observation
+from kgserve.metrics.observation import Labels, NodeCounts, Observation
+from kgserve.model.cluster import ClusterStatus, NodeState
 from kgserve.ops.graph import Graphs
 from kgserve.ops.shares import Places
 from kgserve.store.store import Store
@@ -199,6 +200,8 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     yield single("kgserve_open_stores", "Stores that are open", "gauge", len(found))
     yield single("kgserve_open_stores_limit", "Stores kept open at most", "gauge", pool.settings.max_open_stores)
     yield from _of_disk(pool.data_dir)
+    if pool.placement.counts is not None:
+        yield from _of_node(pool.placement.status(look=False), pool.placement.counts)
     if moment.certificate_ends is not None:
         text = "When the certificate ends; 0 for one that is not valid"
         yield single("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
@@ -210,6 +213,22 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()
     yield counter("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
     yield single("process_threads", "Threads, those of native libraries included", "gauge", process_threads())
+
+
+def _of_node(status: ClusterStatus, counts: NodeCounts) -> Iterator[Family]:
+    states = {(state,): 0.0 for state in get_args(NodeState)}
+    for node in status.nodes:
+        states[node.state,] += 1
+    yield gauge("kgserve_cluster_nodes", "Nodes of the cluster as this one sees them", ("state",), states)
+    yield single("kgserve_cluster_silent", "1 while this node is cut off from the servers", "gauge", status.silent)
+    claimed = sum(node.stores for node in status.nodes if node.name == status.node)
+    yield single("kgserve_cluster_stores", "Stores that this node claims", "gauge", claimed)
+    once: Labels = ()
+    taken, written = counts.takeovers.measured(), counts.appends.measured()
+    yield histogram("kgserve_cluster_takeover_seconds", "Time to take a store over", (), {once: taken})
+    yield histogram("kgserve_cluster_append_seconds", "Time of a commit in log and journal", (), {once: written})
+    failures = {(reason,): 0.0 for reason in ("fenced", "unconfirmed", "failed")} | counts.failures.counts()
+    yield counter("kgserve_cluster_append_failures", "Commits that the log did not take", ("reason",), failures)
 
 
 def _of_disk(folder: Path) -> Iterator[Family]:

@@ -113,12 +113,15 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.cluster.jetstream.registry import JetStreamRegistry  # noqa: PLC0415 - as above
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
+    from kgserve.cluster.records import FORMAT  # noqa: PLC0415 - as above
     from kgserve.cluster.shared_keys import SharedKeys  # noqa: PLC0415 - as above
     from kgserve.store.clustered import ClusterPlacement  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(Connection(settings.cluster)))
     logs, registry, blobs = JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection)
-    membership = Membership(registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token))
+    membership = Membership(
+        registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=FORMAT)
+    )
     stack.enter_context(membership)
     keys = SharedKeys(registry, settings.data_dir)
     keys.look()

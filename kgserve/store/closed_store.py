@@ -19,9 +19,10 @@ from kgserve.decoding import decode_json
 from kgserve.errors import JournalDamaged
 from kgserve.journal import snapshot
 from kgserve.journal.files import named
-from kgserve.journal.journal import Seen, list_segments, whole_part
+from kgserve.journal.journal import Journal, Seen, list_segments, whole_part
 from kgserve.model.change import StoreState
 from kgserve.rows.view import newest_base
+from kgserve.settings import MEBIBYTE
 from kgserve.store.layout import Layout
 
 # The moment is written with the cursor: a damaged number is believed only where it stands twice.
@@ -67,6 +68,15 @@ def _of_database(path: Path, query: str) -> int:
     except sqlite3.Error:
         return 0
     return found[0] if found and isinstance(found[0], int) else 0
+
+
+def open_journal(layout: Layout, segment_mb: int) -> Journal:
+    """The journal of a store that is not open, as far as it has to be looked through. Raises JournalDamaged."""
+    after = snapshot.newest_sequence(layout.journal) if layout.journal.is_dir() else 0
+    if (mark := layout.close_mark()) is None:
+        layout.sync_names()
+    trusted = mark and mark.journal
+    return Journal.open(layout.journal, segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 
 def closed_state(layout: Layout) -> StoreState:

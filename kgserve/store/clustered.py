@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -14,23 +16,28 @@ import structlog
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
-from kgserve.cluster.protocols import Blobs, Claim, Log, Owner, Registry
-from kgserve.cluster.shipping import Shipping, fence, read_reached, take_over
+from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
+from kgserve.cluster.shipping import Shipping, fence, forget_reached, matching, read_reached, take_over
+from kgserve.cluster.upgrading import Formats
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable
+from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable, Unconfirmed
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
-from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer
+from kgserve.metrics.observation import NodeCounts
+from kgserve.model.change import ChangeSet
+from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.bases import Bases, fetch_store
+from kgserve.store.closed_store import open_journal
 from kgserve.store.layout import Layout, StoreFile
 from kgserve.store.placement import NODE_FILE, Away, Commits, Placement, described
 
 log = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
+_FAILURES: dict[type[KgserveError], str] = {Fenced: "fenced", Unconfirmed: "unconfirmed"}
 
 
 class ClusterPlacement(Placement):
@@ -56,9 +63,12 @@ class ClusterPlacement(Placement):
         self._blobs = blobs
         self._membership = membership
         self._ownership = Ownership(registry, membership)
+        self._formats = Formats(registry)
         self._lock = threading.Lock()
         # The claims by which stores were placed, and how often this node had been silent before.
-        self._placed: dict[str, tuple[Claim, int]] = {}
+        self._placed: dict[str, _Placed] = {}
+        self.counts = counts = NodeCounts()
+        self._counts = counts
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)
@@ -97,7 +107,7 @@ class ClusterPlacement(Placement):
         description = None if chosen is None else described(chosen)
         if coming := self._is_ours_alone(name):
             description = layout.as_described()
-        silences = self._membership.silences
+        began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
         if isinstance(found, Elsewhere):
@@ -109,28 +119,29 @@ class ClusterPlacement(Placement):
             self._ownership.give_up(name)
             raise
         with self._lock:
-            self._placed[name] = found.claim, silences
+            self._placed[name] = _Placed(found.claim, silences, began)
         return found.made and chosen is not None
 
-    def status(self) -> ClusterStatus:
+    def status(self, *, look: bool = True) -> ClusterStatus:
         """See `Placement.status`."""
         with suppress(Unavailable):
-            self._ownership.look()
+            if look:
+                self._ownership.look()
         owners = [*self._ownership.stores().values()]
-        known = {owner.node: owner.url for owner in owners} | {
-            name: beat.url for name, beat in self._membership.alive().items()
-        }
+        alive = self._membership.alive()
+        known = {owner.node: owner.url for owner in owners} | {name: beat.url for name, beat in alive.items()}
         stores = Counter(owner.node for owner in owners)
         nodes = [
             ClusterNode(
                 name=name,
                 url=url,
-                state="gone" if self._membership.is_gone(name) else "alive",
+                state=_state(alive.get(name)),
                 stores=stores[name],
             )
             for name, url in sorted(known.items())
         ]
-        return ClusterStatus(node=self._ownership.node, silent=self._membership.is_silent, nodes=nodes)
+        silent = self._membership.is_silent
+        return ClusterStatus(node=self._ownership.node, silent=silent, format=self._formats.current, nodes=nodes)
 
     def hand_over(self, name: str, node: str) -> MoveAnswer:
         """See `Placement.hand_over`."""
@@ -142,6 +153,42 @@ class ClusterPlacement(Placement):
             self._ownership.hand_over(name, node, url)
         return MoveAnswer(store=name, node=node, url=url)
 
+    def drain(self, *, undo: bool) -> list[str]:
+        """See `Placement.drain`."""
+        self._membership.drain(undo=undo)
+        stores = self._ownership.stores()
+        return [] if undo else sorted(name for name, owner in stores.items() if owner.node == self._ownership.node)
+
+    def successor(self, name: str) -> str:
+        """See `Placement.successor`."""
+        return self._ownership.taker(name, self._ownership.node).node
+
+    def repair(self, name: str) -> int:
+        """See `Placement.repair`."""
+        layout = self.layout(name)
+        claim = self._ownership.claimed(name)
+        if not layout.exists:
+            raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another one")
+        try:
+            begins = fence(self._log, name, claim.owner.epoch + 1)
+            found = self._compared(layout, claim.owner)
+            self._ownership.seize(name, begins)
+        except BaseException:
+            self._ownership.give_up(name)
+            raise
+        forget_reached(layout.root)
+        log.warning("log_made_anew", store=name, found=found, begins=begins)
+        return found
+
+    def _compared(self, layout: Layout, owner: Owner) -> int:
+        """How many frames a log still has, all of which the files here have as well. Raises Conflict."""
+        with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
+            return matching(journal, self._log, layout.name, owner)
+
+    def finish_upgrade(self) -> UpgradeAnswer:
+        """See `Placement.finish_upgrade`."""
+        return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
+
     def token_of(self, node: str) -> str:
         """See `Placement.token_of`."""
         alive = self._membership.alive()
@@ -150,17 +197,19 @@ class ClusterPlacement(Placement):
     def commits(self, name: str, journal: Journal) -> Commits:
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
-            claim, silences = self._placed[name]
+            claim, silences, began = self._placed[name]
         bases = Bases(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
             shipping = take_over(journal, self._log, name, claim.owner)
             if arrived is not None:
                 self._ownership.keep(name, arrived)
+                self._log.trim(name, claim.owner.begins)
         except BaseException:
             self._ownership.give_up(name)
             raise
-        return OwnedCommits(name, shipping, bases, self._ownership, self._membership, silences)
+        self._counts.takeovers.observe(time.perf_counter() - began)
+        return OwnedCommits(shipping, bases, self._ownership, self._membership, silences, self._counts)
 
     def describe(self, layout: Layout, description: StoreFile) -> StoreFile:
         """See `Placement.describe`: for all nodes."""
@@ -176,7 +225,7 @@ class ClusterPlacement(Placement):
     def drop(self, name: str) -> None:
         """See `Placement.drop`: for all nodes."""
         with self._lock:
-            claim, _ = self._placed.pop(name)
+            claim = self._placed.pop(name).claim
         begins = fence(self._log, name, claim.owner.epoch)
         self._ownership.drop(name, begins)
         self.remove(name)
@@ -246,27 +295,45 @@ class ClusterPlacement(Placement):
             self._make(layout, description)
 
 
+class _Placed(NamedTuple):
+    """The claim by which a store was placed, how often this node had been silent before, and when that began."""
+
+    claim: Claim
+    silences: int
+    began: float
+
+
 class OwnedCommits:
     """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
 
     def __init__(
         self,
-        store: str,
         shipping: Shipping,
         bases: Bases,
         ownership: Ownership,
         membership: Membership,
         silences: int,
+        counts: NodeCounts,
     ) -> None:
         """``silences``: how often this node had been silent before the store was claimed."""
-        self.append = shipping.append
         self.note = shipping.note
-        self._store = store
+        self._store = shipping.store
         self._shipping = shipping
         self._bases = bases
         self._ownership = ownership
         self._membership = membership
         self._silences = silences
+        self._counts = counts
+
+    def append(self, changes: list[ChangeSet]) -> None:
+        """See `Commits.append`. Raises Fenced and Unconfirmed, too."""
+        began = time.perf_counter()
+        try:
+            self._shipping.append(changes)
+        except KgserveError as error:
+            self._counts.failures.add(_FAILURES.get(type(error), "failed"))
+            raise
+        self._counts.appends.observe(time.perf_counter() - began)
 
     @property
     def is_current(self) -> bool:
@@ -293,6 +360,12 @@ class OwnedCommits:
                 return True
         self._ownership.give_up(self._store)
         return False
+
+
+def _state(beat: Beat | None) -> NodeState:
+    if beat is None:
+        return "gone"
+    return "draining" if beat.draining else "alive"
 
 
 def _is_empty(layout: Layout) -> bool:

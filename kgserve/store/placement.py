@@ -15,8 +15,9 @@ import structlog
 from kgserve.errors import Conflict, InvalidInput, NoStore
 from kgserve.journal.files import sync_folder
 from kgserve.journal.journal import Journal
+from kgserve.metrics.observation import NodeCounts
 from kgserve.model.change import ChangeSet
-from kgserve.model.cluster import ClusterStatus, MoveAnswer
+from kgserve.model.cluster import ClusterStatus, MoveAnswer, UpgradeAnswer
 from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings
 from kgserve.permissions import private_folder
@@ -92,6 +93,8 @@ class Away(NamedTuple):
 class Placement:
     """The stores of a data folder that is nobody else's. Made by a pool, used by any thread."""
 
+    counts: NodeCounts | None = None
+    """What a node of a cluster has done."""
     is_shared = False
     """Whether other servers may have copies of its stores."""
 
@@ -142,12 +145,31 @@ class Placement:
         self._make(layout, described(chosen))
         return True
 
-    def status(self) -> ClusterStatus:
-        """The nodes of the cluster. Raises Conflict where there is none."""
+    def status(self, *, look: bool = True) -> ClusterStatus:  # noqa: ARG002 - as above
+        """The nodes of the cluster; without a ``look`` as they were last seen. Raises Conflict where there is none."""
         raise Conflict(NO_CLUSTER)
 
     def hand_over(self, name: str, node: str) -> MoveAnswer:  # noqa: ARG002 - as above
         """Have another node serve a store, which is closed and was placed here. Raises Conflict, and as `describe`."""
+        raise Conflict(NO_CLUSTER)
+
+    def drain(self, *, undo: bool) -> list[str]:  # noqa: ARG002 - as above
+        """Have this node take no stores over, or again; those that it claims. Blocks. Raises Conflict."""
+        raise Conflict(NO_CLUSTER)
+
+    def successor(self, name: str) -> str:  # noqa: ARG002 - as above
+        """The node that is to serve a store in the place of this one. Raises Conflict and Unavailable."""
+        raise Conflict(NO_CLUSTER)
+
+    def repair(self, name: str) -> int:  # noqa: ARG002 - as above
+        """Have a store's log, which was torn, begin anew with its files here, once it is placed and opened.
+
+        How many frames of the log were compared. Raises Conflict, NoStore and Unavailable.
+        """
+        raise Conflict(NO_CLUSTER)
+
+    def finish_upgrade(self) -> UpgradeAnswer:
+        """Have all nodes write in the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NO_CLUSTER)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above

@@ -16,10 +16,10 @@ from typing import Protocol, Self
 import structlog
 
 from kgserve.engine.files import edition
-from kgserve.errors import Conflict, KgserveError, NoStore, Opening, Unavailable
+from kgserve.errors import Conflict, KgserveError, NoStore, Opening, ServedElsewhere, Unavailable
 from kgserve.journal.files import storing, sync_folder
 from kgserve.metrics.observation import Observation
-from kgserve.model.cluster import MoveAnswer
+from kgserve.model.cluster import DrainAnswer, MoveAnswer, RepairAnswer
 from kgserve.model.requests import check_store_name
 from kgserve.model.stores import StoreSettings, usual
 from kgserve.permissions import private_folder
@@ -201,6 +201,38 @@ class StorePool:
                 return moved
         finally:
             self._leave(name)
+
+    def drain(self, *, undo: bool) -> DrainAnswer:
+        """Have other nodes of the cluster serve what this one does, or take stores over again. Raises Conflict."""
+        names, moved, failed = self.placement.drain(undo=undo), 0, dict[str, str]()
+        for name in names:
+            try:
+                self.move(name, self.placement.successor(name))
+                moved += 1
+            except ServedElsewhere:
+                continue
+            except KgserveError as error:
+                failed[name] = error.message
+        return DrainAnswer(node=self.placement.status().node, draining=not undo, moved=moved, failed=failed)
+
+    def repair(self, name: str) -> RepairAnswer:
+        """Make a store's log in the cluster anew from its files here. Raises NotFound, Conflict and Unavailable."""
+        self.require(name)
+        entry = self._enter(name)
+        try:
+            with self._waiting(entry), entry.gate:
+                if entry.store is not None and entry.store.commits.confirm():
+                    raise Conflict(f"nothing is wrong with the log of store {name!r}: this node serves it")
+                self._let_go_unless_ours(name, entry)
+                found = self.placement.repair(name)
+                store = entry.store = self._open(name, create=False)
+                agreed = store.check()
+        finally:
+            self._leave(name)
+        if not agreed.ok:
+            raise Unavailable(f"store {name!r} was repaired, but its rows did not come to its digest; see the log")
+        status = self.placement.status()
+        return RepairAnswer(store=name, node=status.node, sequence=store.state.sequence, found=found)
 
     def staging(self, name: str) -> Path:
         """A path in the data folder for a store that is still being made; `adopt` makes it one.

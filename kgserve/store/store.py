@@ -19,7 +19,6 @@ from kgserve.catalog.catalog import Catalog
 from kgserve.errors import Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing
-from kgserve.journal.journal import Journal
 from kgserve.links.links import LinkReader
 from kgserve.metrics.observation import Laps, Observation, StoreCount
 from kgserve.model.batch import Rules, WriteBatch
@@ -33,11 +32,11 @@ from kgserve.rows.edge_page import with_versions
 from kgserve.rows.encoding import RowsDamaged
 from kgserve.rows.redirect import merged_among
 from kgserve.rows.snapshot import MANY, Rows
-from kgserve.settings import MEBIBYTE, Settings
+from kgserve.settings import Settings
 from kgserve.store.accesses import Accesses
 from kgserve.store.ahead import Ahead
 from kgserve.store.catalog_view import CatalogView
-from kgserve.store.closed_store import witnesses
+from kgserve.store.closed_store import open_journal
 from kgserve.store.compaction import Compactor, Folding
 from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.ended_view import EndedView
@@ -122,7 +121,7 @@ class Store:
         self.needed_from: list[Callable[[], int]] = []
         shutil.rmtree(layout.scratch, ignore_errors=True)
         with contextlib.ExitStack() as undo:
-            self.journal = _open_journal(layout, settings)
+            self.journal = open_journal(layout, settings.journal_segment_mb)
             undo.callback(self.journal.close)
             self.commits = around.placement.commits(layout.name, self.journal)
             self.rows = open_rows(layout, self.journal)
@@ -507,14 +506,6 @@ class Store:
         chosen = self.description
         keeps_history = self.settings.history and chosen.history != "none"
         return Rules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
-
-
-def _open_journal(layout: Layout, settings: Settings) -> Journal:
-    after = snapshot.newest_sequence(layout.journal) if layout.journal.is_dir() else 0
-    if (mark := layout.close_mark()) is None:
-        layout.sync_names()
-    trusted = mark and mark.journal
-    return Journal.open(layout.journal, settings.journal_segment_mb * MEBIBYTE, after, trusted, witnesses(layout))
 
 
 def _now() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -88,6 +89,13 @@ class MemoryLog:
                 after = position
         if after < to:
             raise LogTorn(f"the log of store {store!r} lacks what came after {after}")
+
+    def left(self, store: str, after: Position) -> Iterator[Logged]:
+        records = self._records(store)
+        for position in sorted(records):
+            if position > after:
+                with suppress(ValueError):
+                    yield decode_record(position, records[position])
 
     def trim(self, store: str, before: Position) -> None:
         with self._wire.shared.lock:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 import kgserve
 from kgserve.client import Client
-from kgserve.cluster.jetstream.blobs import JetStreamBlobs
-from kgserve.cluster.jetstream.connection import Connection
-from kgserve.cluster.jetstream.log import JetStreamLog
-from kgserve.cluster.jetstream.registry import JetStreamRegistry
 from kgserve.cluster.protocols import Owner
-from kgserve.errors import LogTorn
+from kgserve.cluster.records import FORMAT
+from kgserve.errors import Conflict, LogTorn, Unavailable
+from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
-from tests.cluster.rig import Node
+from tests.cluster.rig import Node, Rig
 from tests.cluster.servers import NatsServers, nats_servers
 
 PATIENCE = 60.0
@@ -43,11 +43,15 @@ def nodes(servers: NatsServers, folder: Path) -> Iterator[list[ServingNode]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(servers: NatsServers) -> Iterator[Node]:
+def cluster(rigged: Rig) -> Node:
     """What the nodes have in common."""
+    return rigged.node()
+
+
+@pytest.fixture(scope="module")
+def rigged(servers: NatsServers) -> Iterator[Rig]:
     with ExitStack() as stack:
-        connection = stack.enter_context(closing(Connection(servers.urls)))
-        yield Node(JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection))
+        yield JetStreamRig(servers, stack)
 
 
 @pytest.fixture
@@ -168,6 +172,49 @@ def test_a_store_from_before_comes_along_with_its_snapshots(
 def _held(folder: Path, word: str) -> bool:
     """Whether any file below a folder has a word in it."""
     return any(word.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_node_that_is_drained_serves_nothing(nodes: list[ServingNode], clients: list[Client]) -> None:
+    clients[0].store("drained").inject(nodes=[{"id": "a", "type": "t", "content": "x"}])
+    done = clients[0].drain()
+    assert (done.node, done.draining, done.failed) == ("k0", True, {})
+    assert done.moved >= 1
+    assert [each.state for each in clients[1].cluster().nodes] == ["draining", "alive"]
+    clients[0].store("drained-later").inject(nodes=[{"id": "a", "type": "t", "content": "x"}])
+    assert {node.name: node.stores for node in clients[0].cluster().nodes}["k0"] == 0
+    assert not clients[0].drain(undo=True).draining
+    awaited(lambda: [each.state for each in clients[1].cluster().nodes] == ["alive", "alive"])
+    assert clients[1].store("drained").move("k0").node == "k0"
+
+
+@pytest.mark.parametrize("lost", [{6, 7, 8}, {4}])
+def test_a_log_that_lost_something_is_repaired(
+    nodes: list[ServingNode], clients: list[Client], rigged: Rig, cluster: Node, lost: set[int]
+) -> None:
+    store = f"torn-{len(lost)}"
+    for number in range(8):
+        clients[0].store(store).inject(nodes=[{"id": f"n{number}", "type": "t", "content": "x"}])
+    with pytest.raises(Conflict, match="nothing is wrong"):
+        clients[0].store(store).repair()
+    nodes[0].end(signal.SIGKILL)
+    for each in list(cluster.log.read(store, 0, cluster.log.end(store))):
+        if each.record.first in lost:
+            rigged.lose_record(store, each.position)
+    nodes[0].start()
+    settle(nodes)
+    with closing(Client(nodes[0].url, retries=0)) as hasty, pytest.raises(Unavailable, match="log of store"):
+        hasty.store(store).stats()
+    with closing(httpx.Client(base_url=nodes[1].url, headers={"Kgserve-No-Redirect": "1"})) as http:
+        assert "has no files of store" in http.post(f"/api/memory/{store}/repair").text
+    done = clients[0].store(store).repair()
+    assert (done.node, done.sequence, done.found) == ("k0", 8, 8 - len(lost))
+    assert clients[0].store(store).inject(nodes=[{"id": "n8", "type": "t", "content": "x"}]).sequence == 9
+    assert clients[0].store(store).move("k1").node == "k1"
+    assert len([*clients[0].store(store).nodes()]) == 9
+
+
+def test_an_upgrade_is_finished_by_any_node(clients: list[Client]) -> None:
+    assert clients[0].finish_upgrade().format == clients[1].cluster().format == FORMAT
 
 
 def _is_trimmed(cluster: Node, store: str) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from kgserve.cluster.membership import LEASE_SECONDS, ROUNDS, SILENT_SECONDS, Membership
 from kgserve.cluster.ownership import Elsewhere, Free, Mine, Ownership, ranked
 from kgserve.cluster.protocols import Beat, Heard, Owner
+from kgserve.cluster.upgrading import Formats
 from kgserve.errors import Conflict, Fenced, NoStore, Unavailable, Unconfirmed
 from tests.cluster.in_memory import MemoryRegistry, Shared, Wire
 
@@ -282,3 +283,28 @@ def test_the_owner_is_an_entry_that_others_can_read() -> None:
         "epoch": 2,
         "url": "http://n1",
     }
+
+
+def test_who_does_not_know_the_format_is_kept_out() -> None:
+    registry = MemoryRegistry(Wire(Shared(), 0))
+    old, new = Beat("n1", "first", "http://n1", format=1), Beat("n2", "first", "http://n2", format=2)
+    assert Formats(registry, 2).current == 1
+    with pytest.raises(Conflict, match="upgrade n1 first: format 2 is not known there"):
+        Formats(registry, 2).finish({"n1": old, "n2": new})
+    assert Formats(registry, 2).finish({"n2": new}) == Formats(registry, 2).finish({}) == 2
+    with pytest.raises(Conflict, match="writes format 2, and this version of kgserve knows 1"):
+        Formats(registry, 1)
+
+
+def test_who_is_draining_takes_nothing_over(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    cluster.nodes["n1"]._closing.set()
+    cluster.nodes["n1"].drain()
+    cluster.run(2, *NODES)
+    for number in range(10):
+        assert cluster.owned["n2"].taker(f"s{number}").node != "n1"
+    for name in ("n2", "n3"):
+        cluster.nodes[name]._closing.set()
+        cluster.nodes[name].drain()
+    cluster.run(2, *NODES)
+    assert {cluster.owned["n2"].taker(f"s{number}").node for number in range(30)} == {*NODES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from kgserve.errors import Conflict, NotFound
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
+from tests.project.reading import TOP
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,20 @@ def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: 
     assert put(second, store, "b") == 1
     assert [each.id for each in first.store(store).nodes()] == ["b"]
     assert first.store(store).settings().name == ""
+
+
+def test_what_dashboard_and_alerts_name_of_nodes_is_there(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    put(clients[0], store, "a")
+    files = (TOP / "deploy/grafana/kgserve.json", TOP / "deploy/prometheus/alerts.yml")
+    named = {name for file in files for name in re.findall(r"kgserve_cluster_\w+", file.read_text())}
+    scraped = httpx.get(f"{nodes[0].url}/metrics").text
+    assert named <= {*re.findall(r"^(\w+)", scraped, re.MULTILINE)}
+    families = {*re.findall(r"^# TYPE (kgserve_cluster_\w+)", scraped, re.MULTILINE)}
+    assert families == {*re.findall(r"`(kgserve_cluster_\w+)`", (TOP / "docs/observation.md").read_text())}
+    assert 'kgserve_cluster_nodes{state="alive"} 3.0' in scraped
+    assert "kgserve_cluster_append_seconds_count 0.0" not in scraped
 
 
 def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], clients: list[Client], store: str) -> None:

@@ -17,7 +17,17 @@ from kgserve.library import Library
 from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.versioned import EdgeSpec, NodeSpec, PutNodeRequest
 
-OF_A_SERVER = {"health", "ready", "openapi", "whoami", "cluster", "cypher_words", "browser_key"}
+OF_A_SERVER = {
+    "health",
+    "ready",
+    "openapi",
+    "whoami",
+    "cluster",
+    "drain",
+    "finish_upgrade",
+    "cypher_words",
+    "browser_key",
+}
 OF_THE_MOMENT = {
     "time",
     "last_accessed_at",
@@ -353,7 +363,7 @@ def test_it_answers_and_refuses_as_the_client_does(library: Library, client: Cli
 def test_every_method_is_among_the_steps() -> None:
     code = {name for step in STEPS for name in step.__code__.co_names}
     # A folder is no node of a cluster, which is all that the library says of a move.
-    assert shown(libraries.Store).keys() - code == {"export_to", "move"}
+    assert shown(libraries.Store).keys() - code == {"export_to", "move", "repair"}
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "nobody"])

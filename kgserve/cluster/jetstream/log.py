@@ -6,6 +6,7 @@ A stream per store was measured: ten thousand of them keep the servers busy with
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import xxhash
 
@@ -46,6 +47,13 @@ class JetStreamLog:
                 after = logged.position
                 if after <= to:
                     yield logged
+
+    def left(self, store: str, after: Position) -> Iterator[Logged]:
+        """See `Log.left`."""
+        stream, subject = self._place(store)
+        for message in stream.walk(subject, after):
+            with suppress(ValueError):
+                yield decode_record(message.seq, message.data)
 
     def trim(self, store: str, before: Position) -> None:
         """See `Log.trim`."""
