@@ -5,7 +5,7 @@ WORKERS ?= 2
 ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600
-FAULTS ?=
+FAULTS  ?=
 ARGS    ?=
 PARTS   ?= serve test
 TARBALL ?=
@@ -77,8 +77,8 @@ soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and 
 	@$(tests) $(thorough) $(TREATED)
 	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
 
-cluster-test: $(dev) ## Kill, stop, cut off and fill nodes of a cluster in network namespaces for SECONDS, and check what clients were told (takes root)
-	@$(bin)/python -m bench.cluster_test --faults "$(FAULTS)" --seconds $(SECONDS) $(ARGS)
+cluster-test: $(dev) ## Three machines in network namespaces, and what befalls them, for SECONDS (FAULTS="kill cut" for some); as root
+	@$(bin)/python -m bench.cluster_nemesis --seconds $(SECONDS) --faults "$(FAULTS)" $(ARGS)
 
 abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
 	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)

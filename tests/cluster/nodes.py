@@ -15,33 +15,25 @@ from pathlib import Path
 import httpx
 
 from kgserve.client import Client
-from tests.cluster.servers import NatsServers, free_ports
+from tests.cluster.servers import LOOPBACK, NatsServers, free_ports
 
 PATIENCE = 60.0
 
 
 class ServingNode:
-    """A process that serves a data folder, always on the same port."""
+    """A process that serves a data folder, always on the same address; ``within`` what begins it elsewhere."""
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        servers: str,
-        port: int,
-        host: str = "127.0.0.1",
-        within: Sequence[str] = (),
+        self, name: str, folder: Path, servers: str, port: int, host: str = LOOPBACK, within: Sequence[str] = ()
     ) -> None:
-        """``within`` is the command that runs the node's, as in a network of its own."""
         self.name = name
         self.url = f"http://{host}:{port}"
         self.data_dir = folder / name
         self.log = folder / f"{name}.log"
-        options = ["--port", str(port), "--data-dir", str(self.data_dir), "--node-name", name, "--cluster", servers]
+        options = ["--host", host, "--insecure-no-auth", "--port", str(port), "--data-dir", str(self.data_dir)]
+        options += ["--node-name", name, "--cluster", servers]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
-        if host != "127.0.0.1":
-            options += ["--host", host, "--insecure-no-auth"]
         self._command = [*within, sys.executable, "-m", "kgserve", "serve", *options]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -80,18 +72,12 @@ class ServingNode:
 
 @contextmanager
 def serving_nodes(servers: NatsServers, folder: Path, count: int = 3) -> Generator[list[ServingNode]]:
-    """Nodes on loopback for as long as the block runs."""
+    """Nodes for as long as the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(count)
-    with serving([ServingNode(f"k{at}", folder, servers.urls, ports[at]) for at in range(count)]) as nodes:
-        yield nodes
-
-
-@contextmanager
-def serving(nodes: list[ServingNode]) -> Generator[list[ServingNode]]:
-    """Have nodes run for as long as the block does, which begins once each has heard of all."""
+    nodes = [ServingNode(f"k{number}", folder, servers.urls, ports[number]) for number in range(count)]
     try:
-        with ThreadPoolExecutor(len(nodes)) as threads:
+        with ThreadPoolExecutor(count) as threads:
             list(threads.map(ServingNode.start, nodes))
         settle(nodes)
         yield nodes

@@ -17,18 +17,19 @@ from tests.project.reading import TOP
 CONFIGURATION = TOP / "deploy" / "nats" / "kgserve-nats.conf"
 USER, PASSWORD = "kgserve", "not-much-of-a-secret"
 PATIENCE = 30.0
+LOOPBACK = "127.0.0.1"
 
 
 class NatsServer:
-    """One server process, and where clients and other servers find it."""
+    """One server process, and where clients and other servers find it; ``within`` what begins it elsewhere."""
 
     def __init__(
-        self, name: str, folder: Path, ports: tuple[int, int], host: str = "127.0.0.1", within: Sequence[str] = ()
+        self, name: str, folder: Path, ports: tuple[int, int], host: str = LOOPBACK, within: Sequence[str] = ()
     ) -> None:
-        """``within`` is the command that runs the server's, as in a network of its own."""
         self.name = name
+        self.port, route = ports
         self.host = host
-        self.port, self.route = ports
+        self.route = f"{host}:{route}"
         self._within = within
         self.log = folder / f"{name}.log"
         self._folder = folder / name
@@ -38,23 +39,19 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://{USER}:{PASSWORD}@{self.host}:{self.port}"
 
-    @property
-    def route_url(self) -> str:
-        return f"nats://{self.host}:{self.route}"
-
     def start(self, routes: list[str], configuration: Path = CONFIGURATION) -> None:
         variables = {
             "KGSERVE_NATS_NAME": self.name,
             "KGSERVE_NATS_LISTEN": f"{self.host}:{self.port}",
-            "KGSERVE_NATS_CLUSTER_LISTEN": f"{self.host}:{self.route}",
-            "KGSERVE_NATS_ROUTES": str(routes),
+            "KGSERVE_NATS_CLUSTER_LISTEN": self.route,
+            "KGSERVE_NATS_ROUTES": str([f"nats://{route}" for route in routes]),
             "KGSERVE_NATS_FOLDER": str(self._folder),
             "KGSERVE_NATS_PASSWORD": PASSWORD,
         }
         program = Path(sys.executable).with_name("nats-server")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._within, str(program), "-c", str(configuration)],
+                [*self._within, program, "-c", configuration],
                 env=os.environ | variables,  # noqa: TID251 - it is no setting
                 stderr=log,
             )
@@ -75,15 +72,9 @@ class NatsServer:
 class NatsServers:
     """Servers that know of each other."""
 
-    def __init__(self, servers: Sequence[NatsServer], configuration: Path = CONFIGURATION) -> None:
+    def __init__(self, servers: list[NatsServer], configuration: Path = CONFIGURATION) -> None:
         self.servers = servers
         self._configuration = configuration
-
-    @classmethod
-    def on_loopback(cls, folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> NatsServers:
-        ports = free_ports(2 * count)
-        found = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]
-        return cls(found, configuration)
 
     @property
     def urls(self) -> str:
@@ -95,13 +86,13 @@ class NatsServers:
         self.wait()
 
     def start_one(self, server: NatsServer) -> None:
-        server.start([each.route_url for each in self.servers], self._configuration)
+        server.start([each.route for each in self.servers], self._configuration)
 
     def wait(self) -> None:
         """Until all of them take connections."""
         until = time.monotonic() + PATIENCE
         for server in self.servers:
-            while not _listens(server):
+            while not _listens(server.host, server.port):
                 assert time.monotonic() < until, server.log.read_text()[-2000:]
                 time.sleep(0.02)
 
@@ -114,7 +105,9 @@ class NatsServers:
 def nats_servers(folder: Path, count: int = 3, configuration: Path = CONFIGURATION) -> Generator[NatsServers]:
     """Servers for as long as the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    servers = NatsServers.on_loopback(folder, count, configuration)
+    ports = free_ports(2 * count)
+    named = [NatsServer(f"n{n}", folder, (ports[2 * n], ports[2 * n + 1])) for n in range(count)]
+    servers = NatsServers(named, configuration)
     try:
         servers.start()
         yield servers
@@ -122,8 +115,8 @@ def nats_servers(folder: Path, count: int = 3, configuration: Path = CONFIGURATI
         servers.stop()
 
 
-def _listens(server: NatsServer) -> bool:
-    with suppress(OSError), socket.create_connection((server.host, server.port), timeout=1):
+def _listens(host: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
@@ -132,5 +125,5 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.bind(("127.0.0.1", 0))
+            each.bind((LOOPBACK, 0))
         return [each.getsockname()[1] for each in sockets]

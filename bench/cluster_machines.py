@@ -1,0 +1,212 @@
+"""Three machines on one: network namespaces joined by a bridge, each with a NATS server and a node of kgserve.
+
+All of it lives in namespaces of one process, and is gone with that, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from kgserve.errors import KgserveError
+from tests.cluster.nodes import ServingNode
+from tests.cluster.servers import PASSWORD, USER, NatsServer, NatsServers
+
+COUNT = 3
+NETWORK = "10.213.0"
+NODE_PORT, NATS_PORTS = 8080, (4222, 6222)
+NOBODY = "02:00:00:00:00:99"
+FAKETIME = Path(f"/usr/lib/{os.uname().machine}-linux-gnu/faketime/libfaketimeMT.so.1")
+DISK_MIB = 1024
+PATIENCE = 90.0
+PROGRAMS = ("ip", "unshare", "setpriv", "mount")
+
+
+def lacking() -> str | None:
+    """Why there can be no machines here, if so, in a sentence."""
+    if os.geteuid() != 0:
+        return "only root may make network namespaces."
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            return f"there is no program {program!r} (packages iproute2 and util-linux)."
+    if not Path(sys.executable).with_name("nats-server").exists():
+        return "there is no nats-server beside this Python; `make setup` installs one."
+    trial = [*_apart(), "ip", "link", "add", "tried", "type", "bridge"]
+    tried = subprocess.run(trial, capture_output=True, check=False)
+    return None if tried.returncode == 0 else f"namespaces cannot be made here: {tried.stderr.decode().strip()}."
+
+
+def run_apart(arguments: Sequence[str]) -> int:
+    """Run a module of this program in namespaces of its own; its exit code."""
+    return subprocess.run([*_apart(), sys.executable, "-m", *arguments], check=False).returncode
+
+
+def _apart() -> list[str]:
+    unshared = ["--net", "--mount", "--pid", "--mount-proc"]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", *unshared]
+
+
+class Machine:
+    """One machine: what runs on it, and its link to the others."""
+
+    def __init__(self, number: int, folder: Path, *, faked: bool) -> None:
+        """``faked``: its node's clock can be set."""
+        self.number = number
+        self.host = f"{NETWORK}.{number + 1}"
+        self.name = f"m{number}"
+        within = ["ip", "netns", "exec", self.name]
+        self.server = NatsServer(f"n{number}", folder, NATS_PORTS, self.host, within)
+        self.clock = folder / f"clock-{number}"
+        urls = ",".join(f"nats://{USER}:{PASSWORD}@{NETWORK}.{each + 1}:{NATS_PORTS[0]}" for each in range(COUNT))
+        if faked:
+            self.set_clock(0)
+            within = [*within, "env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self.clock}"]
+            within += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+        self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within)
+
+    def join(self) -> None:
+        """Plug it in."""
+        _ip(f"netns add {self.name}")
+        _ip(f"link add {self._link} type veth peer name eth0 netns {self.name}")
+        _ip(f"link set {self._link} master br0 up")
+        for line in (f"addr add {self.host}/24 dev eth0", "link set eth0 up", "link set lo up"):
+            _ip(f"-n {self.name} {line}")
+
+    def cut(self) -> None:
+        """Take its cable out."""
+        _ip(f"link set {self._link} down")
+
+    def plug(self) -> None:
+        """Put its cable in again."""
+        _ip(f"link set {self._link} up")
+
+    def mute(self) -> None:
+        """Lose whatever it sends to the other machines, which it still hears."""
+        for other in self._others:
+            _ip(f"-n {self.name} neigh replace {other} lladdr {NOBODY} dev eth0 nud permanent")
+
+    def unmute(self) -> None:
+        """Be heard again."""
+        for other in self._others:
+            _ip(f"-n {self.name} neigh del {other} dev eth0")
+
+    def set_clock(self, seconds: int) -> None:
+        """Have its node's clock be so far off."""
+        self.clock.write_text(f"{seconds:+d}\n")
+
+    def limit_disk(self) -> None:
+        """Have a small disk for the node."""
+        self.node.data_dir.mkdir(parents=True)
+        options = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0700", "tmpfs", str(self.node.data_dir)]
+        subprocess.run(["mount", *options], check=True)
+
+    def fill_disk(self) -> None:
+        """Leave no room on that."""
+        with self._ballast.open("wb") as file, suppress(OSError):
+            while file.write(b"\0" * (1 << 20)):
+                file.flush()
+
+    def empty_disk(self) -> None:
+        """Leave room again."""
+        self._ballast.unlink()
+
+    @property
+    def serves(self) -> list[str]:
+        """The stores that it serves; none while it does not answer."""
+        with suppress(KgserveError), closing(self.node.client()) as client:
+            return [each.name for each in client.stores().stores if each.state != "elsewhere"]
+        return []
+
+    @property
+    def opened(self) -> int:
+        """How often it has opened a store."""
+        return self.node.log.read_text().count('"store_opened"')
+
+    def revive(self) -> bool:
+        """As a supervisor would: whether its node had ended by itself, and was started again."""
+        if self.node.process is not None and self.node.process.poll() is not None:
+            self.node.start()
+            return True
+        return False
+
+    @property
+    def _link(self) -> str:
+        return f"h{self.number}"
+
+    @property
+    def _others(self) -> list[str]:
+        return [f"{NETWORK}.{each + 1}" for each in range(COUNT) if each != self.number]
+
+    @property
+    def _ballast(self) -> Path:
+        return self.node.data_dir / "ballast"
+
+
+@contextmanager
+def machines(folder: Path, *, faked: bool, small: bool) -> Generator[list[Machine]]:
+    """Machines that serve; the first one's clock can be ``faked``, the last one's disk is ``small``."""
+    _lay_wires()
+    each = [Machine(number, folder, faked=faked and number == 0) for number in range(COUNT)]
+    servers = NatsServers([machine.server for machine in each])
+    for machine in each:
+        machine.join()
+    if small:
+        each[-1].limit_disk()
+    try:
+        servers.start()
+        for machine in each:
+            machine.node.start()
+        settle(each)
+        yield each
+    finally:
+        for machine in each:
+            machine.node.end(signal.SIGKILL)
+        servers.stop()
+
+
+def settle(each: list[Machine]) -> None:
+    """Wait until every node takes every node for alive."""
+    _until(partial(_settled, each), "the nodes do not find each other")
+
+
+def start_server(machine: Machine, among: list[Machine]) -> None:
+    """Start its NATS server again."""
+    machine.server.start([each.server.route for each in among])
+
+
+def _settled(each: list[Machine]) -> bool:
+    for machine in each:
+        with suppress(KgserveError), closing(machine.node.client()) as client:
+            status = client.cluster()
+            if not status.silent and [node.state for node in status.nodes] == ["alive"] * len(each):
+                continue
+        return False
+    return True
+
+
+def _until(holds: partial[bool], otherwise: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{otherwise} for {PATIENCE:.0f} s")
+        time.sleep(0.2)
+
+
+def _lay_wires() -> None:
+    Path("/run/netns").mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
+    for line in ("link set lo up", "link add br0 type bridge", f"addr add {NETWORK}.254/24 dev br0"):
+        _ip(line)
+    _ip("link set br0 up")
+
+
+def _ip(line: str) -> None:
+    subprocess.run(["ip", *line.split()], check=True)

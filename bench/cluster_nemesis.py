@@ -1,0 +1,274 @@
+"""Three machines in network namespaces that serve stores, and all that befalls them: `make cluster-test`.
+
+A client for each store writes by whichever node answers and reads back by another, and notes what it was told. The
+faults that are chosen come in turn, until the time is over; in between all is well again. In the end every store is
+read through every node, which serves it then, and what clients were told is judged by `bench.cluster_history`. Needs
+root; where it cannot run it says why, and succeeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bench.cluster_faults import FAULTS
+from bench.cluster_history import End, Operation, gap, violations
+from bench.cluster_machines import FAKETIME, Machine, lacking, machines, run_apart, settle
+from bench.measure import Report
+from kgserve.client import Client
+from kgserve.client.failures import Interrupted, Unreachable
+from kgserve.errors import KgserveError, NotFound
+
+STORES = 30
+SECONDS = 600
+CALM_SECONDS = 12.0
+PAUSE_SECONDS = 0.2
+WRITTEN_SECONDS = 0.3
+ANSWER_SECONDS = 2.0
+ORDINARY = {"rolling", "move"}
+LAST = "last"
+WANTED: dict[str, tuple[float, float]] = {"kill": (3, 3), "loss": (12, 25), "cut": (12, 25), "move": (1, 1)}
+"""Seconds until the first write that is acknowledged: median, and 99 of 100."""
+UNTRIED = "A lost page cache was not tried: this kernel's dm-flakey or LazyFS would be needed, which are not used here."
+
+
+class Visitor(threading.Thread):
+    """Writes to one store all the time, each value once, and reads the last one back, by any node that answers."""
+
+    def __init__(self, store: str, urls: list[str]) -> None:
+        super().__init__(daemon=True)
+        self.store = store
+        self.history: list[Operation] = []
+        self.failed: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self.stopping = threading.Event()
+        self.ordinary = False
+        self.idle = threading.Event()
+        self._plain = [Client(url, retries=0, timeout=ANSWER_SECONDS) for url in urls]
+        self._patient = Client(",".join(urls))
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        value = 0
+        while not self.stopping.is_set():
+            value += 1
+            done = self._call("write", value) and self._call("read", value)
+            self.stopping.wait(WRITTEN_SECONDS if done else PAUSE_SECONDS)
+        for client in [*self._plain, self._patient]:
+            client.close()
+
+    def told(self) -> list[Operation]:
+        """The history so far."""
+        return [*self.history]
+
+    def _call(self, kind: Literal["write", "read"], value: int) -> bool:
+        ordinary = self.ordinary
+        client = self._patient if ordinary else random.choice(self._plain)
+        began = time.monotonic()
+        outcome: Literal["ok", "fail", "unknown"] = "unknown"
+        sequence = 0
+        try:
+            sequence, value = self._ask(client, kind, value)
+            outcome = "ok"
+        except (KgserveError, OSError) as error:
+            self.errors[type(error).__name__] += 1
+            if isinstance(error, NotFound) or (isinstance(error, Unreachable) and not isinstance(error, Interrupted)):
+                outcome = "fail"
+            if ordinary:
+                self.failed.append(f"{kind} of {value} in {self.store}: {error}")
+        self.history.append(
+            Operation(self.store, kind, value, began, time.monotonic(), outcome, sequence, repeated=ordinary)
+        )
+        return outcome == "ok"
+
+    def _ask(self, client: Client, kind: str, value: int) -> tuple[int, int]:
+        store = client.store(self.store)
+        if kind == "write":
+            nodes = [{"id": name, "type": "t", "content": str(value)} for name in (str(value), LAST)]
+            return store.inject(nodes=nodes).sequence, value
+        found = store.node(LAST).node
+        return found.sequence, int(found.content)
+
+
+class Gaps(NamedTuple):
+    """Seconds until a store's first acknowledged write, of the stores that were struck and of the others."""
+
+    own: list[float]
+    others: list[float]
+
+
+class Site:
+    """Machines and visitors, and what was seen of them."""
+
+    def __init__(self, each: list[Machine], stores: int) -> None:
+        self.machines = each
+        self.visitors = [Visitor(f"s{number}", [machine.node.url for machine in each]) for number in range(stores)]
+        self.gaps: dict[str, Gaps] = defaultdict(lambda: Gaps([], []))
+        self.causeless: list[str] = []
+        self.ended: list[str] = []
+
+    def begin(self) -> None:
+        """Have them visit, until each store is there."""
+        for visitor in self.visitors:
+            visitor.start()
+        while any(gap(visitor.told(), 0) is None for visitor in self.visitors):
+            time.sleep(0.2)
+        time.sleep(CALM_SECONDS)
+
+    def befall(self, name: str) -> None:
+        """Have a fault befall the machine that serves most stores, wait until all is well, and see what came of it."""
+        owners = {store: machine for machine in self.machines for store in machine.serves}
+        victim = Counter(owners.values()).most_common(1)[0][0]
+        fault = FAULTS[name]
+        self._ordinary(name in ORDINARY)
+        opened = self._opened()
+        since = time.monotonic()
+        fault.begin(self.machines, victim)
+        if name == "move":
+            self._move_all(owners)
+        time.sleep(fault.seconds)
+        fault.end(self.machines, victim)
+        self.ended += [f"{name}: {machine.node.name}" for machine in self.machines if machine.revive()]
+        settle(self.machines)
+        time.sleep(CALM_SECONDS)
+        self._ordinary(ordinary=False)
+        if name == "calm":
+            self.causeless += [f"{self._opened() - opened} stores opened in a calm"] * (self._opened() > opened)
+        elif name != "move":
+            self._see(name, since, {store for store, machine in owners.items() if machine is victim})
+        print(f"{name}: {self.summary(name)}", flush=True)
+
+    def summary(self, name: str) -> str:
+        """The gaps of a fault so far."""
+        own, others = self.gaps[name]
+        figures = f"p50 {_at(own, 0.5):.1f} s, p99 {_at(own, 0.99):.1f} s of {len(own)}"
+        return f"{figures}; others p99 {_at(others, 0.99):.1f} s"
+
+    def finish(self) -> dict[str, dict[str, End]]:
+        """Have them stop; the stores as each node has them that serves them then."""
+        for visitor in self.visitors:
+            visitor.stopping.set()
+        for visitor in self.visitors:
+            visitor.join()
+        ends: dict[str, dict[str, End]] = {}
+        for machine in self.machines:
+            with closing(machine.node.client()) as client, ThreadPoolExecutor(4) as threads:
+                stores = [visitor.store for visitor in self.visitors]
+                read = threads.map(lambda store, client=client, machine=machine: _end(client, store, machine), stores)
+                ends[machine.node.name] = dict(zip(stores, read, strict=True))
+        return ends
+
+    def _see(self, name: str, since: float, struck: set[str]) -> None:
+        for visitor in self.visitors:
+            found = gap(visitor.told(), since)
+            own, others = self.gaps[name]
+            (own if visitor.store in struck else others).append(time.monotonic() - since if found is None else found)
+
+    def _move_all(self, owners: dict[str, Machine]) -> None:
+        with closing(self.machines[0].node.client()) as client:
+            for visitor in self.visitors:
+                others = [machine for machine in self.machines if machine is not owners.get(visitor.store)]
+                since = time.monotonic()
+                client.store(visitor.store).move(random.choice(others).node.name)
+                while (found := gap(visitor.history[-4:], since)) is None:
+                    time.sleep(0.02)
+                self.gaps["move"].own.append(found)
+
+    def _ordinary(self, ordinary: bool) -> None:
+        for visitor in self.visitors:
+            visitor.ordinary = ordinary
+
+    def _opened(self) -> int:
+        return sum(machine.opened for machine in self.machines)
+
+
+def _end(client: Client, store: str, machine: Machine) -> End:
+    client.store(store).move(machine.node.name)
+    return {int(node.id): node.sequence for node in client.store(store).nodes() if node.id != LAST}
+
+
+def _at(values: list[float], share: float) -> float:
+    ordered = sorted(values) or [0.0]
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def run(folder: Path, faults: list[str], seconds: float, stores: int) -> Report:
+    """All of it, within namespaces of its own."""
+    report = Report(f"Three machines that serve {stores} stores for {seconds:.0f} s: {', '.join(faults)}")
+    with machines(folder, faked="clock" in faults, small="disk" in faults) as each:
+        site = Site(each, stores)
+        site.begin()
+        until = time.monotonic() + seconds
+        count = 0
+        while time.monotonic() < until:
+            site.befall(faults[count % len(faults)])
+            count += 1
+        _judge(report, site, site.finish(), count)
+    report.notes.append(UNTRIED)
+    return report
+
+
+def _judge(report: Report, site: Site, ends: dict[str, dict[str, End]], count: int) -> None:
+    history = [each for visitor in site.visitors for each in visitor.history]
+    outcomes = Counter(f"{each.kind} {each.outcome}" for each in history)
+    report.fact("faults", str(count))
+    report.fact("operations", ", ".join(f"{number:,} {what}" for what, number in sorted(outcomes.items())))
+    for name, gaps in site.gaps.items():
+        what = f"{FAULTS[name].what}: until the first write"
+        report.fact(what, site.summary(name))
+        for share, limit in zip((0.5, 0.99), WANTED.get(name, ()), strict=False):
+            report.at_most(f"    p{share * 100:.0f}", f"{_at(gaps.own, share):.2f} s", _at(gaps.own, share), limit, "s")
+    found = violations(history, ends)
+    kinds = Counter(each.kind for each in found)
+    report.check("violations", str(dict(kinds)) if found else "none", not found)
+    report.notes += [f"{each.kind}, {each.store}: {each.what}" for each in found[:10]]
+    failed = [each for visitor in site.visitors for each in visitor.failed]
+    report.check("failed for ordinary clients, in moves and rolling restarts", str(len(failed)), not failed)
+    report.check("taken over without a cause", "; ".join(site.causeless) or "none", not site.causeless)
+    report.notes += failed[:5] + [f"ended by itself, {each}" for each in site.ended]
+    errors = sum((visitor.errors for visitor in site.visitors), Counter[str]())
+    report.notes.append(f"Refusals met: {dict(errors)}; a call is given up after {ANSWER_SECONDS:.0f} s.")
+
+
+def _chosen(named: str) -> list[str]:
+    chosen = named.replace(",", " ").split() or [*FAULTS]
+    if unknown := set(chosen) - set(FAULTS):
+        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    if "clock" in chosen and not FAKETIME.exists():
+        print("clock: left out, for libfaketime is not installed.")
+        chosen.remove("clock")
+    return chosen
+
+
+def main() -> int:
+    """Set it up, strike, judge, clean up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", default="", help=f"some of {', '.join(FAULTS)}; all by default")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--stores", type=int, default=STORES)
+    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.within is not None:
+        report = run(chosen.within, _chosen(chosen.faults), chosen.seconds, chosen.stores)
+        report.show()
+        return int(report.wrong)
+    if why := lacking():
+        print(f"skipped: {why}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        return run_apart(["bench.cluster_nemesis", "--within", scratch, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
