@@ -19,12 +19,16 @@ class Formats:
         """``known`` is the newest that this program reads. Raises Conflict when that is too old, and Unavailable."""
         self._registry = registry
         self._known = known
-        self.current, _ = self._entry()
+        self.look()
         if self.current > known:
             raise Conflict(
                 f"the cluster writes format {self.current}, and this version of kgserve knows {known}: its upgrade was "
                 "finished, so install the version of the other nodes"
             )
+
+    def look(self) -> None:
+        """See which it is now. Raises Unavailable."""
+        self.current, _ = self._entry()
 
     def finish(self, alive: Mapping[str, Beat]) -> int:
         """Have all write the newest format from now on; which one. Raises Conflict while a node would not know it."""
@@ -33,7 +37,7 @@ class Formats:
         current, revision = self._entry()
         if current < self._known and self._registry.put_entry(_NAME, str(self._known).encode(), revision) is None:
             raise Conflict("another node has just changed the format; look again")
-        self.current = max(current, self._known)
+        self.look()
         return self.current
 
     def _entry(self) -> tuple[int, int]:

@@ -127,6 +127,7 @@ class ClusterPlacement(Placement):
         with suppress(Unavailable):
             if look:
                 self._ownership.look()
+                self._formats.look()
         owners = [*self._ownership.stores().values()]
         alive = self._membership.alive()
         known = {owner.node: owner.url for owner in owners} | {name: beat.url for name, beat in alive.items()}
@@ -348,7 +349,8 @@ class OwnedCommits:
         """See `Commits.keeping`."""
         with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
             yield
-        self.note()
+            # Before the log is trimmed: files that are noted to be older than that would be fetched anew.
+            self.note()
 
     def confirm(self) -> bool:
         """See `Commits.confirm`: as the registry says now."""
