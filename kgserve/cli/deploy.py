@@ -31,6 +31,7 @@ class Shipped(NamedTuple):
 
 
 _UNITS = "/etc/systemd/system/"
+_NATS = Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a server of replicated journals")
 FILES = {
     "systemd": (
         Shipped("deploy/systemd/kgserve.service", _UNITS, "the server, with a user of its own and confined"),
@@ -44,7 +45,16 @@ FILES = {
     "grafana": (Shipped("deploy/grafana/kgserve.json", "Grafana's import", "a dashboard"),),
     "alerts": (Shipped("deploy/prometheus/alerts.yml", "/etc/prometheus/", "alerts, with what to do about each"),),
     "compose": (Shipped("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
-    "nats": (Shipped("deploy/nats/kgserve-nats.conf", "/etc/nats/", "a server of replicated journals"),),
+    "compose-cluster": (
+        Shipped("deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"),
+        Shipped("deploy/compose-cluster/node.env", "beside it", "what differs between the machines"),
+        _NATS,
+    ),
+    "nats": (
+        _NATS,
+        Shipped("deploy/nats/kgserve-nats.env", "/etc/nats/", "what differs between the servers"),
+        Shipped("deploy/nats/kgserve-nats.service", _UNITS, "the server, with a user of its own and confined"),
+    ),
 }
 """What there is, by the name that asks for it; of several files the first is the main one."""
 

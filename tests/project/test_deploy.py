@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.project.command_lines import command_lines, fault
 from tests.project.reading import TOP
 
 SYSTEMD = TOP / "deploy" / "systemd"
+NATS = TOP / "deploy" / "nats"
+CLUSTER = TOP / "deploy" / "compose-cluster"
 COMPOSE = TOP / "deploy" / "compose" / "compose.yaml"
 SETTINGS = {PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)}
 CONTAINER_USER = "10001"
@@ -217,6 +220,52 @@ def test_compose_checks_health_as_the_image_does(service: dict[str, Any]) -> Non
     assert f"--interval={service['healthcheck']['interval']}" in check
 
 
+# --- a cluster -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def machine() -> dict[str, Any]:
+    return yaml.safe_load((CLUSTER / "compose.yaml").read_text())["services"]
+
+
+def filled_in(service: dict[str, Any]) -> dict[str, str]:
+    given = environment_file(CLUSTER / "node.env")
+    return {
+        name: re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]], value)
+        for name, value in service["environment"].items()
+    }
+
+
+def test_a_node_of_the_cluster_takes_what_its_file_says(machine: dict[str, Any]) -> None:
+    given = filled_in(machine["kgserve"])
+    assert set(given) <= SETTINGS
+    settings = load({}, given)
+    here = machine["nats"]["ports"][0].split(":")[-1]
+    assert f"@{settings.node_name}:{here}" in settings.cluster
+    assert settings.advertise_url == f"http://{settings.node_name}:{machine['kgserve']['ports'][0].split(':')[-1]}"
+    assert seconds(machine["kgserve"]["stop_grace_period"]) > settings.shutdown_grace
+    assert any("cluster" in each for each in of("RUN") if "pip" in each)
+
+
+def test_the_nodes_connect_with_the_servers_password(machine: dict[str, Any]) -> None:
+    password = filled_in(machine["nats"])["KGSERVE_NATS_PASSWORD"]
+    servers = filled_in(machine["kgserve"])["KGSERVE_CLUSTER"].split(",")
+    assert [each.startswith(f"nats://kgserve:{password}@") for each in servers] == [True] * 3
+
+
+@pytest.mark.parametrize("of_container", [True, False])
+def test_nats_takes_the_variables_that_it_is_given(machine: dict[str, Any], tmp_path: Path, of_container: bool) -> None:
+    given = filled_in(machine["nats"]) if of_container else environment_file(NATS / "kgserve-nats.env")
+    assert given["KGSERVE_NATS_FOLDER"] in {machine["nats"]["volumes"][1].split(":")[1], "/var/lib/kgserve-nats"}
+    command = [Path(sys.executable).with_name("nats-server"), "-t", "-c", NATS / "kgserve-nats.conf"]
+    complete = subprocess.run(
+        command, env=given | {"KGSERVE_NATS_FOLDER": str(tmp_path)}, capture_output=True, check=False
+    )
+    assert complete.returncode == 0, complete.stderr
+    del given["KGSERVE_NATS_ROUTES"]
+    assert subprocess.run(command, env=given, capture_output=True, check=False).returncode != 0
+
+
 # --- systemd ---------------------------------------------------------------------------------------------------------
 
 
@@ -232,8 +281,8 @@ def seconds(text: str) -> float:
     return int(number) * {"s": 1, "": 1, "min": 60, "h": 3600}[measure]
 
 
-def environment_file() -> dict[str, str]:
-    lines = (SYSTEMD / "kgserve.env").read_text().splitlines()
+def environment_file(path: Path = SYSTEMD / "kgserve.env") -> dict[str, str]:
+    lines = path.read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
@@ -255,9 +304,11 @@ def test_a_service_runs_a_command_that_exists(name: str) -> None:
     assert given["KGSERVE_DATA_DIR"] == f"%S/{service['StateDirectory']}"
 
 
-@pytest.mark.parametrize("name", ["kgserve.service", "kgserve-backup.service"])
+@pytest.mark.parametrize(
+    "name", ["systemd/kgserve.service", "systemd/kgserve-backup.service", "nats/kgserve-nats.service"]
+)
 def test_a_service_is_confined(name: str) -> None:
-    service = unit(SYSTEMD / name)["Service"]
+    service = unit(TOP / "deploy" / name)["Service"]
     assert service["User"] != "root"
     assert service["ProtectSystem"] == "strict"
     assert service["CapabilityBoundingSet"] == ""
