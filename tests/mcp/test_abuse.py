@@ -69,12 +69,13 @@ def test_65_bad_arguments(
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose pool holds something that no code expects: nothing in the place of a store."""
+    """A server whose pool holds something that no code expects: something else in the place of a store."""
     with in_process(tmp_path_factory.mktemp("damaged") / "data") as served, lines(served.url):
         pool: StorePool = cast("Any", served.server.config.app).state["service"].graphs.pool
-        pool._entries["odd-place"] = cast("Any", None)
+        pool.create("odd-place")
+        place, pool._entries["odd-place"] = pool._entries["odd-place"], cast("Any", object())
         yield served
-        del pool._entries["odd-place"]
+        pool._entries["odd-place"] = place
 
 
 def assert_kept_to_ourselves(text: str, lines: list[Any], served: Served, **where: str) -> None:
