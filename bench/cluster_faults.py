@@ -17,12 +17,16 @@ Strike = Callable[[list[Machine], Machine], None]
 
 
 class Fault(NamedTuple):
-    """What is done to a machine, for how long it stays so, and how it is undone."""
+    """What is done to a machine, for how long it stays so, and how it is undone.
+
+    It befalls the machine of a number, where only that one can be struck so, and else the one that serves most stores.
+    """
 
     what: str
     begin: Strike
     end: Strike
     seconds: float = STRUCK_SECONDS
+    at: int | None = None
 
 
 def _kill(_: list[Machine], machine: Machine) -> None:
@@ -67,22 +71,22 @@ def _start_servers(among: list[Machine], _: Machine) -> None:
         start_server(machine, among)
 
 
-def _jump(among: list[Machine], _: Machine) -> None:
-    among[0].set_clock(CLOCK_SECONDS)
+def _jump(_: list[Machine], machine: Machine) -> None:
+    machine.set_clock(CLOCK_SECONDS)
     time.sleep(STRUCK_SECONDS / 2)
-    among[0].set_clock(-CLOCK_SECONDS)
+    machine.set_clock(-CLOCK_SECONDS)
 
 
-def _set_right(among: list[Machine], _: Machine) -> None:
-    among[0].set_clock(0)
+def _set_right(_: list[Machine], machine: Machine) -> None:
+    machine.set_clock(0)
 
 
-def _fill(among: list[Machine], _: Machine) -> None:
-    among[-1].fill_disk()
+def _fill(_: list[Machine], machine: Machine) -> None:
+    machine.fill_disk()
 
 
-def _empty(among: list[Machine], _: Machine) -> None:
-    among[-1].empty_disk()
+def _empty(_: list[Machine], machine: Machine) -> None:
+    machine.empty_disk()
 
 
 def _nothing(_: list[Machine], __: Machine) -> None:
@@ -108,8 +112,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "server": Fault("NATS server killed, leader of a third of the shards, away for 20 s", _kill_server, _start_server),
     "servers": Fault("all NATS servers killed within 300 ms, started again", _kill_servers, _start_servers, 0),
-    "clock": Fault("clock of a node an hour ahead, then an hour behind", _jump, _set_right, STRUCK_SECONDS / 2),
-    "disk": Fault("disk of a node full for 20 s", _fill, _empty),
+    "clock": Fault("clock of a node an hour ahead, then an hour behind", _jump, _set_right, STRUCK_SECONDS / 2, at=0),
+    "disk": Fault("disk of a node full for 20 s", _fill, _empty, at=-1),
     "rolling": Fault("each node ended by SIGTERM and started again, one after the other", _restart_each, _nothing, 0),
     "move": Fault("stores moved to other nodes", _nothing, _nothing, 0),
     "calm": Fault("nothing", _nothing, _nothing),

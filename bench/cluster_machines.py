@@ -69,7 +69,7 @@ class Machine:
         if faked:
             self.set_clock(0)
             within = [*within, "env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self.clock}"]
-            within += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+            within += ["FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
         self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within)
 
     def join(self) -> None:

@@ -128,8 +128,9 @@ class Site:
     def befall(self, name: str) -> None:
         """Have a fault befall the machine that serves most stores, wait until all is well, and see what came of it."""
         owners = {store: machine for machine in self.machines for store in machine.serves}
-        victim = Counter(owners.values()).most_common(1)[0][0]
         fault = FAULTS[name]
+        busiest = Counter(owners.values()).most_common(1)[0][0]
+        victim = busiest if fault.at is None else self.machines[fault.at]
         self._ordinary(name in ORDINARY)
         opened = self._opened()
         since = time.monotonic()
