@@ -106,6 +106,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     advertise_url: Annotated[
         str, _doc("Address at which clients and other nodes reach this node; by default the one it listens on")
     ] = ""
+    cluster_copies: Annotated[
+        int, _doc("Other nodes of the cluster that keep a store's files up to date, for taking it over", ge=0, le=16)
+    ] = 1
     idle_exit: Annotated[
         float,
         _doc("Time without use after which the server ends; 0: never, but a day if a bridge has started it", ge=0),

@@ -148,6 +148,14 @@ class Ownership:
         first = self.taker(store)
         return free if first.node == me else Elsewhere(first.node, first.url)
 
+    def keeps_copy(self, store: str, copies: int) -> bool:
+        """Whether this node is one of so many that are to have a copy of a store: who take it over before others."""
+        owner = self.known(store)
+        if owner is None or owner.coming or owner.node == self.node:
+            return False
+        others = self._membership.alive().keys() - {owner.node}
+        return self.node in ranked(store, others)[:copies]
+
     def taker(self, store: str, *others_than: str) -> Beat:
         """Who is to take a store over that nobody serves: who is draining only if all are. Raises Unavailable."""
         alive = {name: beat for name, beat in self._membership.alive().items() if name not in others_than}
@@ -161,6 +169,12 @@ class Ownership:
         claim = self._found(store)
         if claim is None or claim.owner.dropped:
             raise NoStore(store)
+        return claim
+
+    def arrived(self, store: str) -> Claim:
+        """The present claim to a store whose log has all of it. Raises NoStore and Unavailable."""
+        claim = self.claimed(store)
+        _require_arrived(store, claim.owner, "")
         return claim
 
     def seize(self, store: str, begins: Position) -> None:
@@ -227,13 +241,17 @@ class Ownership:
             if known is None or known.revision < claim.revision:
                 self._claims[store] = claim
                 owner = claim.owner
-                outdated = owner.dropped or (known is not None and known.owner.oldest < owner.oldest)
+                outdated = owner.dropped or (known is not None and _lets_go(known.owner, owner))
                 if owner.dropped or owner.node != self.node or owner.epoch != self._epochs.get(store):
                     self._epochs.pop(store, None)
         if outdated:
             for wake in self.outdated:
                 wake(store)
         return claim
+
+
+def _lets_go(before: Owner, after: Owner) -> bool:
+    return before.oldest < after.oldest or before.erasures < after.erasures
 
 
 def _require_arrived(store: str, owner: Owner, node: str) -> None:

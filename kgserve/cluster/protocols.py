@@ -52,6 +52,23 @@ class Log(Protocol):
         """
         ...
 
+    @property
+    def shards(self) -> int:
+        """How many logs of some stores each there are, numbered from 0, which `recent` reads."""
+        ...
+
+    def latest(self, shard: int) -> Position:
+        """Position of the last record of all stores of a shard, 0 for none. Raises Unavailable."""
+        ...
+
+    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
+        """Some records of a shard's stores after a position, in order, with the store of each; empty for nothing new.
+
+        The last ones may be lacking, and be there when it is asked again; what is damaged is left out: records name the
+        one before them. Raises Unavailable.
+        """
+        ...
+
     def trim(self, store: str, before: Position) -> None:
         """Let go of the records before a position; the last one stays. Raises Unavailable, and may be called again."""
         ...
@@ -77,6 +94,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     ``description`` is what the store is, in the words of who serves it. What its log holds up to ``begins`` belonged to
     a store of the same name that was ``dropped``. ``bases`` are where reading may begin, oldest first; before the first
     of them the log may be trimmed. Of one that is ``coming`` the node alone has the files, which no log has as a whole.
+    ``erasures`` counts how often something was erased: files from before an erasure still have that.
     """
 
     node: str
@@ -87,15 +105,16 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: bool = False
     bases: tuple[Base, ...] = ()
     coming: bool = False
+    erasures: int = 0
 
     @property
     def oldest(self) -> Position:
         """From where on its log is there for certain."""
         return self.bases[0].position if self.bases else self.begins
 
-    def outdates(self, begins: Position, position: Position) -> bool:
-        """Whether a copy of the log from ``begins`` up to a position is of no use any more."""
-        return begins != self.begins or position < self.oldest
+    def outdates(self, begins: Position, position: Position, erasures: int) -> bool:
+        """Whether a copy of the log from ``begins`` up to a position is of no use any more, or has what was erased."""
+        return begins != self.begins or position < self.oldest or erasures < self.erasures
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -24,12 +24,18 @@ _encode = msgspec.json.Encoder().encode
 class Reached(msgspec.Struct, frozen=True):
     """How far files are a copy of a log: a position in it, and the last sequence up to there.
 
-    What the log holds up to ``begins`` is of a store that was dropped.
+    What the log holds up to ``begins`` is of a store that was dropped. What was erased in so many ``erasures`` is not
+    in the files.
     """
 
     position: Position = 0
     sequence: int = 0
     begins: Position = 0
+    erasures: int = 0
+
+    def is_outdated(self, owner: Owner) -> bool:
+        """Whether the files are to be gone on with no more."""
+        return owner.outdates(self.begins, self.position, self.erasures)
 
 
 class Shipping:
@@ -78,8 +84,12 @@ class Shipping:
         if not self.is_over:
             note_reached(self.journal.folder.parent, self.reached)
 
+    def erased(self, erasures: int) -> None:
+        """Something was erased: the files are of afterwards."""
+        self.reached = msgspec.structs.replace(self.reached, erasures=erasures)
+
     def _reach(self, last: int) -> None:
-        self.reached = Reached(self._position, last, self.reached.begins)
+        self.reached = msgspec.structs.replace(self.reached, position=self._position, sequence=last)
 
     def _ship(self, data: bytes, first: int, last: int) -> None:
         record = Record("frame", self._epoch, first, last, data)
@@ -106,47 +116,57 @@ def take_over(journal: Journal, log: Log, store: str, owner: Owner) -> Shipping:
     Raises Fenced when the owner of a later epoch was there, LogTorn when the log lacks what the files have or holds
     something else, CopyTooOld when it no longer goes back as far as they do, Unconfirmed and Unavailable.
     """
-    reached = _reached(journal, owner.begins)
-    if not owner.coming and owner.outdates(owner.begins, reached.position):
-        note_reached(journal.folder.parent, Reached(begins=owner.begins))
-        raise CopyTooOld(f"the files of store {store!r} were lost in part; they are fetched again", retry_after=1)
+    reached = reached_by(journal, store, owner)
     while True:
         end = log.end(store)
-        reached = copied(journal, log, store, owner.epoch, reached, end)
-        if journal.last > reached.sequence and not owner.coming:
-            raise LogTorn(
-                f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
-                f"{journal.last}: commits that were durable are missing in the log"
-            )
+        reached = copied(journal, log.read(store, reached.position, end), store, owner.epoch, reached)
+        if not owner.coming:
+            require_not_ahead(journal, store, reached)
         try:
             position = log.append(store, end, Record("take", owner.epoch))
         except Fenced:
             # The owner before has just written: that belongs to the store.
             continue
-        shipping = Shipping(journal, log, store, owner.epoch, Reached(position, reached.sequence, owner.begins))
+        reached = msgspec.structs.replace(reached, position=position)
+        shipping = Shipping(journal, log, store, owner.epoch, reached)
         if owner.coming:
             shipping.ship_after(max(reached.sequence, journal.oldest - 1))
         shipping.note()
         return shipping
 
 
+def require_not_ahead(journal: Journal, store: str, reached: Reached) -> None:
+    """Raise LogTorn when files hold more than the log that they are a copy of as far as it goes."""
+    if journal.last > reached.sequence:
+        raise LogTorn(
+            f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
+            f"{journal.last}: commits that were durable are missing in the log"
+        )
+
+
 def copied(
-    journal: Journal, log: Log, store: str, epoch: int, reached: Reached, to: Position, *, durable: bool = True
+    journal: Journal,
+    found: Iterable[Logged],
+    store: str,
+    epoch: int | None,
+    reached: Reached,
+    *,
+    durable: bool = True,
 ) -> Reached:
-    """How far a journal's files are a copy of the log, once they have what it holds up to a position.
+    """How far a journal's files are a copy of the log, once they have what was ``found`` in it from there on.
 
     That is behind its last record as a whole: parts of a next one may be there. If it is not to be ``durable`` at once,
-    the journal is to be synced. Raises as `take_over`.
+    the journal is to be synced. Raises as `take_over`; without an ``epoch`` whoever owns the store may have written.
     """
     mine = _frames_after(journal, reached.sequence)
     position, sequence = reached.position, reached.sequence
-    for logged in joined(log.read(store, position, to)):
+    for logged in joined(found):
         position = logged.position
-        if logged.record.epoch > epoch:
+        if epoch is not None and logged.record.epoch > epoch:
             raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
         if logged.record.kind != "frame":
             continue
-        frame = _frame(store, logged)
+        frame = frame_of(store, logged)
         if frame.first > journal.last + 1:
             raise LogTorn(f"the log of store {store!r} goes on with sequence {frame.first} after {journal.last}")
         if frame.first == journal.last + 1:
@@ -154,7 +174,7 @@ def copied(
         elif frame.first >= journal.oldest:
             _compare(store, frame, next(mine, None))
         sequence = frame.last
-    return Reached(position, sequence, reached.begins)
+    return msgspec.structs.replace(reached, position=position, sequence=sequence)
 
 
 def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
@@ -168,7 +188,7 @@ def matching(journal: Journal, log: Log, store: str, owner: Owner) -> int:
         if logged.record.kind != "frame":
             continue
         try:
-            frame = _frame(store, logged)
+            frame = frame_of(store, logged)
         except LogTorn:
             torn = True
             continue
@@ -199,7 +219,8 @@ def _frames_after(journal: Journal, sequence: int) -> Iterator[Frame]:
     yield from journal.frames(max(sequence, journal.oldest - 1))
 
 
-def _frame(store: str, logged: Logged) -> Frame:
+def frame_of(store: str, logged: Logged) -> Frame:
+    """The frame in a record. Raises LogTorn."""
     data = logged.record.data
     try:
         return read_frame(BytesIO(data), 0, len(data))
@@ -224,11 +245,19 @@ def read_reached(folder: Path) -> Reached | None:
     return decode_json(path.read_bytes(), Reached) if path.is_file() else None
 
 
-def _reached(journal: Journal, begins: Position) -> Reached:
-    """How far the files are a copy for certain. If they have lost more than was put down, from the beginning."""
-    reached = read_reached(journal.folder.parent)
-    known = reached is not None and reached.begins == begins and reached.sequence <= journal.last
-    return reached if reached is not None and known else Reached(begins, 0, begins)
+def reached_by(journal: Journal, store: str, owner: Owner) -> Reached:
+    """How far the files are a copy for certain. If they have lost more than was put down, from the beginning.
+
+    Raises CopyTooOld when the log no longer goes back as far as that.
+    """
+    folder, fresh = journal.folder.parent, Reached(owner.begins, 0, owner.begins, owner.erasures)
+    reached = read_reached(folder) or fresh
+    if reached.begins != owner.begins or reached.sequence > journal.last:
+        reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
+    if reached.is_outdated(owner) and not owner.coming:
+        note_reached(folder, Reached(begins=owner.begins))
+        raise CopyTooOld(f"the files of store {store!r} were lost in part; they are fetched again", retry_after=1)
+    return reached
 
 
 def note_reached(folder: Path, reached: Reached) -> None:

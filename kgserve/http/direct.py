@@ -31,6 +31,7 @@ from kgserve.http.service import (
     answer,
     asked_store,
     asks_versioned_names,
+    bear_with_copies,
     decoded,
     json_of,
     query_of,
@@ -238,7 +239,8 @@ class Shortcuts(NamedTuple):
         asker, service = context.caller, self.service
         if asker is not service.graphs.caller:
             service = service.seen_by(asker)
-        return await found.answered(scope, receive, service)
+        bear_with_copies(scope, found.operation)
+        return await found.answered(scope, receive, service.reading(scope))
 
 
 class Directory:

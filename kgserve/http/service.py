@@ -11,7 +11,7 @@ import re
 from concurrent.futures import Future
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -22,11 +22,19 @@ from kgserve.engine.turns import asker
 from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
 from kgserve.http.connection import in_task
 from kgserve.http.problem import ClientLeft
+from kgserve.http.sse import MEDIA_TYPE as EVENT_STREAM
 from kgserve.http.sse import Streams
 from kgserve.model.requests import check_store_name
 from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
-from kgserve.operations.operation import STORE_HEADER, STORE_PARAMETER
-from kgserve.ops.graph import Graphs
+from kgserve.operations.operation import (
+    AT_LEAST_HEADER,
+    READ_HEADER,
+    SEQUENCE_HEADER,
+    STORE_HEADER,
+    STORE_PARAMETER,
+    Operation,
+)
+from kgserve.ops.graph import CopyReads, Graphs
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -37,12 +45,18 @@ if TYPE_CHECKING:
 
     from kgserve.access.authentication import RequestContext
     from kgserve.access.caller import Caller
+    from kgserve.http.connection import Header
     from kgserve.ops.shares import Kind, Places, Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 JSON = "application/json"
+COPIES = "copies"
+"""Of a request's state: with what copies of stores it bears."""
+READ, AT_LEAST = READ_HEADER.lower().encode(), AT_LEAST_HEADER.lower().encode()
+_COPY_HEADERS = frozenset({READ, AT_LEAST})
+_SEQUENCE = SEQUENCE_HEADER.lower().encode()
 
 
 class Service:
@@ -65,6 +79,15 @@ class Service:
             return self
         seen = copy(self)
         seen.graphs = self.graphs.seen_by(caller)
+        return seen
+
+    def reading(self, scope: HTTPScope) -> Service:
+        """The same for a request that may be about copies of stores, or not: see `bear_with_copies`."""
+        copies: CopyReads | None = scope["state"].get(COPIES)
+        if copies is None:
+            return self
+        seen = copy(self)
+        seen.graphs = self.graphs.reading(copies)
         return seen
 
     async def in_threads(self, threads: Kind, work: Callable[[], Any]) -> Any:
@@ -122,7 +145,7 @@ class Service:
 
 def service_of(request: Request[Any, Any, Any]) -> Service:
     """The service of the application that got this request, with the caller's stores alone."""
-    return cast("Service", request.app.state["service"]).seen_by(caller_of(request))
+    return cast("Service", request.app.state["service"]).seen_by(caller_of(request)).reading(request.scope)
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
@@ -150,6 +173,31 @@ def decoded(segment: str, name: str) -> str:
     except UnicodeDecodeError:
         fault = FieldError(name, "percent-encoded bytes that are not UTF-8")
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
+
+
+def bear_with_copies(scope: HTTPScope, operation: Operation) -> None:
+    """Note whether a request may be answered from a copy of its store. Raises InvalidInput for what says neither."""
+    sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
+    if READ not in sent or operation.role != "read" or operation.answer.media == EVENT_STREAM:
+        return
+    if sent[READ] != b"copy":
+        _refuse_header(READ_HEADER, "is `copy`, or left out")
+    at_least = sent.get(AT_LEAST, b"0")
+    if not at_least.isdigit():
+        _refuse_header(AT_LEAST_HEADER, "is the `sequence` of a commit")
+    scope["state"][COPIES] = CopyReads(int(at_least))
+
+
+def read_from(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
+    """What says of which commit an answer is that may be from a copy, unless its headers do."""
+    copies: CopyReads | None = scope["state"].get(COPIES)
+    if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
+        return ()
+    return ((_SEQUENCE, str(copies.sequence).encode()),)
+
+
+def _refuse_header(name: str, message: str) -> NoReturn:
+    raise InvalidInput(f"{name} {message}", (FieldError(name, message),))
 
 
 class AskedStore(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -37,18 +38,31 @@ if TYPE_CHECKING:
     from kgserve.views.syncer import Syncers
 
 
-def seen_by(pool: StorePool, caller: Caller) -> StorePool:
+class CopyReads:
+    """That a caller bears with copies of stores which have seen the commit ``at_least``.
+
+    ``sequence`` is the last commit of what was read then.
+    """
+
+    def __init__(self, at_least: int = 0) -> None:
+        self.at_least = at_least
+        self.sequence: int | None = None
+
+
+def seen_by(pool: StorePool, caller: Caller, copies: CopyReads | None = None) -> StorePool:
     """The pool with the caller's stores alone."""
-    return pool if caller.sees_all else ScopedPool(pool, caller)
+    return pool if caller.sees_all and copies is None else ScopedPool(pool, caller, copies)
 
 
 class ScopedPool(StorePool):
     """A view of ``whole``. It opens and closes nothing of its own, and raises Hidden for names that it hides."""
 
-    def __init__(self, whole: StorePool, caller: Caller) -> None:
+    def __init__(self, whole: StorePool, caller: Caller, copies: CopyReads | None = None) -> None:
+        """With ``copies`` stores are also read where they are not served."""
         # Not super().__init__: that would open a second pool. What is not defined below is not there, and a test looks.
         self._whole = whole
         self._caller = caller
+        self._copies = copies
         self.settings = whole.settings
         self.placement = whole.placement
         self.usual = whole.usual
@@ -58,19 +72,27 @@ class ScopedPool(StorePool):
         self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
         self.feeds: Feeds = ScopedFeeds(whole.feeds, self._check, caller.sees)
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
         try:
-            return self._whole.acquire(name, create=create)
+            return self._read(self._whole.acquire(name, create=create, at_least=self._at_least(at_least)))
         except Conflict:
             self._hide_twin(name)
             raise
 
-    def acquire_open(self, name: str) -> Store:
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
         self._check(name)
-        return self._whole.acquire_open(name)
+        return self._read(self._whole.acquire_open(name, at_least=self._at_least(at_least)))
+
+    def _at_least(self, at_least: int | None) -> int | None:
+        return at_least if self._copies is None else self._copies.at_least
+
+    def _read(self, store: Store) -> Store:
+        if self._copies is not None:
+            self._copies.sequence = store.state.sequence
+        return store
 
     def release(self, store: Store) -> None:
         """As the pool's."""
@@ -109,6 +131,13 @@ class ScopedPool(StorePool):
         self._check(name)
         with self._whole.held_open(name) as store:
             yield store
+
+    @contextmanager
+    def unopened(self, name: str) -> Generator[bool]:
+        """As the pool's. Raises NotFound for a store of others."""
+        self._check(name)
+        with self._whole.unopened(name) as is_unopened:
+            yield is_unopened
 
     def names(self) -> list[str]:
         """The caller's stores, in order."""
@@ -174,9 +203,9 @@ class OpenStores(StorePool):
         self._whole = whole
         self.settings = whole.settings
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:  # noqa: ARG002 - one that is open is there
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:  # noqa: ARG002 - one that is open is there
         """As `StorePool.acquire_open`."""
-        return self._whole.acquire_open(name)
+        return self._whole.acquire_open(name, at_least=at_least)
 
     def release(self, store: Store) -> None:
         """As the pool's."""
@@ -292,17 +321,17 @@ class Graphs:
 
     def seen_by(self, caller: Caller) -> Graphs:
         """The same, with the caller's stores alone."""
-        if caller is self.caller:
-            return self
-        return Graphs(
-            self._whole,
-            self.indexer,
-            self.historian,
-            caller,
-            confined=self.confined,
-            extractor=self.extractor,
-            syncers=self.syncers,
-        )
+        return self if caller is self.caller else self._seen(caller, None)
+
+    def reading(self, copies: CopyReads) -> Graphs:
+        """The same for reading, from ``copies``, too."""
+        return self._seen(self.caller, copies)
+
+    def _seen(self, caller: Caller, copies: CopyReads | None) -> Graphs:
+        seen = copy(self)
+        seen.caller = caller
+        seen.pool = seen_by(self._whole, caller, copies)
+        return seen
 
     def graph(self, name: str, *, is_default: bool = False) -> Graph:
         """The store of a name, there or not; the first use that needs it raises NotFound.

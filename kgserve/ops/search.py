@@ -588,6 +588,7 @@ def await_sequence(
     Raises Unavailable after ten seconds, Conflict when the vectors are of another model, and InvalidInput for a commit
     that is yet to come.
     """
+    indexes.store.reach(sequence or 0)
     present = indexes.store.state.sequence
     if sequence is not None and sequence > present:
         message = f"is a sequence that the store has not reached; it is at {present}"

@@ -45,8 +45,9 @@ class Accesses:
     between the two.
     """
 
-    def __init__(self, submit: Submit, known: Known, store: str = "") -> None:
-        """``submit`` queues a write and may raise Unavailable."""
+    def __init__(self, submit: Submit, known: Known, store: str = "", *, counts: bool = True) -> None:
+        """``submit`` queues a write and may raise Unavailable. Unless it ``counts``, reading leaves no trace."""
+        self._counts = counts
         self.known = known
         self._submit = submit
         self._store = store
@@ -78,7 +79,8 @@ class Accesses:
             with self._lock:
                 if left == self._left:
                     made = {node_id: change(node_id, self._waiting(node_id) or before.get(node_id)) for node_id in ids}
-                    self._note(made)
+                    if self._counts:
+                        self._note(made)
                     break
         else:
             return {}

@@ -87,7 +87,8 @@ class Bases:
         if not alone and before is not None and not is_whole(self._blobs, name, before, scratch):
             first = None
         kept = (base,) if first is None or first is base else (first, base)
-        owner = self._ownership.keep(name, partial(replace, bases=kept))
+        erasures = owner.erasures + 1 if alone else owner.erasures
+        owner = self._ownership.keep(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
             self._log.trim(name, first.position)
         sweep(self._blobs, name, owner, names_of(kept))
@@ -152,10 +153,12 @@ def _snapshot_of(layout: Layout) -> dict[str, Path]:
     return {f"{JOURNAL}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
 
 
-def fetch_store(folder: Path, layout: Layout, owner: Owner, blobs: Blobs, logs: Log, segment_mb: int) -> None:
+def fetch_store(
+    folder: Path, layout: Layout, owner: Owner, blobs: Blobs, logs: Log, segment_mb: int, *, to_own: bool
+) -> None:
     """Make a store's files in an empty folder, of the newest base that is whole and what the log has since.
 
-    Raises LogTorn when there is none, Fenced, StorageFull and Unavailable.
+    Who is ``to_own`` it must be its last owner. Raises LogTorn when there is none, Fenced, StorageFull and Unavailable.
     """
     failed = LogTorn(f"store {layout.name!r} has no base in the cluster")
     for base in reversed(owner.bases):
@@ -166,9 +169,11 @@ def fetch_store(folder: Path, layout: Layout, owner: Owner, blobs: Blobs, logs: 
             write_description(folder, decode_json(owner.description, StoreFile))
             journal = Journal.create(folder / JOURNAL, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
-                begun = Reached(base.position, base.sequence, owner.begins)
-                end = logs.end(layout.name)
-                note_reached(folder, copied(journal, logs, layout.name, owner.epoch, begun, end, durable=False))
+                begun = Reached(base.position, base.sequence, owner.begins, owner.erasures)
+                found = logs.read(layout.name, base.position, logs.end(layout.name))
+                note_reached(
+                    folder, copied(journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False)
+                )
                 journal.sync()
             finally:
                 journal.close()

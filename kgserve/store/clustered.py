@@ -17,10 +17,19 @@ from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
-from kgserve.cluster.shipping import Shipping, fence, forget_reached, matching, read_reached, take_over
+from kgserve.cluster.shipping import (
+    Reached,
+    Shipping,
+    fence,
+    forget_reached,
+    matching,
+    reached_by,
+    read_reached,
+    take_over,
+)
 from kgserve.cluster.upgrading import Formats
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, Fenced, KgserveError, ServedElsewhere, Unavailable, Unconfirmed
+from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable, Unconfirmed
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
@@ -31,8 +40,9 @@ from kgserve.model.stores import StoreSettings
 from kgserve.settings import Settings
 from kgserve.store.bases import Bases, fetch_store
 from kgserve.store.closed_store import open_journal
+from kgserve.store.copies import Copies, served_elsewhere
 from kgserve.store.layout import Layout, StoreFile
-from kgserve.store.placement import NODE_FILE, Away, Commits, Placement, described
+from kgserve.store.placement import NODE_FILE, Away, Commits, Held, OpenStore, Placement, described
 
 log = structlog.get_logger()
 
@@ -69,6 +79,7 @@ class ClusterPlacement(Placement):
         self._placed: dict[str, _Placed] = {}
         self.counts = counts = NodeCounts()
         self._counts = counts
+        self._copies = Copies(logs, self._ownership, self, settings.cluster_copies, settings.compact_wal_mb)
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)
@@ -111,8 +122,7 @@ class ClusterPlacement(Placement):
         made = None if description is None else _encode(description)
         found = self._ownership.seek(name, made, coming=coming)
         if isinstance(found, Elsewhere):
-            told = f"store {name!r} is served by node {found.node!r} of the cluster, at {found.url}"
-            raise ServedElsewhere(told, found.node, found.url)
+            raise served_elsewhere(name, found)
         try:
             self._prepare(layout, found.claim.owner)
         except BaseException:
@@ -121,6 +131,39 @@ class ClusterPlacement(Placement):
         with self._lock:
             self._placed[name] = _Placed(found.claim, silences, began)
         return found.made and chosen is not None
+
+    def place_copy(self, name: str) -> None:
+        """See `Placement.place_copy`. Raises Unavailable while another node alone has the store's files."""
+        began, silences = time.perf_counter(), self._membership.silences
+        claim = self._ownership.arrived(name)
+        self._prepare(self.layout(name), claim.owner, to_own=False)
+        with self._lock:
+            self._placed[name] = _Placed(claim, silences, began, is_copy=True)
+
+    def copied_files(self, name: str) -> tuple[Journal, Reached]:
+        """See `CopiedFiles.copied_files`. Raises Unavailable, too."""
+        owner, layout = self._ownership.arrived(name).owner, self.layout(name)
+        self._prepare(layout, owner, to_own=False)
+        layout.mark_open()
+        journal = open_journal(layout, self._settings.journal_segment_mb)
+        try:
+            return journal, reached_by(journal, name, owner)
+        except BaseException:
+            journal.close()
+            raise
+
+    def begin(self, pool: Held) -> None:
+        """See `Placement.begin`."""
+        self._copies.begin(pool)
+
+    def close(self) -> None:
+        """See `Placement.close`."""
+        self._copies.close()
+
+    def remove(self, name: str) -> None:
+        """See `Placement.remove`."""
+        self._copies.let_go(name)
+        super().remove(name)
 
     def status(self, *, look: bool = True) -> ClusterStatus:
         """See `Placement.status`."""
@@ -198,7 +241,9 @@ class ClusterPlacement(Placement):
     def commits(self, name: str, journal: Journal) -> Commits:
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:
-            claim, silences, began = self._placed[name]
+            claim, silences, began, is_copy = self._placed[name]
+        if is_copy:
+            return self._copies.opened(journal, name, claim.owner)
         bases = Bases(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
@@ -238,12 +283,13 @@ class ClusterPlacement(Placement):
 
     def forget_outdated(self, name: str) -> bool:
         """See `Placement.forget_outdated`."""
+        self._copies.let_go(name)
         reached = read_reached(self.layout(name).root)
         if reached is None:
             return False
         exists = self._ownership.exists(name)
         owner = self._ownership.known(name)
-        if not exists or (owner is not None and owner.outdates(reached.begins, reached.position)):
+        if not exists or (owner is not None and reached.is_outdated(owner)):
             self.remove(name)
         return not exists
 
@@ -274,10 +320,11 @@ class ClusterPlacement(Placement):
         layout = self.layout(name)
         return layout.exists and read_reached(layout.root) is None and not self._ownership.exists(name)
 
-    def _prepare(self, layout: Layout, owner: Owner) -> None:
+    def _prepare(self, layout: Layout, owner: Owner, *, to_own: bool = True) -> None:
         """Have files with which the store's log can be gone on with, and its settings as the registry has them."""
+        self._copies.let_go(layout.name)
         reached = read_reached(layout.root)
-        if reached is not None and owner.outdates(reached.begins, reached.position):
+        if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
         if reached is None and layout.exists and not owner.coming and not _is_empty(layout):
             raise Conflict(
@@ -290,7 +337,8 @@ class ClusterPlacement(Placement):
                 layout.describe(description)
         elif owner.bases:
             staging = self.staging(layout.name)
-            fetch_store(staging, layout, owner, self._blobs, self._log, self._settings.journal_segment_mb)
+            segment_mb = self._settings.journal_segment_mb
+            fetch_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
             self._make(layout, description)
@@ -302,10 +350,13 @@ class _Placed(NamedTuple):
     claim: Claim
     silences: int
     began: float
+    is_copy: bool = False
 
 
 class OwnedCommits:
     """Commits that are durable once most of the cluster's servers have them, and this machine's disk as well."""
+
+    is_copy = False
 
     def __init__(
         self,
@@ -325,6 +376,9 @@ class OwnedCommits:
         self._membership = membership
         self._silences = silences
         self._counts = counts
+
+    def catch_up(self, store: OpenStore) -> None:
+        """Nothing: it is no copy."""
 
     def append(self, changes: list[ChangeSet]) -> None:
         """See `Commits.append`. Raises Fenced and Unconfirmed, too."""
@@ -350,6 +404,9 @@ class OwnedCommits:
         with self._bases.keeping(lambda: self._shipping.reached, alone=alone):
             yield
             # Before the log is trimmed: files that are noted to be older than that would be fetched anew.
+            self.note()
+        if alone and (owner := self._ownership.known(self._store)) is not None:
+            self._shipping.erased(owner.erasures)
             self.note()
 
     def confirm(self) -> bool:

@@ -36,6 +36,11 @@ class Commits(Protocol):
     """How the commits of an open store become durable."""
 
     @property
+    def is_copy(self) -> bool:
+        """Whether the store is another server's, and this one has its commits after that."""
+        ...
+
+    @property
     def is_current(self) -> bool:
         """Whether the store may be asked and written to; if not, `confirm` says more. At once. Raises Unavailable."""
         ...
@@ -45,6 +50,10 @@ class Commits(Protocol):
 
         May wait. Raises Unavailable.
         """
+        ...
+
+    def catch_up(self, store: OpenStore) -> None:
+        """Have a copy take in what its store has come to by now. May wait. Raises StorageFull and Unavailable."""
         ...
 
     def append(self, changes: list[ChangeSet]) -> None:
@@ -66,6 +75,7 @@ class Commits(Protocol):
 class JournalCommits:
     """Commits that are durable once this machine's disk has them."""
 
+    is_copy = False
     is_current = True
 
     def __init__(self, journal: Journal) -> None:
@@ -75,12 +85,40 @@ class JournalCommits:
         """See `Commits.confirm`."""
         return True
 
+    def catch_up(self, store: OpenStore) -> None:
+        """Nothing: it is no copy."""
+
     def keeping(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a cluster has to know
         """See `Commits.keeping`: it is kept here, and nowhere else."""
         return nullcontext()
 
     def note(self) -> None:
         """Nothing: the mark of a clean close says it."""
+
+
+class OpenStore(Protocol):
+    """A store that is open."""
+
+    @property
+    def commits(self) -> Commits:
+        """What makes its commits durable."""
+        ...
+
+    def follow(self, changes: list[ChangeSet]) -> None:
+        """Take in commits of another server, and wait until readers see them."""
+        ...
+
+
+class Held(Protocol):
+    """The stores that are open here."""
+
+    def held_open(self, name: str) -> AbstractContextManager[OpenStore | None]:
+        """The store of a name, if it is open."""
+        ...
+
+    def unopened(self, name: str) -> AbstractContextManager[bool]:
+        """Whether nobody has a store open; within the block nobody opens it then."""
+        ...
 
 
 class Away(NamedTuple):
@@ -144,6 +182,16 @@ class Placement:
             raise NoStore(name)
         self._make(layout, described(chosen))
         return True
+
+    def place_copy(self, name: str) -> None:
+        """Have files of a store that another server serves in this folder, to be opened as a copy. Raises NoStore."""
+        raise NoStore(name)
+
+    def begin(self, pool: Held) -> None:
+        """Go on with the copies of stores that other servers serve, until `close`."""
+
+    def close(self) -> None:
+        """Go on with no copies any more."""
 
     def status(self, *, look: bool = True) -> ClusterStatus:  # noqa: ARG002 - as above
         """The nodes of the cluster; without a ``look`` as they were last seen. Raises Conflict where there is none."""

@@ -51,6 +51,11 @@ class NotOpen(Exception):
 class Companion(Protocol):
     """Somebody who follows the stores of a pool while they are open."""
 
+    @property
+    def of_copies(self) -> bool:
+        """Whether it follows copies of stores that other servers serve as well."""
+        ...
+
     def opened(self, store: Store) -> None:
         """A store is open now."""
 
@@ -104,11 +109,12 @@ class StorePool:
         # One thread for all stores: compactions and checks take turns, so that they never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
         self._around = Surroundings(settings, self._background.submit, self.observation, WarmCopies(), self.placement)
-        self._tender = Tender(self.open_stores, self.held_open, self._retire_lost)
+        self._tender = Tender(self._all_open, self.held_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_now_and_then, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
         self.placement.outdated.append(self._was_outdated)
+        self.placement.begin(self)
 
     @contextmanager
     def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[Store]:
@@ -122,25 +128,32 @@ class StorePool:
         finally:
             self.release(store)
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False) -> Store:
-        """Like `lease`; to be given back with `release`."""
+    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
+        """Like `lease`; to be given back with `release`.
+
+        With ``at_least`` it may be a copy of a store that another server serves, which has seen this commit: to be
+        read. Raises ServedElsewhere when no copy here has.
+        """
         check_store_name(name)
         entry = self._enter(name)
         try:
             store = entry.store
-            if store is None or not store.commits.is_current:
-                store = self._open_at_gate(name, entry, create=create)
+            if store is None or not _may_be_asked(store, at_least):
+                store = self._open_at_gate(name, entry, create=create, at_least=at_least)
+            store.reach(at_least or 0)
         except BaseException:
             self._leave(name)
             raise
         self._close_surplus()
         return store
 
-    def acquire_open(self, name: str) -> Store:
+    def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
         """Like `acquire`, at once: for threads that may not block. Raises NotOpen unless the store is open now."""
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.store is None or not entry.store.commits.is_current:
+            if entry is None or entry.store is None or not _may_be_asked(entry.store, at_least):
+                raise NotOpen
+            if entry.store.commits.is_copy and entry.store.state.sequence < (at_least or 0):
                 raise NotOpen
             entry.leases += 1
             self._entries.move_to_end(name)
@@ -168,6 +181,21 @@ class StorePool:
         finally:
             if entry is not None:
                 self._leave(name)
+
+    @contextmanager
+    def unopened(self, name: str) -> Generator[bool]:
+        """Whether nobody has a store open; within the block nobody opens it then."""
+        entry = self._enter(name)
+        try:
+            with self._waiting(entry):
+                is_ours = entry.gate.acquire(blocking=False)
+                try:
+                    yield is_ours and entry.store is None
+                finally:
+                    if is_ours:
+                        entry.gate.release()
+        finally:
+            self._leave(name)
 
     def drop(self, name: str) -> None:
         """Close a store and remove its files. Raises NotFound, and Conflict while it is in use."""
@@ -278,7 +306,10 @@ class StorePool:
         return self.placement.layout(name)
 
     def open_stores(self) -> dict[str, Store]:
-        """The stores that are open now."""
+        """The stores that are open now; copies of stores that other servers serve are not among them."""
+        return {name: store for name, store in self._all_open().items() if not store.commits.is_copy}
+
+    def _all_open(self) -> dict[str, Store]:
         with self._lock:
             # Each is looked at once: it may be opened or closed meanwhile.
             found = ((name, entry.store) for name, entry in self._entries.items())
@@ -295,6 +326,7 @@ class StorePool:
         with self._lock:
             self._closed.set()
             entries = list(self._entries.values())
+        self.placement.close()
         for entry in entries:
             if (store := entry.store) is not None:
                 store.break_off()
@@ -316,7 +348,7 @@ class StorePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool) -> Store:
+    def _open_at_gate(self, name: str, entry: _Entry, *, create: CreateIfMissing | bool, at_least: int | None) -> Store:
         """Open a store, or wait for who does; a few may wait, so that a long rebuild does not take every thread."""
         with self._waiting(entry):
             if entry.waiting > _MAX_WAITING:
@@ -324,16 +356,17 @@ class StorePool:
             if not entry.gate.acquire(timeout=_GATE_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
-                self._let_go_unless_ours(name, entry)
+                if entry.store is None or not _may_be_asked(entry.store, at_least):
+                    self._let_go_unless_ours(name, entry)
                 if entry.store is None:
-                    entry.store = self._open(name, create=create)
+                    entry.store = self._open(name, create=create, or_copy=at_least is not None)
                 return entry.store
             finally:
                 entry.gate.release()
 
     def _retire_lost(self) -> None:
         """Have stores closed that are open and not to be served any more."""
-        for name, store in self.open_stores().items():
+        for name, store in self._all_open().items():
             with suppress(Unavailable):
                 if not store.commits.is_current:
                     self._background.submit(self._retire, name)
@@ -403,28 +436,37 @@ class StorePool:
             if entry.leases == 0 and entry.store is None:
                 del self._entries[name]
 
-    def _open(self, name: str, *, create: CreateIfMissing | bool) -> Store:
+    def _open(self, name: str, *, create: CreateIfMissing | bool, or_copy: bool = False) -> Store:
         layout = self.placement.layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NoStore(name)
         started = time.perf_counter()
         with storing(f"opening store {name!r}"):
-            store = self._open_or_create(layout, create=create)
+            store = self._open_or_create(layout, create=create, or_copy=or_copy)
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
-        log.info("store_opened", store=name, sequence=store.state.sequence, ms=milliseconds)
+        is_copy = store.commits.is_copy
+        log.info(
+            "copy_opened" if is_copy else "store_opened", store=name, sequence=store.state.sequence, ms=milliseconds
+        )
         store.engine.places = self.engine_places
         store.after_change.append(partial(self.feeds.changed, name))
         store.after_commit.append(partial(self._tender.committed, store))
         store.links.after_change.append(partial(self.inbound.changed, name))
         store.links.after_erasing.append(self.inbound.erase)
         for companion in self.companions:
-            companion.opened(store)
+            if companion.of_copies or not is_copy:
+                companion.opened(store)
         return store
 
-    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool) -> Store:
-        wish = create if isinstance(create, CreateIfMissing) else CreateIfMissing()
-        made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
+    def _open_or_create(self, layout: Layout, *, create: CreateIfMissing | bool, or_copy: bool) -> Store:
+        wish, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
+        try:
+            made = self.placement.place(layout.name, (wish.chosen or self.usual) if create else None)
+        except ServedElsewhere:
+            if not or_copy:
+                raise
+            self.placement.place_copy(layout.name)
         store = Store(layout, self.feeds.of(layout.name), self._around)
         if made:
             wish.made = True
@@ -497,6 +539,11 @@ class StorePool:
         except (KgserveError, OSError) as error:
             self.observation.checks.add("not_done")
             log.exception("check_not_done", store=name, error=str(error))
+
+
+def _may_be_asked(store: Store, at_least: int | None) -> bool:
+    """Whether an open store may be asked as what it is; a copy for reading alone, by who bears one."""
+    return store.commits.is_current and (at_least is not None or not store.commits.is_copy)
 
 
 class Tender:

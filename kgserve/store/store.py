@@ -48,7 +48,7 @@ from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
 from kgserve.store.placement import Placement
 from kgserve.store.rebuild import fresh_folder, open_rows, renew_rows, take_snapshot
-from kgserve.store.writer import Planned, Write, Writer, prepared
+from kgserve.store.writer import Followed, Planned, Write, Writer, prepared
 
 log = structlog.get_logger()
 
@@ -144,7 +144,7 @@ class Store:
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
-        self.accesses = Accesses(self.submit, self.memories.accesses, self.name)
+        self.accesses = Accesses(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
         self._writer = Writer(self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count)
 
     @property
@@ -170,7 +170,9 @@ class Store:
         """
         return self._writer.submit(Write(batch, Future()), wait)
 
-    def submit_prepared(self, prepare: Callable[[], WriteBatch | Planned], wait: float = 0.0) -> Future[Report]:
+    def submit_prepared(
+        self, prepare: Callable[[], WriteBatch | Planned | Followed], wait: float = 0.0
+    ) -> Future[Report]:
         """Queue a write whose batch or plan is made in the writing thread, once all writes before it are in.
 
         Nothing else is written meanwhile. Raises what `submit` does; so does the future, and what ``prepare`` raises.
@@ -184,6 +186,25 @@ class Store:
         Raises what `submit` does; so does the future, and what ``decide`` raises.
         """
         return self._writer.submit(Write(WriteBatch(cost=cost), Future(), decide=decide), wait)
+
+    def follow(self, changes: list[ChangeSet]) -> None:
+        """Take in commits that another server has made, and wait until readers see them.
+
+        Raises StorageFull and Unavailable.
+        """
+        self.submit_prepared(lambda: Followed(changes)).result()
+
+    def reach(self, sequence: int) -> None:
+        """Have a copy see a commit. Raises ServedElsewhere when it has not come here, and Unavailable."""
+        if self.commits.is_copy and self.state.sequence < sequence:
+            self.commits.catch_up(self)
+            if self.state.sequence < sequence:
+                self.commits.confirm()
+
+    def require_own(self) -> None:
+        """Raise ServedElsewhere for a copy: what is asked of it only the server knows that serves the store."""
+        if self.commits.is_copy:
+            self.commits.confirm()
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by what ``change`` makes of them; whether they differ. Durable when it returns.
@@ -235,6 +256,7 @@ class Store:
         """Bring engine, copy, catalog and memories up to date, and fold the present rows, where that is due. Blocks."""
         for look in self.each_second:
             look()
+        self._follow_settings()
         if self._is_idle():
             self.folding.begin_if_wanted(idle=True)
             self.rows.forget()
@@ -244,6 +266,15 @@ class Store:
         self.catalog.tend()
         self.memories.tend()
         self.compactor.start_again()
+
+    def _follow_settings(self) -> None:
+        """Have a copy be what its store is by now."""
+        if self.commits.is_copy and (away := self._placement.away(self.name)) is not None:
+            if away.description == self.description:
+                return
+            self.description = self.layout.describe(away.description)
+            for wake in self.after_change:
+                wake()
 
     def check(self) -> CheckResult:
         """Compare rows, and the engine's if it is open, with the journal's digest; make anew what differs. Blocks."""
@@ -444,6 +475,8 @@ class Store:
         renew_rows(self.rows, self.layout, self.journal)
 
     def _plan(self, writes: list[Write], now: int) -> tuple[list[ChangeSet], list[tuple[Write, Report]]]:
+        if writes and (followed := writes[0].followed) is not None:
+            return followed.changes, [(writes[0], Report(sequence=followed.changes[-1].sequence))]
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
             if self.rows.rows().linked and change.nodes_deleted:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -43,18 +43,25 @@ class Planned(Protocol):
         ...
 
 
+class Followed(NamedTuple):
+    """Commits that another server has made."""
+
+    changes: list[ChangeSet]
+
+
 class Write(msgspec.Struct, eq=False):
     """A batch that waits, and where its caller waits for the report.
 
     With ``prepare`` the batch is made when its turn has come, from what all writes before it have left; or there is a
-    ``plan`` then. With ``decide`` it is made of what the writes of its group before it come to. ``origin`` is the
-    request that it is for, ``queued_at`` on the monotonic clock.
+    ``plan`` then, or what is ``followed``. With ``decide`` it is made of what the writes of its group before it come
+    to. ``origin`` is the request that it is for, ``queued_at`` on the monotonic clock.
     """
 
     batch: WriteBatch
     future: Future[Report]
-    prepare: Callable[[], WriteBatch | Planned] | None = None
+    prepare: Callable[[], WriteBatch | Planned | Followed] | None = None
     plan: Planned | None = None
+    followed: Followed | None = None
     decide: Callable[[Ahead], WriteBatch] | None = None
     origin: Origin | None = msgspec.field(default_factory=current_origin)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
@@ -192,6 +199,8 @@ def prepared(write: Write) -> Write | None:
         made = write.prepare()
         if isinstance(made, WriteBatch):
             return msgspec.structs.replace(write, batch=made, prepare=None)
+        if isinstance(made, Followed):
+            return msgspec.structs.replace(write, followed=made, prepare=None)
         return msgspec.structs.replace(write, batch=WriteBatch(cost=made.cost), plan=made, prepare=None)
     except Exception as error:  # noqa: BLE001  # it is the caller's, whatever it is
         write.future.set_exception(error)

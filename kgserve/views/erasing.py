@@ -49,6 +49,8 @@ _BEGUN = (
 class Erasers:
     """A companion of the pool, the last one: erases in every store while it is open."""
 
+    of_copies = False
+
     def __init__(self, indexer: Indexer | None, historian: Historian | None) -> None:
         self._indexer = indexer
         self._historian = historian

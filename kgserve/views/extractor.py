@@ -318,6 +318,8 @@ def _today() -> str:
 class Extractor:
     """A companion of the pool: gives the memories of every open store to a language model."""
 
+    of_copies = False
+
     def __init__(self, chat: Chat, extract: Extract, daily_tokens: int) -> None:
         self.counted = Counted()
         self._shared = _Shared(chat, extract, daily_tokens, _Pause(), self.counted, threading.Semaphore(MAX_WAITERS))
@@ -362,6 +364,7 @@ class Extractor:
         with self._lock:
             found = self._open.get(store.name)
         if found is None:
+            store.require_own()
             raise Unavailable(
                 "nothing is extracted in this store now: it is just closing, or its ledger cannot be read"
             )

@@ -268,6 +268,8 @@ class HistoryFollower(Follower):
 class Historian:
     """A companion of the pool: keeps the history of every store while it is open."""
 
+    of_copies = True
+
     def __init__(self, prune_seconds: float = PRUNE_SECONDS) -> None:
         self._open: dict[str, HistoryFollower] = {}
         self._lock = threading.Lock()

@@ -24,6 +24,8 @@ PAST_LINGER_SECONDS = 1.0
 class Indexer:
     """A companion of the pool: indexes every store while it is open."""
 
+    of_copies = True
+
     def __init__(self, embedder: Embedder, patient: Embedder | None = None) -> None:
         """Index with ``patient``, an embedder of the same model whose threads may wait; queries have ``embedder``."""
         self.embedding = Embedding()

@@ -181,6 +181,8 @@ class Keeping(View):
 class Keeper:
     """A companion of the pool: keeps the memories of every store while it is open."""
 
+    of_copies = False
+
     def __init__(self, indexer: Indexer | None = None, tick: float = TICK_SECONDS) -> None:
         """With ``indexer``, a companion before it, memories are compared in meaning. ``tick`` is in seconds."""
         self._indexer = indexer
@@ -210,6 +212,7 @@ class Keeper:
         with self._lock:
             found = self._open.get(store.name)
         if found is None:
+            store.require_own()
             raise Unavailable("this store is just closing")
         return found
 

@@ -255,6 +255,8 @@ def _pages(changes: Iterable[ContentChange], most: int) -> _Pages:
 class Syncers:
     """A companion of the pool: tells others of every store while it is open, and opens those that are behind."""
 
+    of_copies = False
+
     def __init__(self, plugged: list[Plug], most: int) -> None:
         self._plugs = plugged
         self._most = most

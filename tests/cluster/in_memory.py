@@ -97,6 +97,20 @@ class MemoryLog:
                 with suppress(ValueError):
                     yield decode_record(position, records[position])
 
+    @property
+    def shards(self) -> int:
+        return 1
+
+    def latest(self, shard: int) -> Position:
+        return max((each.position for _, each in self.recent(shard, 0)), default=0)
+
+    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
+        assert shard == 0
+        with self._wire.shared.lock:
+            subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]
+        found = [(store, each) for store in subjects for each in self.left(store, after)]
+        return sorted(found, key=lambda pair: pair[1].position)
+
     def trim(self, store: str, before: Position) -> None:
         with self._wire.shared.lock:
             records = self._wire.shared.messages.get(f"log {store}", {})

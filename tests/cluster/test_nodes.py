@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
-from tests.cluster.nodes import ServingNode, serving_nodes, settle
+from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
 from tests.project.reading import TOP
@@ -101,8 +102,10 @@ def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: 
     for client in clients:
         with pytest.raises(NotFound):
             client.store(store).settings()
-    for node in nodes:
-        assert not [*node.data_dir.glob(f"{store}*")]
+    until = time.monotonic() + PATIENCE
+    while any([*node.data_dir.glob(f"{store}*")] for node in nodes):
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert put(second, store, "b") == 1
     assert [each.id for each in first.store(store).nodes()] == ["b"]
     assert first.store(store).settings().name == ""

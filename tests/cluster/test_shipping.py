@@ -239,8 +239,9 @@ def test_a_frame_of_which_parts_were_read_is_read_as_a_whole(memory: MemoryRig, 
     end = 0
     for part in parts:
         end = log.append(store, end, part)
-    reached = copied(journal, log, store, 2, Reached(), end)
-    copied(journal, log, store, 2, reached, log.append(store, end, final))
+    reached = copied(journal, log.read(store, 0, end), store, 2, Reached())
+    end = log.append(store, end, final)
+    copied(journal, log.read(store, reached.position, end), store, 2, reached)
     assert machines.kept("a") == large
 
 

@@ -24,8 +24,7 @@ class JetStreamLog:
 
     def __init__(self, connection: Connection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
-        names = [f"{number:02d}" for number in range(SHARDS)]
-        self._shards = [Stream(connection, f"KGSERVE_LOG_{name}", [f"kgserve.log.{name}.>"]) for name in names]
+        self._shards = [Stream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]) for at in range(SHARDS)]
 
     def end(self, store: str) -> Position:
         """See `Log.end`."""
@@ -55,6 +54,25 @@ class JetStreamLog:
             with suppress(ValueError):
                 yield decode_record(message.seq, message.data)
 
+    @property
+    def shards(self) -> int:
+        """See `Log.shards`."""
+        return SHARDS
+
+    def latest(self, shard: int) -> Position:
+        """See `Log.latest`."""
+        last = self._shards[shard].last(_all_of(shard))
+        return last.seq if last is not None else 0
+
+    def recent(self, shard: int, after: Position) -> list[tuple[str, Logged]]:
+        """See `Log.recent`."""
+        found: list[tuple[str, Logged]] = []
+        for message in self._shards[shard].batch(_all_of(shard), after):
+            with suppress(ValueError):
+                store = message.subject.removeprefix(_subject(shard, ""))
+                found.append((store, decode_record(message.seq, message.data)))
+        return found
+
     def trim(self, store: str, before: Position) -> None:
         """See `Log.trim`."""
         stream, subject = self._place(store)
@@ -78,7 +96,15 @@ class JetStreamLog:
 
     def _place(self, store: str) -> tuple[Stream, str]:
         shard = xxhash.xxh3_64_intdigest(store.encode()) % SHARDS
-        return self._shards[shard], f"kgserve.log.{shard:02d}.{store}"
+        return self._shards[shard], _subject(shard, store)
+
+
+def _subject(shard: int, store: str) -> str:
+    return f"kgserve.log.{shard:02d}.{store}"
+
+
+def _all_of(shard: int) -> str:
+    return _subject(shard, ">")
 
 
 def _follows(store: str, after: Position, message: Message) -> Logged:

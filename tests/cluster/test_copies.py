@@ -1,0 +1,156 @@
+"""Copies of stores that another node serves: what they are read for, and what is left of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from kgserve.client import Client
+from kgserve.journal.snapshot import list_snapshots
+from kgserve.store.layout import Layout
+from tests.cluster.nodes import ServingNode, serving_nodes
+from tests.cluster.servers import nats_servers
+from tests.http.serving import accepted
+
+PATIENCE = 30.0
+COPY = {"Kgserve-Read": "copy"}
+SECRET = "quicksilver-4711"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
+    folder = tmp_path_factory.mktemp("copies")
+    with nats_servers(folder / "nats") as servers, serving_nodes(servers, folder, 2) as running:
+        yield running
+
+
+@pytest.fixture
+def owner(nodes: list[ServingNode]) -> Iterator[Client]:
+    """A client of the node that makes the stores."""
+    with nodes[0].client() as client:
+        yield client
+
+
+@pytest.fixture
+def copy(nodes: list[ServingNode]) -> Iterator[httpx.Client]:
+    """Asks the other node."""
+    with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
+        yield http
+
+
+def read(copy: httpx.Client, path: str, at_least: int = 0, **body: Any) -> httpx.Response:
+    headers = COPY | ({"Kgserve-At-Least": str(at_least)} if at_least else {})
+    if body:
+        return copy.post(f"/api/memory/{path}", json=body, headers=headers)
+    return copy.get(f"/api/memory/{path}", headers=headers)
+
+
+def awaited(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def add(owner: Client, store: str, node: str, content: str = "red wine") -> int:
+    """The sequence of a node that was added."""
+    return owner.store(store).inject(nodes=[{"id": node, "type": "t", "content": content}]).sequence
+
+
+def lines(copy: httpx.Client, store: str, at_least: int) -> list[str]:
+    return sorted(read(copy, f"{store}/export", at_least).text.splitlines()[1:])
+
+
+def test_a_copy_is_read_and_goes_on_with_its_store(owner: Client, copy: httpx.Client) -> None:
+    add(owner, "read", "a")
+    assert copy.get("/api/memory/read/nodes/a").status_code == 307
+    found = read(copy, "read/nodes/a")
+    assert (found.status_code, found.headers["kgserve-sequence"], found.json()["node"]["id"]) == (200, "1", "a")
+    assert copy.get("/api/memory/read/nodes/a").status_code == 307
+    for at in range(20):
+        sequence = add(owner, "read", f"b{at}")
+        found = read(copy, f"read/nodes/b{at}", sequence)
+        assert (found.status_code, found.headers["kgserve-sequence"]) == (200, str(sequence))
+    add(owner, "read", "c")
+    awaited(lambda: read(copy, "read/nodes/c").status_code == 200)
+
+
+def test_everything_that_reads_reads_copies(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
+    store = owner.store("all")
+    store.inject(nodes=[{"id": f"n{at}", "type": "t", "content": f"wine {at}"} for at in range(50)])
+    edges = [{"from": "n0", "to": f"n{at}", "relation_type": "k"} for at in range(1, 50)]
+    store.inject(edges=edges)
+    store.delete_node("n7")
+    sequence = add(owner, "all", "n8", "altered")
+    walked = read(copy, "all/traverse", sequence, start_id="n0").json()
+    assert {each["id"] for each in walked["nodes"]} == {f"n{at}" for at in range(50) if at != 7}
+    later = add(owner, "all", "n9", "altered twice")
+    asked = {"query": "twice", "at_least": later}
+    found = accepted(copy.post("/api/memory/all/search", json=asked, headers=COPY))
+    assert (found["hits"][0]["node"]["id"], found["index_sequence"]) == ("n9", later)
+    sequence = later
+    counted = copy.post("/api/memory/all/cypher", json={"query": "MATCH (n:Entity) RETURN count(*)"}, headers=COPY)
+    assert counted.json()["rows"] == [[49]]
+    states = read(copy, "all/nodes/n8/history").json()["states"]
+    assert [each["node"]["content"] for each in states] == ["altered", "wine 8"]
+    with httpx.Client(base_url=nodes[0].url, timeout=PATIENCE) as http:
+        assert lines(copy, "all", sequence) == lines(http, "all", sequence)
+
+
+def test_what_no_copy_can_answer_goes_to_the_owner(owner: Client, copy: httpx.Client) -> None:
+    sequence = add(owner, "beyond", "a")
+    there = read(copy, "beyond/nodes/a", sequence + 1)
+    assert (there.status_code, there.headers["kgserve-owner"]) == (307, "k0")
+    assert copy.post("/api/memory/beyond/inject", json={"nodes": [], "edges": []}, headers=COPY).status_code == 307
+    assert read(copy, "absent/nodes/a").status_code == 404
+    assert copy.get("/api/memory/beyond/nodes/a", headers={"Kgserve-Read": "owner"}).status_code == 400
+    assert copy.get("/api/memory/beyond/nodes/a", headers=COPY | {"Kgserve-At-Least": "x"}).status_code == 400
+
+
+def test_settings_and_drops_reach_copies(owner: Client, copy: httpx.Client) -> None:
+    add(owner, "changing", "a")
+    assert read(copy, "changing/nodes/a").status_code == 200
+    owner.store("changing").update_settings(metadata={"colour": "red"})
+    awaited(lambda: read(copy, "changing").json()["metadata"] == {"colour": "red"})
+    owner.drop("changing", confirm="changing")
+    awaited(lambda: read(copy, "changing/nodes/a").status_code == 404)
+    add(owner, "changing", "b")
+    awaited(lambda: read(copy, "changing/nodes/b").status_code == 200)
+    assert read(copy, "changing/nodes/a").status_code == 404
+
+
+def test_a_copy_becomes_the_store_when_it_is_moved(nodes: list[ServingNode], owner: Client, copy: httpx.Client) -> None:
+    sequence = add(owner, "moving", "a")
+    assert read(copy, "moving/nodes/a", sequence).status_code == 200
+    owner.store("moving").move("k1")
+    assert copy.get("/api/memory/moving/nodes/a").status_code == 200
+    add(owner, "moving", "b")
+    with httpx.Client(base_url=nodes[0].url, timeout=PATIENCE) as http:
+        assert read(http, "moving/nodes/b", sequence + 1).status_code == 200
+    assert copy.get("/api/memory/moving/nodes/b").status_code == 200
+
+
+def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
+    nodes: list[ServingNode], owner: Client, copy: httpx.Client
+) -> None:
+    files = Layout(nodes[1].data_dir, "kept")
+    for at in range(3):
+        add(owner, "kept", f"n{at}", "large " * 20)
+
+    def has(text: str) -> Callable[[], bool]:
+        return lambda: any(text.encode() in each.read_bytes() for each in files.journal.glob("*.log"))
+
+    owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
+    awaited(has(SECRET))
+    sequence = add(owner, "kept", "later")
+    assert read(copy, "kept/nodes/later", sequence).status_code == 200
+    owner.store("kept").forget(ids=["last"], erase=True)
+    awaited(lambda: not files.exists or not has(SECRET)())
+    add(owner, "kept", "after")
+    awaited(has("after"))
+    assert not has(SECRET)()
+    assert list_snapshots(files.journal)
