@@ -99,7 +99,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     if pool.settings.cluster:
         from kgserve.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
 
-        handler = PassingOn(handler, pool.placement.token_of)
+        handler = PassingOn(handler, pool.placement)
     edge = Edge(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge

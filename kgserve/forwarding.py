@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
 
 import httpx
 
 from kgserve.errors import ServedElsewhere, Unavailable
+from kgserve.store.placement import Placement
 
 HOPS = "kgserve-hops"
 """The header of what was forwarded once, and is not forwarded again: a store has one owner."""
@@ -19,9 +20,9 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepa
 class Forwarder:
     """Asks other nodes, over connections that are kept. For one event loop."""
 
-    def __init__(self, token_of: Callable[[str], str]) -> None:
-        """``token_of`` knows by a node's name what opens everything there."""
-        self._token_of = token_of
+    def __init__(self, placement: Placement) -> None:
+        """``placement`` knows what opens everything at another node."""
+        self._placement = placement
 
     @asynccontextmanager
     async def asked(
@@ -38,7 +39,9 @@ class Forwarder:
         if HOPS in headers:
             raise Unavailable("the store is just moving from one node to another; try again", retry_after=1)
         method, target = request
-        known = {HOPS: "1", "authorization": f"Bearer {self._token_of(served.node)}"}
+        known = {HOPS: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
+        if self._placement.counts is not None:
+            self._placement.counts.asked.add()
         url = served.url.rstrip("/") + target
         try:
             async with self._http.stream(method, url, headers={**headers, **known}, content=body) as response:

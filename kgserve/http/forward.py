@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kgserve.access.authentication import RequestContext
     from kgserve.errors import ServedElsewhere
+    from kgserve.store.placement import Placement
 
 _OF_THE_CONNECTION = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
@@ -43,10 +44,10 @@ _ANSWERED = frozenset(
 class PassingOn:
     """Wraps ``app``: what another node is to answer it does not send elsewhere, for those who would not go there."""
 
-    def __init__(self, app: ASGIApp, token_of: Callable[[str], str]) -> None:
-        """``token_of`` knows by a node's name what opens everything there."""
+    def __init__(self, app: ASGIApp, placement: Placement) -> None:
+        """``placement`` knows what opens everything at another node."""
         self._app = app
-        self._forwarder = Forwarder(token_of)
+        self._forwarder = Forwarder(placement)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI's. Raises Unavailable when a node does not answer, and ClientLeft."""

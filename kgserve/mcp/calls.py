@@ -127,7 +127,7 @@ class Calls:
         self._threads = threads
         self._written = OwnWrites()
         self._repeats = Repeats()
-        self._forwarder = Forwarder(graphs.pool.placement.token_of)
+        self._forwarder = Forwarder(graphs.pool.placement)
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""

@@ -295,12 +295,16 @@ class Embedding:
 
 
 class NodeCounts:
-    """What a node of a cluster has done: seconds of take-overs and of writes to the log, and writes that failed."""
+    """What a node of a cluster has done: seconds of take-overs and of writes to the log, and writes that failed.
+
+    ``asked``: requests that it had other nodes answer, in the name of who had asked it.
+    """
 
     def __init__(self) -> None:
         self.takeovers = Histogram()
         self.appends = Histogram()
         self.failures = Tally()
+        self.asked = Tally()
 
 
 class Observation:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kgserve.views.syncer import Syncers
 
 _MICROSECONDS = 1e6
+_ELSEWHERE = 307
+"""The status of what another node of the cluster is to answer, and of nothing else."""
 
 
 class Standing(NamedTuple):
@@ -202,6 +204,7 @@ def _of_server(graphs: Graphs, found: list[Standing], moment: Moment) -> Iterato
     yield from _of_disk(pool.data_dir)
     if pool.placement.counts is not None:
         yield from _of_node(pool.placement.status(look=False), pool.placement.counts)
+        yield _elsewhere(observation, pool.placement.counts)
     if moment.certificate_ends is not None:
         text = "When the certificate ends; 0 for one that is not valid"
         yield single("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
@@ -229,6 +232,13 @@ def _of_node(status: ClusterStatus, counts: NodeCounts) -> Iterator[Family]:
     yield histogram("kgserve_cluster_append_seconds", "Time of a commit in log and journal", (), {once: written})
     failures = {(reason,): 0.0 for reason in ("fenced", "unconfirmed", "failed")} | counts.failures.counts()
     yield counter("kgserve_cluster_append_failures", "Commits that the log did not take", ("reason",), failures)
+
+
+def _elsewhere(observation: Observation, counts: NodeCounts) -> Family:
+    sent = sum(dict(each.statuses).get(_ELSEWHERE, 0) for each in dict(observation.requests.routes).values())
+    values: dict[Labels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
+    text = "Requests that other nodes answer: by a client that was sent there, or asked by this one"
+    return counter("kgserve_cluster_elsewhere", text, ("how",), values)
 
 
 def _of_disk(folder: Path) -> Iterator[Family]:

@@ -17,6 +17,7 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
+from kgserve.metrics.exposition import Scrape
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
 from tests.mcp.talking import Session, Stateless
@@ -45,6 +46,11 @@ def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
 
 def put(client: Client, store: str, node_id: str) -> int:
     return client.store(store).inject(nodes=[{"id": node_id, "type": "t", "content": f"about {node_id}"}]).sequence
+
+
+def elsewhere(node: ServingNode, how: str) -> float:
+    scraped = Scrape.read(httpx.get(f"{node.url}/metrics").text)
+    return scraped.value("kgserve_cluster_elsewhere_total", how=how) or 0
 
 
 def test_any_node_takes_any_request(clients: list[Client], store: str) -> None:
@@ -117,6 +123,11 @@ def test_what_dashboard_and_alerts_name_of_nodes_is_there(
     put(clients[0], store, "a")
     files = (TOP / "deploy/grafana/kgserve.json", TOP / "deploy/prometheus/alerts.yml")
     named = {name for file in files for name in re.findall(r"kgserve_cluster_\w+", file.read_text())}
+    before = [elsewhere(nodes[0], how) for how in ("sent", "asked")]
+    put(clients[1], f"{store}-away", "a")
+    for headers in ({}, {"Kgserve-No-Redirect": "1"}):
+        httpx.get(f"{nodes[0].url}/api/memory/{store}-away", headers=headers)
+    assert [elsewhere(nodes[0], how) for how in ("sent", "asked")] == [each + 1 for each in before]
     scraped = httpx.get(f"{nodes[0].url}/metrics").text
     assert named <= {*re.findall(r"^(\w+)", scraped, re.MULTILINE)}
     families = {*re.findall(r"^# TYPE (kgserve_cluster_\w+)", scraped, re.MULTILINE)}
