@@ -12,7 +12,11 @@ from litestar.response.base import ASGIResponse
 
 from kgserve.access.authentication import ASKED_EVERY_SECONDS
 from kgserve.errors import KgserveError
+from kgserve.forwarding import HOPS
 from kgserve.http import sse
+from kgserve.http.across import GOES_ON, POSITION, Asked, Merged
+from kgserve.http.forward import in_the_name_of
+from kgserve.http.problem import target_of
 from kgserve.http.service import Service, path_text, query, service_of
 from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
 from kgserve.model.requests import check_store_name
@@ -77,7 +81,7 @@ _EVENTS = Operation(
     summary="What changes in several stores, or in all",
     query=EventsQuery,
     answer=Body(None, examples.ALL_EVENTS, sse.MEDIA_TYPE),
-    errors=(*_ERRORS, "too_large"),
+    errors=(*_ERRORS, "too_large", "conflict"),
 )
 
 
@@ -100,13 +104,18 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
 async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """As the events of one store, with ids that hold the position in every store: `a:12-3,b:4`.
 
-    Without `store`, stores that are made later are followed as well: each begins with `store_created`.
+    Without `store`, stores that are made later are followed as well: each begins with `store_created`. Then a node of a
+    cluster tells of the stores of all nodes.
     """
     asked = query(request, EventsQuery, _LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
     positions = parse_positions(text, path) if text else _since(asked)
-    return EventAnswer(service_of(request), Wanted(names, positions, _selection(asked)))
+    service, headers = service_of(request), request.headers
+    wanted = Wanted(names, positions, _selection(asked), goes_on=GOES_ON in headers)
+    is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS not in headers
+    elsewhere = Asked(target_of(request.scope), {POSITION: headers.get(_HEADER, "")}) if is_merged else None
+    return EventAnswer(service, wanted, elsewhere)
 
 
 class EventAnswer(ASGIResponse):
@@ -114,27 +123,41 @@ class EventAnswer(ASGIResponse):
 
     _should_set_content_length = False
 
-    def __init__(self, service: Service, wanted: Wanted) -> None:
+    def __init__(self, service: Service, wanted: Wanted, elsewhere: Asked | None = None) -> None:
+        """With ``elsewhere`` other nodes are asked as well."""
         super().__init__(media_type=sse.MEDIA_TYPE, headers=_HEADERS)
         self._service = service
         self._wanted = wanted
+        self._elsewhere = elsewhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry. What keeps it from beginning is raised before anything is sent."""
         streams = self._service.streams
         context = cast("RequestContext", scope["state"]["request_context"])
-        with streams.open(context.asker) as stream:
-            reader = EventReader(self._service.graphs, self._wanted, stream.wake)
+        is_node = self._elsewhere is None and HOPS.encode() in dict(scope["headers"]) and context.caller.key_id is None
+        with streams.open(None if is_node else context.asker) as stream:
+            merged = self._merged(stream, context)
+            own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.came)
             try:
-                await streams.call(reader.open)
+                await streams.call(own.open)
+                if merged is not None:
+                    await merged.begin(own, self._wanted.positions)
                 await self.start_response(send)
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, receive, stream.scope)
                     with stream.scope:
-                        await _Pump(self._service, stream, reader, send, context).run()
+                        await _Pump(self._service, stream, merged or own, send, context).run()
                     group.cancel_scope.cancel()
             finally:
-                reader.close()
+                own.close()
+                if merged is not None:
+                    await merged.close()
+
+    def _merged(self, stream: sse.OpenStream, context: RequestContext) -> Merged | None:
+        if self._elsewhere is None:
+            return None
+        asked = Asked(self._elsewhere.target, {**self._elsewhere.headers, **in_the_name_of(context)})
+        return Merged(self._service.graphs.pool.placement, self._service.forwarder, asked, stream.wake)
 
 
 async def _watch(receive: Receive, leaving: anyio.CancelScope) -> None:
@@ -147,7 +170,12 @@ class _Pump:
     """One stream at work: takes pages from the reader and writes them, as fast as the client reads."""
 
     def __init__(
-        self, service: Service, stream: sse.OpenStream, reader: EventReader, send: Send, context: RequestContext
+        self,
+        service: Service,
+        stream: sse.OpenStream,
+        reader: EventReader | Merged,
+        send: Send,
+        context: RequestContext,
     ) -> None:
         self._streams = service.streams
         self._dropped = service.graphs.pool.observation.streams_dropped

@@ -120,7 +120,12 @@ def _headers(passed: Passed) -> dict[str, str]:
         for name, value in passed.scope["headers"]
         if name not in left_out
     }
-    return sent | {
+    return sent | in_the_name_of(context)
+
+
+def in_the_name_of(context: RequestContext) -> dict[str, str]:
+    """Headers by which another node knows for whom it is asked."""
+    return {
         "accept-encoding": "identity",
         "x-forwarded-for": context.address,
         CALLER_HEADER: msgspec.json.encode(context.caller).decode("ascii"),

@@ -20,6 +20,7 @@ from litestar import Request, Response
 from kgserve.decoding import convert, decode_json, place_of
 from kgserve.engine.turns import asker
 from kgserve.errors import FieldError, InvalidInput, TooLarge, Unsupported
+from kgserve.forwarding import Forwarder
 from kgserve.http.connection import in_task
 from kgserve.http.problem import ClientLeft
 from kgserve.http.sse import MEDIA_TYPE as EVENT_STREAM
@@ -66,6 +67,7 @@ class Service:
         self.graphs = graphs
         self.settings = graphs.settings
         self.streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key)
+        self.forwarder = Forwarder(graphs.pool.placement)
         self._threads = threads
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -114,13 +114,16 @@ class Streams:
         return self._most
 
     @contextmanager
-    def open(self, owner: str) -> Generator[OpenStream]:
-        """One more stream of a key or an address. Raises Limited when there are too many, Unavailable at a stop."""
+    def open(self, owner: str | None) -> Generator[OpenStream]:
+        """One more stream of a key or an address, or of another node, which counts its own listeners.
+
+        Raises Limited when there are too many, Unavailable at a stop.
+        """
         if self._stopped:
             raise Unavailable("the server is stopping")
-        if len(self._open) >= self._most:
+        if owner is not None and len(self._open) >= self._most:
             raise Limited(f"{self._most} event streams are open already; close one first", RETRY_AFTER)
-        with self.places.one(owner):
+        with nullcontext() if owner is None else self.places.one(owner):
             stream = OpenStream()
             self._open.add(stream)
             try:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,10 @@ from kgserve.ops.graph import Graphs
 from kgserve.store.feed import Entry, Reader
 
 MAX_STORES = 1_000
-_START = Position.after(0)
+Came: TypeAlias = Callable[[str, int], Position | None]
+"""Where to begin with a store that a node serves since a sequence, by name; None when somebody else knows."""
+START = Position.after(0)
+"""Before everything that happens in a store."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -39,13 +42,15 @@ class Wanted(msgspec.Struct, frozen=True):
     """What to listen to: stores by name, None for all that there are and will be, and from where on.
 
     A store without a position is listened to from now on; `REST` gives the position of all that are not named.
-    With ``prefixed``, ids name the positions of all stores, the event's own first.
+    With ``prefixed``, ids name the positions of all stores, the event's own first. ``goes_on``: another node listens,
+    and has done so before; a store without a position is one that came to this node meanwhile.
     """
 
     stores: tuple[str, ...] | None
     positions: Mapping[str, Position] = {}
     selection: Selection = Selection()
     prefixed: bool = True
+    goes_on: bool = False
 
     def position(self, store: str) -> Position | None:
         """Where to begin with a store."""
@@ -55,9 +60,15 @@ class Wanted(msgspec.Struct, frozen=True):
 class EventReader:
     """Takes events out of the journals at the listener's own speed; holds no store open. For one thread at a time."""
 
-    def __init__(self, graphs: Graphs, wanted: Wanted, wake: Callable[[], None]) -> None:
-        """``wake`` is called by any thread when there is news; it must neither block nor raise."""
+    def __init__(self, graphs: Graphs, wanted: Wanted, wake: Callable[[], None], came: Came | None = None) -> None:
+        """``wake`` is called by any thread when there is news; it must neither block nor raise.
+
+        ``came`` says where to begin with a store of a cluster that comes to this node.
+        """
+        self._graphs = graphs
         self._pool = graphs.pool
+        self._came = came or (lambda name, _: wanted.positions.get(name))
+        self._is_over = False
         self._wanted = wanted
         self._wake = wake
         self._followers: dict[str, _Follower] = {}
@@ -67,15 +78,19 @@ class EventReader:
         self._unlisten: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Begin to listen. Blocks. Raises NotFound, Gone when a position cannot be gone on from, TooLarge."""
+        """Begin to listen. Blocks. Raises NotFound, Gone when a position cannot be gone on from, TooLarge.
+
+        And Conflict for stores by name that several nodes of a cluster serve.
+        """
         if self._wanted.stores is not None:
+            first, *others = self._wanted.stores
+            self._graphs.graph(first).beside(others)
             self._begin({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.turn
-        names = self._pool.here()
-        self._begin({name: self._wanted.position(name) for name in names})
-        for name in self._wanted.positions.keys() - set(names) - {REST}:
+        self._begin({name: self._start(name) for name in self._here()})
+        for name in self._wanted.positions.keys() - {*self._pool.names(), REST}:
             self._announce("store_dropped", name, _now())
 
     @property
@@ -84,6 +99,11 @@ class EventReader:
         if not self._wanted.prefixed:
             return "".join(str(follower.reader.position) for follower in self._followers.values())
         return self._place_but("")
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """How far each store was read that is followed."""
+        return {name: follower.reader.position for name, follower in self._followers.items()}
 
     @property
     def behind(self) -> int:
@@ -125,7 +145,8 @@ class EventReader:
                 break
         deliveries, self._waiting = self._waiting, []
         idle = not self._fresh and self._turn in (None, self._pool.feeds.turn)
-        return Page(deliveries, idle, ended=idle and self._unlisten is None and not self._followers)
+        is_over = self._is_over or (self._unlisten is None and not self._followers)
+        return Page(deliveries, idle, ended=idle and is_over)
 
     def _take_from(self, follower: _Follower, *, may_block: bool) -> bool | None:
         """Put a page of one store's events with those that wait; whether it has more, None when it would block."""
@@ -151,7 +172,7 @@ class EventReader:
         for name, position in positions.items():
             self._follow(name, position)
         if self._wanted.stores is None:
-            made = [name for name, at in positions.items() if at == _START and name not in self._wanted.positions]
+            made = [name for name, at in positions.items() if at == START and name not in self._wanted.positions]
             for name in made:
                 layout = self._pool.layout(name)
                 known = layout.description()
@@ -163,24 +184,50 @@ class EventReader:
         follower = _Follower(name, self._fresh, self._wake)
         follower.reader = Reader(self._pool.feeds.of(name), position, follower.news_from_outside)
         self._followers[name] = follower
-        _check_reachable(follower.reader)
+        try:
+            _check_reachable(follower.reader)
+        except Gone:
+            # A store that nobody in the cluster served before: it is not new, and was not listened to.
+            if self._pool.feeds.arrival(name) is None or position != self._wanted.positions.get(REST):
+                raise
+            follower.reader.position = Position.after(follower.reader.feed.latest)
         follower.news()
 
     def _look_round(self) -> None:
         """Follow the stores that were made since the last look; those that were dropped end by themselves."""
         self._turn = self._pool.feeds.turn
-        for name in self._pool.here():
-            if name not in self._followers:
-                with suppress(NotFound, FileNotFoundError):  # dropped again
-                    self._begin({name: _START})
+        for name in self._here():
+            if name in self._followers:
+                continue
+            with suppress(NotFound, FileNotFoundError):  # dropped again
+                came = self._pool.feeds.arrival(name) or 0
+                if (position := self._came(name, came) if came else START) is None:
+                    # Who listens knows where to go on, and comes back with that.
+                    self._is_over = True
+                else:
+                    self._begin({name: position})
+
+    def _here(self) -> list[str]:
+        """The stores that there are to follow here, whose files are up to date."""
+        names = self._pool.here()
+        if not self._pool.placement.is_shared:
+            return names
+        return [name for name in names if self._pool.feeds.arrival(name) is not None]
+
+    def _start(self, name: str) -> Position | None:
+        position, came = self._wanted.position(name), self._pool.feeds.arrival(name)
+        return Position.after(came or 0) if position is None and self._wanted.goes_on else position
 
     def _end(self, follower: _Follower) -> None:
         follower.reader.close()
         self._followers.pop(follower.name, None)
-        if follower.reader.feed.dropped or not self._pool.layout(follower.name).exists:
+        if follower.reader.feed.dropped or self._is_gone(follower.name):
             self._announce("store_dropped", follower.name, _now())
             if self._unlisten is not None:
                 self._turn = -1  # a store of the same name may be there by now
+
+    def _is_gone(self, name: str) -> bool:
+        return not self._pool.layout(name).exists and self._pool.placement.away(name) is None
 
     def _deliver(self, name: str, entries: Sequence[Entry]) -> None:
         if not entries:
@@ -200,7 +247,7 @@ class EventReader:
     def _place_but(self, name: str) -> str:
         """The positions of all stores but one; followed by that of stores yet to be made."""
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
-        return format_positions(places if self._wanted.stores is not None else {**places, REST: _START})
+        return format_positions(places if self._wanted.stores is not None else {**places, REST: START})
 
 
 class _Follower:

@@ -255,6 +255,11 @@ class ScopedFeeds(Feeds):
         self._check(store)
         return self._whole.of(store)
 
+    def arrival(self, store: str) -> int | None:
+        """As the feeds'. Raises NotFound for a store of others."""
+        self._check(store)
+        return self._whole.arrival(store)
+
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """As the feeds'."""
         return self._whole.listen(wake)

@@ -238,6 +238,11 @@ class ClusterPlacement(Placement):
         alive = self._membership.alive()
         return alive[node].token if node in alive else ""
 
+    def others(self) -> dict[str, str]:
+        """See `Placement.others`."""
+        alive = self._membership.alive()
+        return {name: beat.url for name, beat in alive.items() if name != self._ownership.node}
+
     def commits(self, name: str, journal: Journal) -> Commits:
         """See `Placement.commits`: through the log, once its end is here and nobody else may write to it."""
         with self._lock:

@@ -24,6 +24,7 @@ class Feeds:
         self._wakes: dict[int, Wake] = {}
         self._named_wakes: dict[int, NamedWake] = {}
         self._numbers = count()
+        self._arrivals: dict[str, int] = {}
         self.turn = 0
 
     def of(self, store: str) -> Feed:
@@ -46,6 +47,19 @@ class Feeds:
         """A store was made."""
         self._announce(store)
 
+    def arrived(self, store: str, sequence: int) -> None:
+        """A store is open, at a sequence, and served here from now on if it was not before."""
+        with self._lock:
+            if store in self._arrivals:
+                return
+            self._arrivals[store] = sequence
+        self._announce(store)
+
+    def arrival(self, store: str) -> int | None:
+        """The sequence since which a cluster's store is served here; None for one that is not, or is being opened."""
+        with self._lock:
+            return self._arrivals.get(store)
+
     def changed(self, store: str) -> None:
         """The settings of a store were changed; its own feed says how."""
         self._announce(store)
@@ -53,6 +67,7 @@ class Feeds:
     def dropped(self, store: str) -> None:
         """A store's files are gone; its listeners end."""
         with self._lock:
+            self._arrivals.pop(store, None)
             feed = self._feeds.pop(store, None)
         if feed is not None:
             feed.close(dropped=True)
@@ -61,6 +76,7 @@ class Feeds:
     def moved(self, store: str) -> None:
         """A store is another server's now; its listeners end, to go on there."""
         with self._lock:
+            self._arrivals.pop(store, None)
             feed = self._feeds.pop(store, None)
         if feed is not None:
             feed.close()

@@ -224,6 +224,10 @@ class Placement:
         """What opens everything at another node, empty for one that is not known."""
         return ""
 
+    def others(self) -> dict[str, str]:
+        """The other nodes of the cluster that are alive, and where each is reached."""
+        return {}
+
     def commits(self, name: str, journal: Journal) -> Commits:  # noqa: ARG002 - as above
         """How the journal of a store that was placed and is being opened is written from now on."""
         return JournalCommits(journal)

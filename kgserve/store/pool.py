@@ -468,8 +468,10 @@ class StorePool:
                 raise
             self.placement.place_copy(layout.name)
         store = Store(layout, self.feeds.of(layout.name), self._around)
-        if made:
-            wish.made = True
+        wish.made = wish.made or made
+        if self.placement.is_shared and not store.commits.is_copy:
+            self.feeds.arrived(layout.name, store.state.sequence)
+        elif made:
             self.feeds.created(layout.name)
         return store
 

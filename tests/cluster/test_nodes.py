@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -89,6 +91,74 @@ def test_who_may_not_be_sent_elsewhere_is_answered_here(
             lines = events.iter_lines()
             assert events.headers["content-type"].startswith("text/event-stream")
             assert next(line for line in lines if line.startswith("event: ")) == "event: node_created"
+
+
+@contextmanager
+def told(node: ServingNode, store: str, last_id: str = "") -> Generator[Callable[[int], list[tuple[str, str, str]]]]:
+    """What a node tells of nodes of stores whose names begin so: the next ones as id, store, and node's id."""
+    with ExitStack() as stack:
+        http = stack.enter_context(httpx.Client(base_url=node.url, timeout=PATIENCE))
+        query = "/api/events?kinds=store_created,store_dropped,node_created"
+        response = stack.enter_context(http.stream("GET", query, headers={"Last-Event-ID": last_id}))
+        blocks = iter_blocks(response.iter_lines())
+        assert next(blocks).keys() == {"retry", "id"}
+
+        def some() -> Iterator[tuple[str, str, str]]:
+            for block in blocks:
+                data = json.loads(block.get("data", '{"store": ""}'))
+                if data["store"].startswith(store):
+                    yield block["id"], data["store"], data.get("id", block["event"])
+
+        events = some()
+        yield lambda count: [next(events) for _ in range(count)]
+
+
+def iter_blocks(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        else:
+            yield fields
+            fields = {}
+
+
+def of_stores(events: list[tuple[str, str, str]]) -> dict[str, list[str]]:
+    return {store: [node for _, other, node in events if other == store] for _, store, _ in events}
+
+
+def test_one_stream_tells_of_the_stores_of_all_nodes(
+    nodes: list[ServingNode], clients: list[Client], store: str
+) -> None:
+    first, second, later = f"{store}-1", f"{store}-2", f"{store}-3"
+    put(clients[0], first, "before")
+    put(clients[1], second, "before")
+    with told(nodes[2], store) as following:
+        put(clients[0], first, "a")
+        put(clients[1], second, "b")
+        put(clients[0], later, "c")
+        begun = following(4)
+        assert of_stores(begun) == {first: ["a"], second: ["b"], later: ["store_created", "c"]}
+        clients[0].store(first).move("k2")
+        clients[0].store(second).move("k0")
+        clients[0].store(later).move("k1")
+        for name in (first, second, later):
+            put(clients[0], name, "moved")
+        assert of_stores(following(3)) == {first: ["moved"], second: ["moved"], later: ["moved"]}
+        nodes[1].end(signal.SIGKILL)
+        put(clients[0], first, "alone")
+        nodes[1].start()
+        put(clients[1], later, "again")
+        clients[0].drop(second, confirm=second)
+        assert of_stores(following(3)) == {first: ["alone"], later: ["again"], second: ["store_dropped"]}
+    settle(nodes)
+    with told(nodes[0], store, begun[-1][0]) as resumed:
+        put(clients[0], first, "end")
+        after = of_stores(resumed(6))
+    assert after[first] == ["moved", "alone", "end"]
+    assert after[later][-2:] == ["moved", "again"]
+    assert after[second] == ["store_dropped"]
 
 
 def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:

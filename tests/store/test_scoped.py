@@ -29,7 +29,7 @@ def test_nothing_of_a_pool_is_left_to_chance() -> None:
     for whole, view in ((StorePool, ScopedPool), (Feeds, ScopedFeeds)):
         public = {name for name, _ in inspect.getmembers(whole, callable) if not name.startswith("_")}
         own = set(vars(view)) | BELONGS_TO_THE_WHOLE
-        of_the_server = {"created", "changed", "dropped", "moved", "close"} if whole is Feeds else set[str]()
+        of_the_server = {"created", "arrived", "changed", "dropped", "moved", "close"} if whole is Feeds else set[str]()
         assert public - of_the_server <= own, f"{view.__name__} says nothing of {public - own}"
 
 
