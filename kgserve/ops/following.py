@@ -223,8 +223,12 @@ class _Following:
             if len([view for view in self._views.values() if view is not None]) >= MOST_STORES:
                 self.truncated = True
                 return None
-            self._views[store] = self._looked_at(self._graph.graphs.graph(store))
+            self._views[store] = self._looked_at(self._of(store))
         return self._views[store]
+
+    def _of(self, store: str) -> Graph:
+        """A store; where another node of a cluster serves it, a copy will do: no node has all that a walk may meet."""
+        return self._graph if store == self._graph.name else self._graph.graphs.near_enough().graph(store)
 
     def _looked_at(self, graph: Graph) -> _View | None:
         past = graph.past(self._request.as_of)

@@ -332,6 +332,10 @@ class Graphs:
         """The same for reading, from ``copies``, too."""
         return self._seen(self.caller, copies)
 
+    def near_enough(self) -> Graphs:
+        """The same for reading what may be a second old where another node of a cluster serves a store."""
+        return self.reading(CopyReads()) if self.pool.placement.is_shared else self
+
     def _seen(self, caller: Caller, copies: CopyReads | None) -> Graphs:
         seen = copy(self)
         seen.caller = caller

@@ -169,6 +169,17 @@ def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: 
         assert "about a" in str(Session(http).call("get_entity", asked)["content"])
 
 
+def test_walks_follow_links_into_stores_of_other_nodes(clients: list[Client], store: str) -> None:
+    there = f"{store}-there"
+    put(clients[1], there, "x")
+    put(clients[0], store, "a")
+    link = {"from": "a", "to": "x", "relation_type": "cites", "to_graph": there}
+    clients[0].store(store).inject([], [link])
+    for client in clients:
+        walk = client.store(store).traverse("a", follow_symlinks=True)
+        assert [(each.id, each.content) for each in walk.nodes] == [("a", "about a"), ("x", "about x")]
+
+
 def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     first, second, third = clients
     put(first, store, "a")
