@@ -34,7 +34,7 @@ from kgserve.forwarding import Forwarder
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.mcp.elsewhere import called_elsewhere
+from kgserve.mcp.elsewhere import asked_elsewhere
 from kgserve.mcp.entity_memory import RecallMemories
 from kgserve.mcp.json_schema import input_schema
 from kgserve.mcp.memory_tools import Recall
@@ -127,7 +127,7 @@ class Calls:
         self._threads = threads
         self._written = OwnWrites()
         self._repeats = Repeats()
-        self._forwarder = Forwarder(graphs.pool.placement)
+        self.forwarder = Forwarder(graphs.pool.placement)
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
@@ -204,8 +204,9 @@ class Calls:
         try:
             return await self._run(call, graphs)
         except ServedElsewhere as error:
-            caller, asked = call.visit.caller, (call.tool.name, call.arguments or {})
-            return await called_elsewhere(self._forwarder, error, caller, asked, call.headers)
+            asked = {"name": call.tool.name, "arguments": call.arguments or {}}
+            caller, headers = call.visit.caller, call.headers
+            return await asked_elsewhere(self.forwarder, error, caller, ("tools/call", asked), headers)
         except NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)

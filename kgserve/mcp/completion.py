@@ -93,7 +93,7 @@ class Completions:
 
     def _like(self, context: Context, name: str, store: str, start: str) -> list[str]:
         visit = visit_of(context)
-        graphs = self._graphs.seen_by(visit.caller)
+        graphs = self._graphs.seen_by(visit.caller).near_enough()
         if name == _STORE:
             return stores_like(graphs, start)
         try:

@@ -1,4 +1,4 @@
-"""A call of a tool about a store that another node of the cluster serves: made there, in the caller's name."""
+"""What is asked about a store that another node of the cluster serves: asked there, in the caller's name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from mcp import MCPError
+from mcp.shared.inbound import encode_header_value
 
 from kgserve.access.caller import CALLER_HEADER, Caller
 from kgserve.decoding import json_decoder
@@ -18,43 +20,52 @@ _VERSION = "2026-07-28"
 """Of the protocol, in which a request needs no session: each node has its own."""
 _META = "io.modelcontextprotocol/"
 _PASSED_ON = (CALL_HEADER, AGE_HEADER, "kgserve-store", "kgserve-tools", "kgserve-answers", "kgserve-hops")
-_OK = 200
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    data: Any = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
     result: dict[str, Any] | None = None
+    error: _Error | None = None
 
 
 _decode = json_decoder(_Answer).decode
 
 
-async def called_elsewhere(
+async def asked_elsewhere(
     forwarder: Forwarder,
     served: ServedElsewhere,
     caller: Caller,
     asked: tuple[str, Mapping[str, Any]],
     headers: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The result of a tool, ``asked`` by name and arguments, at the node that serves its store. Raises Unavailable."""
-    name, arguments = asked
+    """The result of a method, ``asked`` with its parameters, at the node that serves the store.
+
+    Raises Unavailable, and MCPError as that one does.
+    """
+    method, params = asked
     meta = {
         f"{_META}protocolVersion": _VERSION,
         f"{_META}clientCapabilities": {},
         f"{_META}clientInfo": {"name": "kgserve", "version": __version__},
     }
-    params = {"name": name, "arguments": arguments, "_meta": meta}
-    body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
     told = {each: headers[each] for each in _PASSED_ON if each in headers} | {
         CALLER_HEADER: msgspec.json.encode(caller).decode("ascii"),
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": _VERSION,
-        "mcp-method": "tools/call",
-        "mcp-name": name,
+        "mcp-method": method,
+        "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
-    async with forwarder.asked(served, ("POST", "/mcp"), told, body) as response:
-        answer = await response.aread()
-    found = _decode(answer).result if response.status_code == _OK else None
-    if found is None:
+    async with forwarder.asked(served, ("POST", "/mcp"), told, msgspec.json.encode(request)) as response:
+        answer = _decode(await response.aread())
+    if answer.error is not None:
+        raise MCPError(answer.error.code, answer.error.message, answer.error.data)
+    if answer.result is None:
         raise Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status_code}")
-    return found
+    return answer.result

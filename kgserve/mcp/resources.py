@@ -14,8 +14,10 @@ import msgspec
 from mcp import MCPError, types
 
 from kgserve.access.caller import Hidden
-from kgserve.errors import InvalidInput, NotFound
+from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
+from kgserve.forwarding import Forwarder
 from kgserve.mcp.calls import Context, visit_of
+from kgserve.mcp.elsewhere import asked_elsewhere
 from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.store_tools import describe
 from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
@@ -126,9 +128,10 @@ class StoresPage(msgspec.Struct, kw_only=True):
 class Resources:
     """The resources over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self._graphs = graphs
         self._threads = threads
+        self._forwarder = forwarder
 
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """The list of stores, then each store, by name. The cursor is the last name of the page before."""
@@ -146,10 +149,26 @@ class Resources:
 
     async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """One resource as JSON, or as text. Raises MCPError."""
-        kind, text = await self._asked(context, params.uri, lambda graphs: _told(_found(graphs, params.uri)))
+        found = await self._asked(context, params.uri, lambda graphs: _told(graphs, params.uri))
+        if isinstance(found, ServedElsewhere):
+            return await self._read_elsewhere(context, found, params.uri)
+        kind, text = found
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)]
         )
+
+    async def _read_elsewhere(self, context: Context, served: ServedElsewhere, uri: str) -> types.ReadResourceResult:
+        caller, headers = visit_of(context).caller, context.request.headers if context.request else {}
+        with as_protocol_errors(uri=uri):
+            asked = ("resources/read", {"uri": uri})
+            try:
+                found = await asked_elsewhere(self._forwarder, served, caller, asked, headers)
+            except MCPError as error:
+                # The other node is asked by the newest protocol.
+                is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
+                code = RESOURCE_NOT_FOUND if is_missing else error.code
+                raise MCPError(code, error.message, error.data) from None
+            return types.ReadResourceResult.model_validate(found)
 
     async def place(self, context: Context, uri: str) -> Place:
         """What a URI names, for who subscribes to it: its store has to be there. Raises MCPError."""
@@ -168,7 +187,12 @@ class Resources:
                 raise MCPError(code, str(error), {"uri": uri}) from None
 
 
-def _told(found: msgspec.Struct | str) -> tuple[str, str]:
+def _told(graphs: Graphs, uri: str) -> tuple[str, str] | ServedElsewhere:
+    """What a resource says, and the type of that; or who does."""
+    try:
+        found = _found(graphs, uri)
+    except ServedElsewhere as elsewhere:
+        return elsewhere
     return (TEXT_TYPE, found) if isinstance(found, str) else (JSON, msgspec.json.encode(found).decode())
 
 

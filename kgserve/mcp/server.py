@@ -126,7 +126,8 @@ class Served:
 
 def make_server(graphs: Graphs, threads: Threads, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
-    calls, resources, notices = Calls(graphs, threads), Resources(graphs, threads), Notices(graphs, threads)
+    calls, notices = Calls(graphs, threads), Notices(graphs, threads)
+    resources = Resources(graphs, threads, calls.forwarder)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:
         result = await calls.call(context, params)

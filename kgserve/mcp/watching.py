@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio.to_thread
 from anyio import CapacityLimiter
 
-from kgserve.errors import KgserveError, NotFound
+from kgserve.errors import KgserveError, NotFound, ServedElsewhere
 from kgserve.journal.tail import Tail
 from kgserve.mcp.uris import Place
 from kgserve.model.change import ChangeSet
@@ -122,6 +122,8 @@ class Watching:
         store = self._stores.get(name)
         if store is None or (commits := store.commits) is None:
             return set()
+        if commits.feed.closed and not commits.feed.dropped:
+            return await self._looked_after(name)  # it has moved to another node
         wanted = frozenset(place.node for place in store.watched if place.node is not None)
         try:
             nodes = await anyio.to_thread.run_sync(lambda: commits.since(wanted), limiter=self._thread)
@@ -150,6 +152,9 @@ class Watching:
             self._pool.require_files(name)
         except NotFound:
             return None
+        except ServedElsewhere:
+            # While a copy of it is open, that follows.
+            self._pool.release(self._pool.acquire(name, at_least=0))
         return Touched(self._pool.feeds.of(name), self._waker(name))
 
     def _waker(self, name: str) -> Callable[[], None]:

@@ -19,10 +19,12 @@ import pytest
 import kgserve
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Conflict, NotFound
+from kgserve.mcp.resources import RESOURCE_NOT_FOUND
 from kgserve.metrics.exposition import Scrape
 from tests.cluster.nodes import PATIENCE, ServingNode, serving_nodes, settle
 from tests.cluster.servers import nats_servers
-from tests.mcp.talking import Session, Stateless
+from tests.mcp.talking import Session, Stateless, message
+from tests.mcp.test_keys import listening
 from tests.project.reading import TOP
 
 
@@ -167,6 +169,36 @@ def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: 
         asked = {"name": "a", "index": store}
         assert "about a" in str(Stateless(http).call("get_entity", asked)["content"])
         assert "about a" in str(Session(http).call("get_entity", asked)["content"])
+
+
+def test_resources_are_read_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[0], store, "a")
+    uri = f"kgserve://{store}/a"
+    with httpx.Client(base_url=nodes[1].url, timeout=PATIENCE) as http:
+        for read in (
+            Stateless(http).post("resources/read", {"uri": uri}, mcp_name=uri),
+            Session(http).post("resources/read", {"uri": uri}),
+        ):
+            assert "about a" in message(read)["result"]["contents"][0]["text"]
+        like = {
+            "ref": {"type": "ref/resource", "uri": "kgserve://{store}/{id}"},
+            "argument": {"name": "id", "value": "a"},
+        }
+        known = {"context": {"arguments": {"store": store}}}
+        assert message(Session(http).post("completion/complete", like | known))["result"]["completion"]["values"] == [
+            "a"
+        ]
+        missing = message(Session(http).post("resources/read", {"uri": f"{uri}-not"}))
+        assert missing["error"]["code"] == RESOURCE_NOT_FOUND
+        wanted = {"notifications": {"resourceSubscriptions": [uri]}}
+        with listening(Stateless(http), http, wanted) as lines:
+            put(clients[0], store, "b")
+            clients[0].store(store).inject(nodes=[{"id": "a", "type": "t", "content": "changed"}])
+            assert any(uri in line for line in lines)
+            clients[0].store(store).move("k2")
+            # Of what moved it is told once more, since nobody knows here what was written meanwhile.
+            clients[2].store(store).inject(nodes=[{"id": "a", "type": "t", "content": "changed again"}])
+            assert any(uri in line for line in lines)
 
 
 def test_walks_follow_links_into_stores_of_other_nodes(clients: list[Client], store: str) -> None:
