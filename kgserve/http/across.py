@@ -67,6 +67,7 @@ class Merged:
         self._own_turn = False
         self._places: dict[str, Position] = {}
         self._rest: Position | None = None
+        self._made: set[str] = set()
         self._sending, self._sent = anyio.create_memory_object_stream[_Block](_BLOCKS)
         self._nodes: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._awaited: set[str] = set()
@@ -153,7 +154,9 @@ class Merged:
     def _once(self, delivery: Delivery) -> Iterable[Delivery]:
         """An event with the places of all nodes' stores, unless it was told before."""
         if delivery.kind == "store_dropped":
-            if self._places.pop(_decode_about(delivery.data).store, None) is not None:
+            store = _decode_about(delivery.data).store
+            self._made.discard(store)
+            if self._places.pop(store, None) is not None:
                 yield Delivery(self.place, delivery.kind, delivery.data)
         elif delivery.id is None:
             yield delivery
@@ -161,10 +164,18 @@ class Merged:
             first = delivery.id.partition(",")[0]
             store, _, place = first.partition(":")
             position = parse_position(place, POSITION)
-            if position > self._places.get(store, _NOWHERE):
+            if self._is_new(store, position):
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
                 yield Delivery(f"{first},{format_positions({**others, REST: START})}", delivery.kind, delivery.data)
+
+    def _is_new(self, store: str, position: Position) -> bool:
+        known = self._places.get(store, START)
+        if position > START or store in self._made:
+            return position > known
+        # Being made comes before all positions, so who begins with a store has come as far.
+        self._made.add(store)
+        return known == START
 
     def _reach(self, positions: Mapping[str, Position]) -> None:
         for store, position in positions.items():

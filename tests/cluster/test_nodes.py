@@ -161,6 +161,11 @@ def test_one_stream_tells_of_the_stores_of_all_nodes(
     assert after[first] == ["moved", "alone", "end"]
     assert after[later][-2:] == ["moved", "again"]
     assert after[second] == ["store_dropped"]
+    with told(nodes[1], store, "*:0") as all_there_is:
+        assert of_stores(all_there_is(10)) == {
+            first: ["store_created", "before", "a", "moved", "alone", "end"],
+            later: ["store_created", "c", "moved", "again"],
+        }
 
 
 def test_tools_are_called_where_the_store_is(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
