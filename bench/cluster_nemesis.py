@@ -17,7 +17,8 @@ import threading
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import cycle
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -55,6 +56,7 @@ class Visitor(threading.Thread):
         self.ordinary = False
         self.idle = threading.Event()
         self._plain = [Client(url, retries=0, timeout=ANSWER_SECONDS) for url in urls]
+        self._turns = cycle(random.sample(self._plain, len(urls)))
         self._patient = Client(",".join(urls))
 
     def run(self) -> None:
@@ -73,7 +75,8 @@ class Visitor(threading.Thread):
 
     def _call(self, kind: Literal["write", "read"], value: int) -> bool:
         ordinary = self.ordinary
-        client = self._patient if ordinary else random.choice(self._plain)
+        # Each node in turn, as clients with several addresses ask the next one when one fails.
+        client = self._patient if ordinary else next(self._turns)
         began = time.monotonic()
         outcome: Literal["ok", "fail", "unknown"] = "unknown"
         sequence = 0
@@ -257,6 +260,7 @@ def main() -> int:
     parser.add_argument("--faults", default="", help=f"some of {', '.join(FAULTS)}; all by default")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--stores", type=int, default=STORES)
+    parser.add_argument("--keep", type=Path, help="an empty folder for what nodes and servers leave, logs among it")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.within is not None:
@@ -267,8 +271,9 @@ def main() -> int:
         print(f"skipped: {why}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        return run_apart(["bench.cluster_nemesis", "--within", scratch, *sys.argv[1:]])
+    with ExitStack() as stack:
+        scratch = chosen.keep or stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        return run_apart(["bench.cluster_nemesis", "--within", str(scratch), *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Target:
         return self._places.get(_about(call), self.address)
 
     def forget(self, call: Call[Any]) -> None:
-        """Where a call was sent nobody answers: ask again where its store is."""
+        """Where a call was sent nobody answers, or who cannot: ask again where its store is."""
         self._places.pop(_about(call), None)
 
     def has_moved(self, call: Call[Any], response: httpx.Response) -> bool:

@@ -20,7 +20,7 @@ from kgserve.client.lines import Upload
 from kgserve.client.retries import Attempts, Retries
 from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Streamed
-from kgserve.errors import KgserveError, TimedOut
+from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
 
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ class AsyncConnection:
                         return
                     if not (left and self.target.has_moved(call, response)):
                         raise refusal(response.status_code, response.headers, await response.aread())
-        except (Unreachable, TimedOut):
+        except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
             raise
 

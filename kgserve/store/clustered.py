@@ -23,6 +23,7 @@ from kgserve.cluster.shipping import (
     fence,
     forget_reached,
     matching,
+    note_reached,
     reached_by,
     read_reached,
     take_over,
@@ -347,6 +348,8 @@ class ClusterPlacement(Placement):
             super().adopt(layout.name, staging)
         else:
             self._make(layout, description)
+            # At once: a node that is killed while it reads the log would find files that are nobody's copy.
+            note_reached(layout.root, Reached(owner.begins, 0, owner.begins, owner.erasures))
 
 
 class _Placed(NamedTuple):

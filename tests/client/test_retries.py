@@ -16,7 +16,7 @@ from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, U
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
 from kgserve.client.streams import STORE_EVENTS, store_events
-from tests.client.scripted import HEALTHY, Say, Scripted, problem
+from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 
 QUICK = Retries(times=3, first=0.01, longest=0.05)
 BUSY = Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
@@ -52,6 +52,19 @@ def test_the_same_awaited(scripted: Scripted) -> None:
     anyio.run(ask)
     assert time.monotonic() - begun >= 1.0
     assert len(scripted.asked) == 4
+
+
+def test_who_cannot_answer_for_a_store_is_not_asked_for_it_again(scripted: Scripted) -> None:
+    with answering() as other, Client(scripted.url, retries=0) as client:
+        there = f"{other.url}/api/memory/s"
+        scripted.script.append(Say(status=307, headers={"Location": there, "Kgserve-Owner": "other"}))
+        other.script.append(BUSY)
+        with pytest.raises(errors.Unavailable):
+            client.store("s").settings()
+        scripted.script.append(Say(status=404, body=problem(404, "not_found")))
+        with pytest.raises(errors.NotFound):
+            client.store("s").settings()
+        assert (len(scripted.asked), len(other.asked)) == (2, 1)
 
 
 def test_a_retry_after_beyond_patience_is_not_waited_for(scripted: Scripted, quick: Client) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from kgserve.client import Client
+from kgserve.cluster.shipping import read_reached
 from kgserve.journal.snapshot import list_snapshots
 from kgserve.store.layout import Layout
 from tests.cluster.nodes import ServingNode, serving_nodes
@@ -146,6 +147,7 @@ def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
 
     owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
     awaited(has(SECRET))
+    assert read_reached(files.root) is not None, "who is killed now finds files that are nobody's copy"
     sequence = add(owner, "kept", "later")
     assert read(copy, "kept/nodes/later", sequence).status_code == 200
     owner.store("kept").forget(ids=["last"], erase=True)
