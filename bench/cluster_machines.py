@@ -70,7 +70,7 @@ class Machine:
             self.set_clock(0)
             within = [*within, "env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self.clock}"]
             within += ["FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
-        self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within)
+        self.node = ServingNode(f"k{number}", folder, urls, NODE_PORT, self.host, within=within)
 
     def join(self) -> None:
         """Plug it in."""

@@ -75,6 +75,23 @@ It takes the head from behind the date, the body, and whether to close the conne
 not while a client is too slow to read."""
 
 Header = tuple[bytes, bytes]
+_ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_ALLOWED_HEADERS = (
+    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
+    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+)
+_MAX_AGE_SECONDS = 600
+PREFLIGHT: tuple[Header, ...] = (
+    (b"access-control-allow-methods", _ALLOWED_METHODS),
+    (b"access-control-allow-headers", _ALLOWED_HEADERS),
+    (b"access-control-max-age", str(_MAX_AGE_SECONDS).encode()),
+)
+"""What pages of other origins may send."""
+EXPOSED_HEADERS = (
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
+    b"Mcp-Session-Id, Mcp-Protocol-Version"
+)
+"""What they may read of an answer."""
 
 ALWAYS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),

@@ -11,9 +11,11 @@ they tidied up, a client that forgot an id would reach the resource above it.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 import time
+from collections import OrderedDict
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -26,7 +28,7 @@ from litestar.enums import ScopeType
 from kgserve.access.authentication import RequestContext, WrongKey, masked
 from kgserve.access.caller import NOBODY, Hidden
 from kgserve.engine.turns import asker
-from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable
+from kgserve.errors import Forbidden, InvalidInput, Limited, NotFound, Unauthenticated, Unavailable
 from kgserve.http.coding import (
     GZIP,
     LEAST,
@@ -38,7 +40,16 @@ from kgserve.http.coding import (
     takes_gzip,
     without_body,
 )
-from kgserve.http.connection import LATE, SEND_AT_ONCE, SendAtOnce, in_task, json_head, with_standard_headers
+from kgserve.http.connection import (
+    EXPOSED_HEADERS,
+    LATE,
+    PREFLIGHT,
+    SEND_AT_ONCE,
+    SendAtOnce,
+    in_task,
+    json_head,
+    with_standard_headers,
+)
 from kgserve.http.direct import authorized_store
 from kgserve.http.problem import (
     CLIENT_LEFT,
@@ -51,16 +62,15 @@ from kgserve.http.problem import (
     render,
     target_of,
 )
-from kgserve.http.rates import RateLimits
 from kgserve.http.service import bear_with_copies, read_from
 from kgserve.log import Who
 from kgserve.log import request as request_line
 from kgserve.metrics.observation import UNMATCHED, Origin, begin_request, end_request
-from kgserve.model.hosts import is_loopback
+from kgserve.model.hosts import is_loopback, network_of
 from kgserve.operations.operation import KEY, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -70,6 +80,7 @@ if TYPE_CHECKING:
     from litestar.types.asgi_types import HTTPResponseBodyEvent, HTTPResponseStartEvent, ReceiveMessage
 
     from kgserve.access.authentication import Audit, Authenticator
+    from kgserve.access.caller import Caller
     from kgserve.http.connection import Header
     from kgserve.http.direct import Shortcuts
     from kgserve.metrics.observation import Observation
@@ -82,19 +93,15 @@ UNKNOWN = "unknown"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
-    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
-)
-EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
-    b"Mcp-Session-Id, Mcp-Protocol-Version"
-)
-MAX_AGE_SECONDS = 600
-
 LATELY_SECONDS = 1.0
 """So long after a request has begun more of its kind are expected."""
+
+MAX_BUCKETS = 10_000
+"""Callers that are remembered; the one that was silent for longest is forgotten first, which refills its bucket."""
+BURST_SECONDS = 2
+"""A bucket holds what comes in so many seconds."""
+FAILURES_PER_SECOND = 0.2
+FAILURES_AT_ONCE = 20.0
 
 REVOKED = "the key is not valid any more: it was revoked or has expired while the request was under way"
 
@@ -110,11 +117,6 @@ _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, a
 
 _SCHEMES = ("http", "https")
 _VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
-_PREFLIGHT: tuple[Header, ...] = (
-    (b"access-control-allow-methods", ALLOWED_METHODS),
-    (b"access-control-allow-headers", ALLOWED_HEADERS),
-    (b"access-control-max-age", str(MAX_AGE_SECONDS).encode()),
-)
 _PRIVATE = b"access-control-request-private-network"
 
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
@@ -122,6 +124,7 @@ _LISTENING = b"subscriptions/listen"
 
 _FORWARDED_FOR = b"x-forwarded-for"
 _MAX_HOPS = 20
+_is_local = lru_cache(maxsize=1024)(is_loopback)
 
 
 class Edge:
@@ -657,7 +660,7 @@ class AllowedOrigins:
         if not asks or headers.get(b"origin", b"").decode("latin-1") not in self._listed:
             return ()
         private = ((b"access-control-allow-private-network", b"true"),) if _PRIVATE in headers else ()
-        return (*_PREFLIGHT, *private)
+        return (*PREFLIGHT, *private)
 
 
 def _origin(text: str) -> str:
@@ -735,3 +738,63 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+class TokenBuckets:
+    """One token bucket per name: ``rate`` tokens come in each second, up to ``size``."""
+
+    def __init__(self, rate: float, size: float, clock: Callable[[], float], most: int = MAX_BUCKETS) -> None:
+        self._rate = rate
+        self._size = size
+        self._clock = clock
+        self._most = most
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, name: str) -> float:
+        """Take a token; 0, or the seconds after which there will be one."""
+        now = self._clock()
+        tokens = self._content(name, now)
+        taken = tokens >= 1
+        self._buckets[name] = (tokens - 1 if taken else tokens, now)
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return 0.0 if taken else (1 - tokens) / self._rate
+
+    def _content(self, name: str, now: float) -> float:
+        tokens, then = self._buckets.get(name, (self._size, now))
+        return min(self._size, tokens + (now - then) * self._rate)
+
+
+class RateLimits:
+    """The limits of one server, in requests per second; 0 turns off the one for requests."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate = rate
+        self._requests = TokenBuckets(rate, max(1.0, rate * BURST_SECONDS), clock) if rate else None
+        self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURES_AT_ONCE, clock)
+
+    def admit(self, caller: Caller, address: str) -> None:
+        """Count a request. Raises Limited. Who asks from this machine without a key is not counted."""
+        if self._requests is None:
+            return
+        if caller.key_id is not None:
+            wait, who = self._requests.take(f"key {caller.key_id}"), f"the key {caller.name!r}"
+        elif not _is_local(address):
+            wait, who = self._requests.take(network_of(address)), address
+        else:
+            return
+        if wait:
+            raise Limited(f"more than {self.rate:g} requests per second of {who}; slow down", math.ceil(wait))
+
+    def failed(self, address: str) -> None:
+        """A key was wrong. Raises Limited when that happened too often.
+
+        It keeps no right key out: one program with an old key, or one stranger behind the same router or proxy, would
+        lock out all others. Looking at a key costs less than refusing one, and 256 random bits are not guessed.
+        """
+        if wait := self._failures.take(network_of(address)):
+            raise Limited(f"too many wrong keys from {address}; wait", math.ceil(wait))

@@ -24,14 +24,22 @@ class ServingNode:
     """A process that serves a data folder, always on the same address; ``within`` what begins it elsewhere."""
 
     def __init__(
-        self, name: str, folder: Path, servers: str, port: int, host: str = LOOPBACK, within: Sequence[str] = ()
+        self,
+        name: str,
+        folder: Path,
+        servers: str,
+        port: int,
+        host: str = LOOPBACK,
+        *,
+        copies: int = 1,
+        within: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.url = f"http://{host}:{port}"
         self.data_dir = folder / name
         self.log = folder / f"{name}.log"
         options = ["--host", host, "--insecure-no-auth", "--port", str(port), "--data-dir", str(self.data_dir)]
-        options += ["--node-name", name, "--cluster", servers]
+        options += ["--node-name", name, "--cluster", servers, "--cluster-copies", str(copies)]
         options += ["--embedding-provider", "hashing", "--log-format", "json"]
         options += ["--compact-wal-mb", "1", "--journal-segment-mb", "1"]
         self._command = [*within, sys.executable, "-m", "kgserve", "serve", *options]
@@ -71,11 +79,13 @@ class ServingNode:
 
 
 @contextmanager
-def serving_nodes(servers: NatsServers, folder: Path, count: int = 3) -> Generator[list[ServingNode]]:
+def serving_nodes(
+    servers: NatsServers, folder: Path, count: int = 3, *, copies: int = 1
+) -> Generator[list[ServingNode]]:
     """Nodes for as long as the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(count)
-    nodes = [ServingNode(f"k{number}", folder, servers.urls, ports[number]) for number in range(count)]
+    nodes = [ServingNode(f"k{number}", folder, servers.urls, port, copies=copies) for number, port in enumerate(ports)]
     try:
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(ServingNode.start, nodes))

@@ -12,8 +12,7 @@ import pytest
 
 from kgserve.access.caller import LOCAL, Caller
 from kgserve.errors import InvalidInput, Limited
-from kgserve.http.edge import Proxies
-from kgserve.http.rates import FAILURES_AT_ONCE, RateLimits, TokenBuckets
+from kgserve.http.edge import FAILURES_AT_ONCE, Proxies, RateLimits, TokenBuckets
 from kgserve.model.hosts import network_of
 from kgserve.settings import Settings
 from tests.access.keys import bearer, given

@@ -19,6 +19,8 @@ from tests.project.reading import TOP
 PACKAGE = f"{TOP / 'kgserve'}/"
 ANSWERING = ("server", "AnyIO worker", "asyncio_", "writer-")
 """Beginnings of names of threads that answer; others take in what was written, when they come to it."""
+AFTER = f"{PACKAGE}log.py"
+"""The access line is written once the answer is on its way: before or after its client has it."""
 API = "/api/memory/traced"
 TIMES = 3
 CYPHER = "MATCH (n:Entity {id: 'a'}) SET n.content = $text RETURN n.id"
@@ -35,7 +37,9 @@ class Tracer:
     def __call__(self, frame: Any, _: str, __: object) -> None:
         """Told of each call of a Python function; answers nothing, to be told of no more within it."""
         path = frame.f_code.co_filename
-        if self.noting and path.startswith(PACKAGE) and threading.current_thread().name.startswith(ANSWERING):
+        if not self.noting or not path.startswith(PACKAGE) or path == AFTER:
+            return
+        if threading.current_thread().name.startswith(ANSWERING):
             self.entered.add(path.removeprefix(PACKAGE))
 
 
