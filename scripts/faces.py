@@ -37,7 +37,7 @@ MOST_PARAMETERS = 8
 """What ruff lets pass, and the star."""
 
 OF_CLUSTERS = ("cluster", "drain", "finish_upgrade")
-OF_SERVER = ("health", "ready", "whoami", *OF_CLUSTERS, "cypher_words", "browser_key", "openapi")
+OF_SERVER = ("health", "ready", "whoami", "audit", *OF_CLUSTERS, "cypher_words", "browser_key", "openapi")
 OF_STORES = ("stores", "create", "drop", "backup_stores", "restore_backup", "events")
 
 HEAD = '''"""{what}

@@ -29,6 +29,7 @@ from kgserve.access.caller import CALLER_HEADER, LOCAL, NOBODY, Caller, Role
 from kgserve.access.keys import KEY_FILE, MARK, NO_KEY, Key, KeysDamaged, mint, parse, read_keys
 from kgserve.decoding import convert, decode_json
 from kgserve.errors import InvalidInput, Unauthenticated
+from kgserve.model.audit import AuditRecord
 from kgserve.model.hosts import is_loopback, network_of
 from kgserve.model.times import format_time
 from kgserve.settings import Settings
@@ -358,26 +359,10 @@ class RequestContext:
         }
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line. ``kind`` is "denied" or "admin"; ``times`` counts refusals that were not written one by one."""
-
-    time: str
-    kind: str
-    act: str
-    outcome: str
-    request: str = ""
-    caller: str = ""
-    key: str | None = None
-    address: str = ""
-    store: str | None = None
-    about: str = ""
-    times: int = 1
-
-
 class _Source:
     """The refusals of one address and key within the present window."""
 
-    def __init__(self, last: Record) -> None:
+    def __init__(self, last: AuditRecord) -> None:
         self.seen = 0
         self.left_out = 0
         self.last = last
@@ -398,7 +383,7 @@ class Audit:
         self._written = 0
 
     def administered(self, act: str, outcome: str, **details: str | None) -> None:
-        """An act of administration, with its outcome. ``details`` are fields of `Record`."""
+        """An act of administration, with its outcome. ``details`` are fields of `AuditRecord`."""
         with self._lock:
             self._write([_record("admin", act, outcome, details)])
 
@@ -410,7 +395,7 @@ class Audit:
         """An act of administration that came to nothing: bounded like a refusal, or it would be as good for a flood."""
         self._bounded(_record("admin", act, outcome, details))
 
-    def _bounded(self, record: Record) -> None:
+    def _bounded(self, record: AuditRecord) -> None:
         with self._lock:
             lines = self._summaries() if time.monotonic() >= self._window_ends else []
             source = self._source(record, lines)
@@ -427,7 +412,7 @@ class Audit:
         with self._lock:
             self._write(self._summaries())
 
-    def _source(self, record: Record, lines: list[Record]) -> _Source:
+    def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _Source:
         name = (network_of(record.address), record.key)
         source = self._sources.get(name)
         if source is None:
@@ -439,13 +424,13 @@ class Audit:
                     lines += _summary(oldest)
         return source
 
-    def _summaries(self) -> list[Record]:
+    def _summaries(self) -> list[AuditRecord]:
         lines = [line for source in self._sources.values() for line in _summary(source)]
         self._sources.clear()
         self._written, self._window_ends = 0, time.monotonic() + WINDOW
         return lines
 
-    def _write(self, records: list[Record]) -> None:
+    def _write(self, records: list[AuditRecord]) -> None:
         if not records:
             return
         text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
@@ -472,13 +457,13 @@ class Audit:
                 older.replace(self._path.with_name(f"{AUDIT_FILE}.{number}"))
 
 
-def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> Record:
+def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
     given = {"act": act, "outcome": outcome, **details}
     clean = {name: masked(text)[:_LONGEST] for name, text in given.items() if text is not None}
-    return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, Record)
+    return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
 
 
-def _summary(source: _Source) -> list[Record]:
+def _summary(source: _Source) -> list[AuditRecord]:
     if not source.left_out:
         return []
     return [msgspec.structs.replace(source.last, act="more of the same", store=None, request="", times=source.left_out)]

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from kgserve import __version__
+from kgserve.cli.audit import audit
 from kgserve.cli.backup import backup, restore, verify
 from kgserve.cli.cluster import cluster
 from kgserve.cli.deploy import deploy
@@ -33,7 +34,7 @@ INTERRUPTED = 130
 
 
 COMMANDS = {
-    "Server": (serve, stop, health, top, keys, cluster, deploy, version),
+    "Server": (serve, stop, health, top, keys, audit, cluster, deploy, version),
     "Stores": (stores, create, settings, drop, reindex, prune_history),
     "Data": (import_, export, search, shell, open_),
     "Memories": (retain, recall, reflect, forget, consolidate),

@@ -30,6 +30,7 @@ from kgserve.model.answers import (
     TagList,
     Whoami,
 )
+from kgserve.model.audit import AuditAnswer, AuditQuery
 from kgserve.model.cluster import (
     ClusterStatus,
     DrainAnswer,
@@ -160,6 +161,7 @@ from kgserve.model.versioned import (
 HEALTH = Route("health", "GET", "/health", Health)
 READY = Route("ready", "GET", "/ready", Ready)
 WHOAMI = Route("whoami", "GET", "/api/whoami", Whoami)
+AUDIT = Route("audit", "GET", "/api/audit", AuditAnswer)
 CLUSTER = Route("cluster", "GET", "/api/cluster", ClusterStatus)
 DRAIN = Route("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
 FINISH_UPGRADE = Route("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
@@ -269,6 +271,16 @@ def whoami() -> Call[Whoami]:
     The name, role, stores and end of the key that was sent; where none is asked for, `open` is true.
     """
     return WHOAMI.ask(None)
+
+
+def audit(*, node: str | None = None, limit: int = 100) -> Call[AuditAnswer]:
+    """What was refused, and what was administered.
+
+    What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
+
+    Raises NotFound for a node that there never was, and Conflict for one where there is no cluster.
+    """
+    return AUDIT.ask(None, AuditQuery(node=node, limit=limit))
 
 
 def cluster() -> Call[ClusterStatus]:

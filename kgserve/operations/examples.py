@@ -48,6 +48,7 @@ from kgserve.model.answers import (
     TraverseAnswer,
     Whoami,
 )
+from kgserve.model.audit import AuditAnswer, AuditRecord
 from kgserve.model.cluster import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
 from kgserve.model.drawing import Drawing, DrawnEdges, DrawnNodes, Timeline
 from kgserve.model.merging import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
@@ -352,6 +353,22 @@ BROWSER_KEY = BrowserKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
 WHOAMI = Whoami(name="ann-laptop", role="write", stores=["project", "team-*"], expires=_TIME, open=False, backups=False)
+RECORDED = AuditAnswer(
+    records=[
+        AuditRecord(
+            time="2026-03-01T09:30:00.000000Z",
+            kind="admin",
+            act="DELETE /api/memory/project",
+            outcome="done",
+            request="a1b2c3d4e5f60718",
+            caller="ann",
+            key="k7f3q2ma",
+            address="10.0.0.7",
+            store="project",
+            node="a",
+        )
+    ]
+)
 CLUSTER = ClusterStatus(
     node="a",
     silent=False,

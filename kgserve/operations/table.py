@@ -61,6 +61,11 @@ USE_CASES = (
         example=examples.WHOAMI, errors=ALWAYS, short=0,
     ),
     UseCase(
+        *("audit", "GET", "/api/audit", nodes.audit),
+        id="audit", tag="service", role="admin", summary="What was refused, and what was administered",
+        example=examples.RECORDED, errors=(*ALWAYS, "not_found", "conflict"),
+    ),
+    UseCase(
         *("cluster", "GET", "/api/cluster", nodes.cluster),
         id="cluster", tag="service", role="admin", summary="The nodes of the cluster that this server is of",
         example=examples.CLUSTER, errors=(*ALWAYS, "conflict"),

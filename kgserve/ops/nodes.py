@@ -1,7 +1,8 @@
-"""The nodes of a cluster, and moving stores between them."""
+"""The nodes of a cluster, moving stores between them, and what they put on record."""
 
 from __future__ import annotations
 
+from kgserve.model.audit import AuditAnswer, AuditQuery
 from kgserve.model.cluster import (
     ClusterStatus,
     DrainAnswer,
@@ -43,6 +44,15 @@ def repair(graph: Graph) -> RepairAnswer:
     it is not, or nothing is wrong with the log, or there is no cluster.
     """
     return graph.pool.repair(graph.name)
+
+
+def audit(graphs: Graphs, request: AuditQuery) -> AuditAnswer:
+    """What was refused and administered, the newest of it, oldest first; in a cluster, at all nodes or one.
+
+    Raises NotFound for a node that there never was, and Conflict for one where there is no cluster.
+    """
+    graphs.caller.require_every_store("reading the audit log")
+    return AuditAnswer(records=graphs.pool.placement.recorded(request.node, request.limit))
 
 
 def finish_upgrade(graphs: Graphs) -> UpgradeAnswer:

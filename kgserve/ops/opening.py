@@ -114,6 +114,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
     from kgserve.cluster.membership import Membership  # noqa: PLC0415 - as above
     from kgserve.cluster.protocols import Beat  # noqa: PLC0415 - as above
     from kgserve.cluster.records import FORMAT  # noqa: PLC0415 - as above
+    from kgserve.cluster.shared_audit import SharedAudit  # noqa: PLC0415 - as above
     from kgserve.cluster.shared_keys import SharedKeys  # noqa: PLC0415 - as above
     from kgserve.store.clustered import ClusterPlacement  # noqa: PLC0415 - as above
 
@@ -123,6 +124,7 @@ def join(settings: Settings, stack: ExitStack, url: str, token: str) -> Placed:
         registry, Beat(settings.node_name or gethostname(), token_hex(8), url, token, format=FORMAT)
     )
     stack.enter_context(membership)
+    stack.enter_context(SharedAudit(logs, membership.beat.node, settings.data_dir))
     keys = SharedKeys(registry, settings.data_dir)
     keys.look()
     membership.after_round.append(keys.look)

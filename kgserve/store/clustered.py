@@ -7,16 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
+from kgserve.access.recorded import newest_records
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership
 from kgserve.cluster.protocols import Beat, Blobs, Claim, Log, Owner, Registry
+from kgserve.cluster.shared_audit import shared_records
 from kgserve.cluster.shipping import (
     Reached,
     Shipping,
@@ -30,11 +33,12 @@ from kgserve.cluster.shipping import (
 )
 from kgserve.cluster.upgrading import Formats
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable, Unconfirmed
+from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, Unavailable, Unconfirmed
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
 from kgserve.metrics.observation import NodeCounts
+from kgserve.model.audit import AuditRecord
 from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
 from kgserve.model.stores import StoreSettings
@@ -71,6 +75,7 @@ class ClusterPlacement(Placement):
     ) -> None:
         """Raises Conflict for a folder that is another node's, and Unavailable."""
         self._log = logs
+        self._registry = registry
         self._blobs = blobs
         self._membership = membership
         self._ownership = Ownership(registry, membership)
@@ -233,6 +238,19 @@ class ClusterPlacement(Placement):
     def finish_upgrade(self) -> UpgradeAnswer:
         """See `Placement.finish_upgrade`."""
         return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
+
+    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+        """See `Placement.recorded`. Other nodes' records are here within a second or two."""
+        known = self._registry.beats()
+        if node is not None and node not in known:
+            raise NotFound(f"no node {node!r} was ever in this cluster; there are {', '.join(sorted(known))}")
+        found = [record for each in known if node in (None, each) for record in self._recorded_by(each, limit)]
+        return sorted(found, key=attrgetter("time"))[-limit:]
+
+    def _recorded_by(self, node: str, limit: int) -> list[AuditRecord]:
+        if node != self._ownership.node:
+            return shared_records(self._log, node, limit)
+        return [msgspec.structs.replace(each, node=node) for each in newest_records(self.data_dir, limit)]
 
     def token_of(self, node: str) -> str:
         """See `Placement.token_of`."""

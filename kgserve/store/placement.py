@@ -12,10 +12,12 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from kgserve.access.recorded import newest_records
 from kgserve.errors import Conflict, InvalidInput, NoStore
 from kgserve.journal.files import sync_folder
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import NodeCounts
+from kgserve.model.audit import AuditRecord
 from kgserve.model.change import ChangeSet
 from kgserve.model.cluster import ClusterStatus, MoveAnswer, UpgradeAnswer
 from kgserve.model.requests import check_store_name
@@ -219,6 +221,15 @@ class Placement:
     def finish_upgrade(self) -> UpgradeAnswer:
         """Have all nodes write in the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NO_CLUSTER)
+
+    def recorded(self, node: str | None, limit: int) -> list[AuditRecord]:
+        """The newest of what this server, the nodes of its cluster, or one ``node`` put on record; oldest first.
+
+        Raises Conflict, NotFound and Unavailable.
+        """
+        if node is not None:
+            raise Conflict(NO_CLUSTER)
+        return newest_records(self.data_dir, limit)
 
     def token_of(self, node: str) -> str:  # noqa: ARG002 - as above
         """What opens everything at another node, empty for one that is not known."""

@@ -235,6 +235,22 @@ def test_settings_and_drops_are_the_clusters(nodes: list[ServingNode], clients: 
     assert first.store(store).settings().name == ""
 
 
+def test_what_one_node_put_on_record_all_nodes_show(clients: list[Client], store: str) -> None:
+    put(clients[0], store, "a")
+    clients[1].drop(store, confirm=store)
+    end = time.monotonic() + PATIENCE
+    for client in clients:
+        while not (found := [each for each in client.audit(limit=1000).records if each.store == store]):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        [drop] = [each for each in found if each.act.startswith("DELETE")]
+        assert drop.outcome == "done"
+        assert drop in client.audit(node=drop.node).records
+        assert {each.node for each in client.audit(node=drop.node).records} == {drop.node}
+    with pytest.raises(NotFound, match="nobody"):
+        clients[0].audit(node="nobody")
+
+
 def test_what_dashboard_and_alerts_name_of_nodes_is_there(
     nodes: list[ServingNode], clients: list[Client], store: str
 ) -> None:

@@ -31,7 +31,7 @@ WRITES = {
     "importStore",
 }
 ADMINISTERS = {"dropStore", "updateStore", "reindex", "pruneHistory", "restoreStore"}
-ABOUT_EVERY_STORE = {"drainNode", "finishUpgrade"}
+ABOUT_EVERY_STORE = {"audit", "drainNode", "finishUpgrade"}
 RANKS = {"read": 0, "write": 1, "admin": 2}
 BATCH = {"nodes": [{"id": "n", "type": "t", "content": "unseen words"}], "edges": []}
 

@@ -22,6 +22,7 @@ OF_A_SERVER = {
     "ready",
     "openapi",
     "whoami",
+    "audit",
     "cluster",
     "drain",
     "finish_upgrade",

@@ -1,0 +1,151 @@
+"""The record of refusals and acts of administration of all nodes: each ships its own to the log, where all read it.
+
+A node's lines go to a log of their own, in the order of its files. Each entry says up to where these were taken, so
+nothing has to be kept beside it: who goes on, on whatever machine, reads the last entry first.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+import structlog
+
+from kgserve.access.authentication import AUDIT_FILE
+from kgserve.access.recorded import Place, decode_records, lines_after
+from kgserve.cluster.protocols import Log
+from kgserve.cluster.records import Position, Record
+from kgserve.decoding import msgpack_decoder
+from kgserve.errors import Fenced, KgserveError, LogTorn, Unconfirmed
+from kgserve.model.audit import AuditRecord
+
+log = structlog.get_logger()
+
+ROUND_SECONDS = 1.0
+STRETCH_BYTES = 1 << 20
+STRETCHES = 60
+"""As much as a node's own files hold; what is older is let go of."""
+
+
+class _Lines(msgspec.Struct, frozen=True, array_like=True):
+    """An entry: some lines, and the place in the node's files behind them.
+
+    ``stretches`` are the positions before which stretches of so many bytes begin, oldest first; ``size`` is that of the
+    last of them. A reader begins with one, as it wants few lines or many.
+    """
+
+    file: int
+    to: int
+    stretches: tuple[Position, ...]
+    size: int
+    lines: bytes
+
+
+class _End(NamedTuple):
+    """Where a log ends, and what its last entry says."""
+
+    position: Position
+    entry: _Lines | None
+
+
+_NO_LINES = _Lines(0, 0, (0,), 0, b"")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgpack_decoder(_Lines).decode
+
+
+class SharedAudit:
+    """Ships what a node puts on record, in a thread of its own while it is entered."""
+
+    def __init__(self, logs: Log, node: str, data_dir: Path) -> None:
+        self._log = logs
+        self._name = _log_of(node)
+        self._data_dir = data_dir
+        self._end: _End | None = None
+        self._mark: tuple[int, int] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def ship(self) -> None:
+        """Append what the files have beyond the log. Raises Unavailable, and LogTorn for a log that was damaged."""
+        if (mark := self._marked()) == self._mark:
+            return
+        end = self._end or _end(self._log, self._name)
+        self._end = None
+        while (found := lines_after(self._data_dir, _place(end.entry))) is not None:
+            end = self._append(end, *found)
+        self._end, self._mark = end, mark
+
+    def _append(self, end: _End, place: Place, lines: bytes) -> _End:
+        last = end.entry or _NO_LINES
+        stretches, size = last.stretches, last.size + len(lines)
+        if last.size > STRETCH_BYTES:
+            stretches, size = (*stretches, end.position), len(lines)
+        entry = _Lines(*place, stretches[-STRETCHES:], size, lines)
+        position = self._log.append(self._name, end.position, Record("frame", 0, data=_encode(entry)))
+        if len(stretches) > STRETCHES:
+            self._log.trim(self._name, entry.stretches[0] + 1)
+        return _End(position, entry)
+
+    def _marked(self) -> tuple[int, int] | None:
+        try:
+            found = (self._data_dir / AUDIT_FILE).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(ROUND_SECONDS)
+            try:
+                self.ship()
+            except (Fenced, Unconfirmed):
+                # Whether it was taken says the log's end, which is read anew.
+                continue
+            except (KgserveError, OSError) as error:
+                log.warning("audit_not_shipped", reason=str(error))
+            except Exception:
+                # Whatever it is, the thread must go on.
+                log.exception("audit_not_shipped")
+
+
+def shared_records(logs: Log, node: str, limit: int) -> list[AuditRecord]:
+    """The newest records of a node that it has shipped, oldest first. Raises Unavailable and LogTorn."""
+    name = _log_of(node)
+    end = _end(logs, name)
+    if end.entry is None:
+        return []
+    begin = end.entry.stretches[-2:][0]
+    lines = b"".join(_decode(each.record.data).lines for each in logs.read(name, begin, end.position))
+    return [msgspec.structs.replace(each, node=node) for each in decode_records(lines, limit)]
+
+
+def _log_of(node: str) -> str:
+    """No store's name begins so."""
+    return f"_audit.{node}"
+
+
+def _end(logs: Log, name: str) -> _End:
+    position = logs.end(name)
+    if not position:
+        return _End(0, None)
+    for found in logs.left(name, position - 1):
+        return _End(found.position, _decode(found.record.data))
+    raise LogTorn(f"the last entry of {name!r} is damaged")
+
+
+def _place(entry: _Lines | None) -> Place | None:
+    return None if entry is None else Place(entry.file, entry.to)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kgserve.access.authentication import Audit
+from kgserve.cluster import shared_audit
+from kgserve.cluster.shared_audit import SharedAudit, shared_records
+from kgserve.errors import LogTorn, Unconfirmed
+from tests.cluster.rig import Rig
+
+
+def acts(rig: Rig, node: str, limit: int = 1_000) -> list[str]:
+    return [each.act for each in shared_records(rig.node().log, node, limit)]
+
+
+def test_what_a_node_put_on_record_is_read_by_others_once_whoever_ships_it(rig: Rig, tmp_path: Path) -> None:
+    node, audit = f"n{uuid4().hex}", Audit(tmp_path)
+    assert acts(rig, node) == []
+    audit.administered("first", "done", caller="boss")
+    shipping = SharedAudit(rig.node().log, node, tmp_path)
+    shipping.ship()
+    audit.administered("second", "done")
+    shipping.ship()
+    shipping.ship()
+    # The process ends, and the next one goes on.
+    audit.administered("third", "done")
+    SharedAudit(rig.node().log, node, tmp_path).ship()
+    SharedAudit(rig.node().log, node, tmp_path).ship()
+    found = shared_records(rig.node().log, node, 1_000)
+    assert [(each.act, each.node, each.caller) for each in found] == [
+        ("first", node, "boss"),
+        ("second", node, ""),
+        ("third", node, ""),
+    ]
+    assert acts(rig, node, 2) == ["second", "third"]
+
+
+def test_a_node_that_lost_its_folder_goes_on(rig: Rig, tmp_path: Path) -> None:
+    node = f"n{uuid4().hex}"
+    for folder in ("lost", "new"):
+        (tmp_path / folder).mkdir()
+        Audit(tmp_path / folder).administered(folder, "done")
+        SharedAudit(rig.node().log, node, tmp_path / folder).ship()
+    assert acts(rig, node) == ["lost", "new"]
+
+
+def test_an_entry_that_may_have_been_taken_is_looked_for(rig: Rig, tmp_path: Path) -> None:
+    name, audit = f"n{uuid4().hex}", Audit(tmp_path)
+    node, fault = rig.faulty_node(1)
+    shipping = SharedAudit(node.log, name, tmp_path)
+    audit.administered("first", "done")
+    shipping.ship()
+    fault.lose_answers()
+    audit.administered("second", "done")
+    with pytest.raises(Unconfirmed):
+        shipping.ship()
+    fault.heal()
+    audit.administered("third", "done")
+    shipping.ship()
+    assert acts(rig, name) == ["first", "second", "third"]
+
+
+def test_the_oldest_is_let_go_of(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_audit, "STRETCH_BYTES", 500)
+    monkeypatch.setattr(shared_audit, "STRETCHES", 3)
+    node, audit, log = f"n{uuid4().hex}", Audit(tmp_path), rig.node().log
+    shipping = SharedAudit(log, node, tmp_path)
+    for number in range(60):
+        audit.administered(f"act-{number}", "done")
+        shipping.ship()
+    found = acts(rig, node)
+    assert found == [f"act-{number}" for number in range(60 - len(found), 60)]
+    assert 3 <= len(found) <= 20
+    name = f"_audit.{node}"
+    assert log.end(name)
+    with pytest.raises(LogTorn):
+        next(iter(log.read(name, 0, log.end(name))))
+
+
+def test_it_ships_by_itself_and_at_its_end(rig: Rig, tmp_path: Path) -> None:
+    node, audit = f"n{uuid4().hex}", Audit(tmp_path)
+    with SharedAudit(rig.node().log, node, tmp_path):
+        audit.administered("act", "done")
+    assert acts(rig, node) == ["act"]
