@@ -80,8 +80,9 @@ def _text(moment: object) -> str | None:
 
 def _route(case: UseCase) -> str:
     answer = RICHER.get(case.answer.__name__, case.answer.__name__)
-    in_body = ", in_body=True" if case.in_body else ""
-    return f'{case.name.upper()} = Route("{case.name}", "{case.method}", "{case.path}", {answer}{in_body})'
+    flags = {"in_body": case.in_body, "reads": case.of_store and case.operation.role == "read"}
+    more = "".join(f", {name}=True" for name, is_set in flags.items() if is_set)
+    return f'{case.name.upper()} = Route("{case.name}", "{case.method}", "{case.path}", {answer}{more})'
 
 
 def _function(case: UseCase) -> str:

@@ -79,6 +79,8 @@ _network = lru_cache(maxsize=1024)(network_of)
 _SHOWN = re.compile(r"(kgs_[a-z0-9]{8})_[A-Za-z0-9_-]+")
 _DENIALS = frozenset({401, 403, 421})
 _FAILED = 400
+_SENT_ON = 307
+"""Another node of the cluster is asked to do it, and puts it on record."""
 
 
 class WrongKey(Unauthenticated):
@@ -343,7 +345,7 @@ class RequestContext:
         """It was answered so, or not at all: put on record what belongs there."""
         if status in _DENIALS or self.hidden is not None:
             self.denied(str(status), store=self.hidden)
-        elif self.administers:
+        elif self.administers and status != _SENT_ON:
             if status is not None and status >= _FAILED:
                 self._audit.failed(self.act, f"failed: {status}", **self._details(None))
             else:

@@ -12,6 +12,7 @@ import httpx
 from kgserve.client.lines import Upload
 from kgserve.client.wire import Call
 from kgserve.errors import InvalidInput
+from kgserve.model.cluster import AT_LEAST_HEADER, READ_HEADER
 from kgserve.model.hosts import is_loopback
 from kgserve.reach import Server, at, configured, find, trust
 from kgserve.settings import load
@@ -24,14 +25,19 @@ class Target:
     """A server: named by its URL, or the one that serves a data folder, wherever it listens at the time.
 
     Several URLs, separated by commas, are nodes of one cluster, of which any may be asked. Where the stores are that
-    the others serve is remembered.
+    the others serve is remembered. With ``copies`` whoever is asked may answer reads from a copy, which has what this
+    client wrote and saw before.
     """
 
-    def __init__(self, url: str | None, data: str | os.PathLike[str] | None, key: str | None) -> None:
+    def __init__(
+        self, url: str | None, data: str | os.PathLike[str] | None, key: str | None, *, copies: bool = False
+    ) -> None:
         """Raises InvalidInput for a URL that is none, and for settings in the environment that are wrong."""
         self._settings = load({"data_dir": data, "key": key})
         self._urls = [] if url is None else [_checked(each) for each in url.split(",")]
         self._places: dict[str, Server] = {}
+        self._copies = copies
+        self._seen: dict[str, int] = {}
         self.address = self._find()
         self.authorities = self._authorities()
 
@@ -62,20 +68,39 @@ class Target:
 
     def serving(self, call: Call[Any]) -> Server:
         """Where a call is to be sent."""
-        return self._places.get(_about(call), self.address)
+        return self.address if self._reads_copy(call) else self._places.get(_about(call), self.address)
+
+    def reading(self, call: Call[Any]) -> dict[str, str]:
+        """What a call that may be answered from a copy says of that."""
+        if not self._reads_copy(call):
+            return {}
+        seen = self._seen.get(_about(call))
+        return {READ_HEADER: "copy"} | ({} if seen is None else {AT_LEAST_HEADER: str(seen)})
+
+    def saw(self, call: Call[Any], answer: Any) -> None:
+        """Note of which commit an answer is: later ones from copies are not to be older."""
+        sequence = getattr(answer, "sequence", None)
+        if call.route.name == "drop":
+            self._seen.pop(_about(call), None)
+        elif self._copies and call.store and isinstance(sequence, int):
+            self._seen[call.store] = max(sequence, self._seen.get(call.store, 0))
 
     def forget(self, call: Call[Any]) -> None:
         """Where a call was sent nobody answers, or who cannot: ask again where its store is."""
         self._places.pop(_about(call), None)
 
-    def has_moved(self, call: Call[Any], response: httpx.Response) -> bool:
-        """Whether an answer says that another node serves the store, where the call is to be sent again."""
+    def sent_on(self, call: Call[Any], response: httpx.Response) -> Server | None:
+        """The other node that serves the store, says an answer, where the call is to be sent again if it can be."""
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
-            return False
-        found = at(location.removesuffix(asked), self._settings.data_dir)
-        self._places[_about(call)] = found.with_key(self._settings.key)
-        return not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable)
+            return None
+        found = at(location.removesuffix(asked), self._settings.data_dir).with_key(self._settings.key)
+        if not self._reads_copy(call):
+            self._places[_about(call)] = found
+        return found if not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable) else None
+
+    def _reads_copy(self, call: Call[Any]) -> bool:
+        return self._copies and call.route.reads
 
     def _find(self) -> Server:
         settings = self._settings

@@ -22,6 +22,7 @@ from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Streamed
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
+from kgserve.reach import Server
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +47,9 @@ class AsyncConnection:
             async with self.open(call) as response:
                 return await response.aread()
 
-        return call.decode(await self._patiently(call, whole))
+        answer = call.decode(await self._patiently(call, whole))
+        self.target.saw(call, answer)
+        return answer
 
     @asynccontextmanager
     async def begun(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
@@ -58,27 +61,28 @@ class AsyncConnection:
     async def open(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
+            to = self.target.serving(call)
             for left in reversed(range(MOST_MOVES)):
-                async with self._sent(call) as response:
+                async with self._sent(call, to) as response:
                     if response.is_success:
                         yield response
                         return
-                    if not (left and self.target.has_moved(call, response)):
+                    if not left or (found := self.target.sent_on(call, response)) is None:
                         raise refusal(response.status_code, response.headers, await response.aread())
+                    to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
             raise
 
     @asynccontextmanager
-    async def _sent(self, call: Call[Any]) -> AsyncGenerator[httpx.Response]:
-        address = self.target.serving(call)
+    async def _sent(self, call: Call[Any], to: Server) -> AsyncGenerator[httpx.Response]:
         body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
-        with translated(address.url):
+        with translated(to.url):
             async with self._http.stream(
                 call.route.method,
-                address.url + call.path,
+                to.url + call.path,
                 content=body,
-                headers=call.headers | address.headers,
+                headers=call.headers | self.target.reading(call) | to.headers,
                 timeout=limit(call, self._timeout),
             ) as response:
                 yield response

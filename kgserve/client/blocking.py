@@ -21,6 +21,7 @@ from kgserve.client.streams import Paged
 from kgserve.client.wire import Call, Streamed
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
+from kgserve.reach import Server
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -175,7 +176,9 @@ class Connection:
             with self.open(call) as response:
                 return response.read()
 
-        return call.decode(self._patiently(call, whole))
+        answer = call.decode(self._patiently(call, whole))
+        self.target.saw(call, answer)
+        return answer
 
     def stream(self, streamed: Streamed[T]) -> Stream[T]:
         """The parts of an answer as they come."""
@@ -210,28 +213,29 @@ class Connection:
     def open(self, call: Call[Any]) -> Generator[httpx.Response]:
         """An answer that is about to come, from whichever node gives it. Raises what the server refuses."""
         try:
+            to = self.target.serving(call)
             for left in reversed(range(MOST_MOVES)):
-                with self._sent(call) as response:
+                with self._sent(call, to) as response:
                     if response.is_success:
                         yield response
                         return
-                    if not (left and self.target.has_moved(call, response)):
+                    if not left or (found := self.target.sent_on(call, response)) is None:
                         raise refusal(response.status_code, response.headers, response.read())
+                    to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
             raise
 
     @contextmanager
-    def _sent(self, call: Call[Any]) -> Generator[httpx.Response]:
-        address = self.target.serving(call)
+    def _sent(self, call: Call[Any], to: Server) -> Generator[httpx.Response]:
         body = call.body.blocks() if isinstance(call.body, Upload) else call.body
         with (
-            translated(address.url),
+            translated(to.url),
             self._http.stream(
                 call.route.method,
-                address.url + call.path,
+                to.url + call.path,
                 content=body,
-                headers=call.headers | address.headers,
+                headers=call.headers | self.target.reading(call) | to.headers,
                 timeout=limit(call, self._timeout),
             ) as response,
         ):

@@ -24,7 +24,8 @@ class Client(ServerMethods):
 
     ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
     seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
-    off. May be shared by threads.
+    off. With ``copies`` any node of a cluster may answer what reads, from a copy of the store that has what this client
+    wrote and saw before. May be shared by threads.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class Client(ServerMethods):
         key: str | None = None,
         timeout: float | None = TIMEOUT,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
+        copies: bool = False,
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.http = Connection(Target(url, data, key), timeout, patience)
+        self.http = Connection(Target(url, data, key, copies=copies), timeout, patience)
         self.connection: Answering = self.http
 
     def store(self, name: str) -> Store:
@@ -78,7 +80,8 @@ class AsyncClient(AsyncServerMethods):
 
     ``key`` is sent along; by default KGSERVE_KEY, else the token that the data folder names. ``timeout`` is how many
     seconds an answer may take; None is for ever. ``retries`` says how often and how long to try again; 0 turns that
-    off. It belongs to one event loop.
+    off. With ``copies`` any node of a cluster may answer what reads, from a copy of the store that has what this client
+    wrote and saw before. It belongs to one event loop.
     """
 
     def __init__(
@@ -89,9 +92,10 @@ class AsyncClient(AsyncServerMethods):
         key: str | None = None,
         timeout: float | None = TIMEOUT,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
+        copies: bool = False,
     ) -> None:
         patience = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = AsyncConnection(Target(url, data, key), timeout, patience)
+        self.connection = AsyncConnection(Target(url, data, key, copies=copies), timeout, patience)
 
     def store(self, name: str) -> AsyncStore:
         """One store, whether it exists or not: the first inject makes it."""

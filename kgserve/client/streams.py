@@ -33,19 +33,19 @@ EVENTS = Route("events", "GET", "/api/events", bytes)
 
 CREATE = Route("create", "PUT", _STORE, StoreAnswer, in_body=True)
 UPDATE_SETTINGS = Route("update_settings", "PATCH", _STORE, StoreSettingsAnswer, in_body=True)
-NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage)
-COMPACT = Route("nodes", "GET", f"{_STORE}/nodes", ListedPage)
+NODES = Route("nodes", "GET", f"{_STORE}/nodes", NodePage, reads=True)
+COMPACT = Route("nodes", "GET", f"{_STORE}/nodes", ListedPage, reads=True)
 PUT_NODE = Route("put_node", "POST", f"{_STORE}/nodes", PutNodeAnswer, in_body=True)
-SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchHits, in_body=True)
-CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True)
+SEARCH_BATCH = Route("search_batch", "POST", f"{_STORE}/search/batch", BatchHits, in_body=True, reads=True)
+CYPHER = Route("cypher", "POST", f"{_STORE}/cypher", CypherResult, in_body=True, reads=True)
 IMPORT = Route("import_", "POST", f"{_STORE}/import", ImportAnswer)
-EXPORT = Route("export", "GET", f"{_STORE}/export", bytes)
+EXPORT = Route("export", "GET", f"{_STORE}/export", bytes, reads=True)
 STORE_EVENTS = Route("store_events", "GET", f"{_STORE}/events", bytes)
-ENTITY_HISTORY = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion])
+ENTITY_HISTORY = Route("entity_history", "GET", "/api/v1/entities/{id}/history", list[EntityVersion], reads=True)
 
-CHILDREN = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory])
-DESCENDANTS = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory])
-ANCESTORS = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory])
+CHILDREN = Route("children", "GET", "/api/v1/memories/{id}/children", list[PlacedMemory], reads=True)
+DESCENDANTS = Route("descendants", "GET", "/api/v1/memories/{id}/descendants", list[PlacedMemory], reads=True)
+ANCESTORS = Route("ancestors", "GET", "/api/v1/memories/{id}/ancestors", list[PlacedMemory], reads=True)
 
 
 class Paged(msgspec.Struct, frozen=True):

@@ -52,13 +52,17 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, Generic[T], frozen=True):
-    """A method of a path, and what it answers with; a stream's parts are read by its decoder."""
+    """A method of a path, and what it answers with; a stream's parts are read by its decoder.
+
+    What only ``reads`` a store may be answered from a copy of it.
+    """
 
     name: str
     method: str
     path: str
     answer: type[T]
     in_body: bool = False
+    reads: bool = False
 
     def ask(self, store: str | None, asked: Any = None, **more: Any) -> Call[T]:
         """The call for a request: a Struct or a mapping, whose fields go where the route wants them."""

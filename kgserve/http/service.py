@@ -25,11 +25,10 @@ from kgserve.http.connection import in_task
 from kgserve.http.problem import ClientLeft
 from kgserve.http.sse import MEDIA_TYPE as EVENT_STREAM
 from kgserve.http.sse import Streams
+from kgserve.model.cluster import AT_LEAST_HEADER, READ_HEADER
 from kgserve.model.requests import check_store_name
 from kgserve.model.versioned_names import FIELD_NAMES, VERSIONED
 from kgserve.operations.operation import (
-    AT_LEAST_HEADER,
-    READ_HEADER,
     SEQUENCE_HEADER,
     STORE_HEADER,
     STORE_PARAMETER,

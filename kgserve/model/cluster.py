@@ -6,6 +6,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+READ_HEADER = "Kgserve-Read"
+AT_LEAST_HEADER = "Kgserve-At-Least"
+
 NodeState: TypeAlias = Literal["alive", "draining", "gone"]
 
 

@@ -27,8 +27,6 @@ ALIAS = "alias"
 """The key of a handler's ``opt`` for being another way to an operation, which is described without it."""
 STORE_HEADER = "Kgserve-Store"
 STORE_PARAMETER = "store"
-READ_HEADER = "Kgserve-Read"
-AT_LEAST_HEADER = "Kgserve-At-Least"
 SEQUENCE_HEADER = "Kgserve-Sequence"
 
 # The second row is the transport's: every request may meet it.

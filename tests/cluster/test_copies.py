@@ -12,6 +12,7 @@ import pytest
 from kgserve.client import Client
 from kgserve.cluster.shipping import read_reached
 from kgserve.journal.snapshot import list_snapshots
+from kgserve.metrics.exposition import Scrape
 from kgserve.store.layout import Layout
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import nats_servers
@@ -156,3 +157,22 @@ def test_files_of_a_store_that_nobody_reads_are_kept_up_to_date(
     awaited(has("after"))
     assert not has(SECRET)()
     assert list_snapshots(files.journal)
+
+
+def test_a_client_reads_copies_that_have_what_it_wrote(nodes: list[ServingNode], owner: Client) -> None:
+    add(owner, "mine", "a")
+    with Client(nodes[1].url, copies=True) as client:
+        client.store("mine").stats()  # where the copy is made
+        before = elsewhere(nodes[1])
+        for number in range(5):
+            add(client, "mine", f"n{number}")
+            assert client.store("mine").node(f"n{number}").node.content == "red wine"
+            assert client.store("mine").node("a").node.content == "red wine"
+        assert elsewhere(nodes[1]) - before == 1  # the first write; the others went to the owner at once
+        client.drop("mine", confirm="mine")
+        add(client, "mine", "b", "white wine")
+        awaited(lambda: {node.id for node in client.store("mine").nodes()} == {"b"})
+
+
+def elsewhere(node: ServingNode) -> float:
+    return Scrape.read(httpx.get(f"{node.url}/metrics").text).value("kgserve_cluster_elsewhere_total", how="sent") or 0

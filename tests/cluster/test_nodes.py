@@ -243,8 +243,8 @@ def test_what_one_node_put_on_record_all_nodes_show(clients: list[Client], store
         while not (found := [each for each in client.audit(limit=1000).records if each.store == store]):
             assert time.monotonic() < end
             time.sleep(0.05)
-        [drop] = [each for each in found if each.act.startswith("DELETE")]
-        assert drop.outcome == "done"
+        [drop] = found
+        assert (drop.act, drop.outcome) == ("dropStore", "done")
         assert drop in client.audit(node=drop.node).records
         assert {each.node for each in client.audit(node=drop.node).records} == {drop.node}
     with pytest.raises(NotFound, match="nobody"):
