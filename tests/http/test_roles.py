@@ -135,7 +135,7 @@ def test_with_a_role(role: Role, keyed: Served, operations: list[Asked], admin: 
             status, _ = asked.answer(http, store)
             if role == "admin" and asked.id in ABOUT_EVERY_STORE:
                 assert status == 403, (asked.id, status)
-                assert asked.answer(admin, store)[0] == 409, asked.id
+                assert asked.answer(admin, store)[0] in {200, 409}, asked.id
             elif asked.id in PUBLIC or RANKS[role] >= RANKS[asked.role]:
                 assert status not in {401, 403}, (asked.id, status)
             else:
