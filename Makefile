@@ -23,13 +23,14 @@ run  := $(venv)/.ready-to-run
 dev  := $(venv)/.ready-to-develop
 
 # Neighbours go to the same worker, which then begins a server less often; who is done takes from the other's end.
-# Without bytecode on the disk each of many processes would compile the program anew.
-tests    := PYTHONDONTWRITEBYTECODE= $(bin)/python -m pytest -q -n $(WORKERS) --dist worksteal
+tests    := $(bin)/python -m pytest -q -n $(WORKERS) --dist worksteal
 thorough := --hypothesis-profile thorough --timeout 3600
 
 models := $(abspath $(or $(KGSERVE_MODELS_DIR),kgserve-data/models))
 model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
+# Without bytecode on the disk each process would compile the program anew: half of a start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check fmt bench demo crash soak cluster-test abuse fuzz coverage docs site pictures pythons vendor constraints openapi clean-machine clean

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 import msgspec
 
-from kgserve.settings import PREFIX, Settings
+from kgserve.settings import PREFIX, SETTINGS_FIELDS, Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,10 +46,9 @@ def description(field: msgspec.structs.FieldInfo) -> str:
 
 def settings_options(*fields: str) -> Callable[[Function], Function]:
     """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
-    known = msgspec.structs.fields(Settings)
     chosen = [
         field
-        for field in known
+        for field in SETTINGS_FIELDS
         if (field.name in fields if fields else field.name not in NOT_OF_SERVE | VARIABLES_ALONE)
     ]
 
