@@ -56,6 +56,7 @@ logger = structlog.get_logger()
 
 MANY_FILES = 65_536
 SWITCH_SECONDS = 0.0005
+BACKLOG = 2048
 TENDING_SECONDS = 1.0
 """So often the server looks whether it can still be found, and whether anybody uses it."""
 
@@ -126,6 +127,9 @@ def serve(settings: Settings) -> int:
         if not settings.cluster:  # whose keys are known once it was joined
             check_may_start(settings, settings.data_dir)
         with DataFolderLock(settings.data_dir) as lock, closing(bind(settings.host, settings.port)) as listener:
+            if settings.cluster:
+                # Other nodes send callers here from its first beat on: they wait, and are not refused.
+                listener.listen(BACKLOG)
             _warn_if_open_to_others(settings)
             _warn_of_excess(settings)
             left_behind = _run(settings, lock, listener)
@@ -172,6 +176,9 @@ def _run(settings: Settings, lock: DataFolderLock, listener: socket.socket) -> b
     def started() -> None:
         publish()
         nursery(settings.engine).prepare()
+        # What is there now stays: it need not be looked through again.
+        gc.freeze()
+        gc.enable()
         print("\n".join(_start_lines(settings, url)), flush=True)  # noqa: T201
 
     # So long a thread that embeds or follows keeps the interpreter from a request that came meanwhile; usually 5 ms.
@@ -310,7 +317,7 @@ class Server(uvicorn.Server):
         return await asyncio.get_running_loop().create_server(
             protocol,
             sock=listener,
-            backlog=config.backlog,
+            backlog=BACKLOG,
             ssl=config.ssl,
             ssl_handshake_timeout=patience if config.ssl else None,
             ssl_shutdown_timeout=patience if config.ssl else None,

@@ -42,6 +42,11 @@ class Target:
         self.authorities = self._authorities()
 
     @property
+    def addresses(self) -> int:
+        """How many nodes may be asked."""
+        return max(len(self._urls), 1)
+
+    @property
     def nearby(self) -> bool:
         """Whether it is on this machine: proxies of the environment would be asked for 127.0.0.1."""
         return all(is_loopback(httpx.URL(url).host) for url in self._urls)

@@ -106,7 +106,7 @@ class AsyncConnection:
 
     async def _patiently(self, call: Call[T], send: Callable[[Call[T]], Coroutine[Any, Any, U]]) -> U:
         """What ``send`` gives, repeated as `retries` says."""
-        attempts = Attempts(self.retries)
+        attempts = Attempts(self.retries, self.target.addresses)
         while True:
             try:
                 return await send(call)

@@ -267,7 +267,7 @@ class Connection:
 
     def _patiently(self, call: Call[T], send: Callable[[Call[T]], U]) -> U:
         """What ``send`` gives, repeated as `retries` says."""
-        attempts = Attempts(self.retries)
+        attempts = Attempts(self.retries, self.target.addresses)
         while True:
             try:
                 return send(call)

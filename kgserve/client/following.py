@@ -125,7 +125,7 @@ class Following:
 
     def _hopeless(self, pause: float, retries: Retries) -> bool:
         if not self._known:
-            return self._failures >= retries.times
+            return not retries.allows(self._failures)
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
         return self._give_up_after is not None and now + pause > self._lost_at + self._give_up_after

@@ -8,6 +8,7 @@ found"), and an import from which a byte was taken. Time limits are never repeat
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
@@ -16,18 +17,25 @@ import msgspec
 from kgserve.client.failures import Interrupted, Unreachable
 from kgserve.errors import KgserveError, Limited, Unavailable
 
+TIMES = 4
+
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """How patient a client is. Pauses are in seconds and double; each is cut by chance, down to a half at most."""
 
-    times: int = 4
-    """Repetitions of one call at most; 0 turns them off."""
+    times: int | None = None
+    """Repetitions of one call at most; 0 turns them off. Unless it is chosen 4, and of several nodes no limit."""
     first: float = 0.2
     """The first pause."""
     longest: float = 8.0
     """The longest pause, unless the server asks for more with Retry-After."""
     patience: float = 30.0
     """Within so many seconds of a call's beginning it is repeated. A Retry-After beyond is not waited for."""
+
+    def allows(self, number: int, addresses: int = 1) -> bool:
+        """Whether there may be a repetition ``number``, counted from 0."""
+        most = math.inf if addresses > 1 else TIMES
+        return number < (most if self.times is None else self.times)
 
     def pause(self, number: int, at_least: float = 0.0) -> float:
         """The pause before repetition ``number``, counted from 0."""
@@ -36,10 +44,11 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempts:
-    """The attempts at one call."""
+    """The attempts at one call, at one of several ``addresses`` after the other: a pause is longer after each round."""
 
-    def __init__(self, retries: Retries) -> None:
+    def __init__(self, retries: Retries, addresses: int = 1) -> None:
         self._retries = retries
+        self._addresses = addresses
         self._number = 0
         self._give_up = time.monotonic() + retries.patience
 
@@ -47,9 +56,9 @@ class Attempts:
         """Seconds to wait before the call is made again. Raises ``error`` when it is not to be."""
         passing = isinstance(error, Unreachable | Limited | Unavailable)
         harmless = isinstance(error, Limited) or (isinstance(error, Unreachable) and not isinstance(error, Interrupted))
-        if not (passing and (idempotent or harmless)) or self._number >= self._retries.times:
+        if not (passing and (idempotent or harmless)) or not self._retries.allows(self._number, self._addresses):
             raise _shown(error)
-        pause = self._retries.pause(self._number, asked_for(error))
+        pause = self._retries.pause(self._number // self._addresses, asked_for(error))
         if time.monotonic() + pause > self._give_up:
             raise _shown(error)
         self._number += 1

@@ -13,12 +13,15 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
+from kgserve.client.failures import Unreachable
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
+from kgserve.client.retries import Attempts
 from kgserve.client.streams import STORE_EVENTS, store_events
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 
-QUICK = Retries(times=3, first=0.01, longest=0.05)
+TIMES = 3
+QUICK = Retries(times=TIMES, first=0.01, longest=0.05)
 BUSY = Say(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "1"})
 TOO_MANY = Say(status=429, body=problem(429, "limited"), headers={"Retry-After": "1"})
 CUT = Say(cut=True)
@@ -80,7 +83,7 @@ def test_attempts_are_bounded(scripted: Scripted, quick: Client) -> None:
     scripted.script += [CUT] * 10
     with pytest.raises(Interrupted):
         quick.health()
-    assert len(scripted.asked) == 1 + QUICK.times
+    assert len(scripted.asked) == 1 + TIMES
 
 
 @pytest.mark.parametrize("trouble", [CUT, HALF], ids=["cut", "half"])
@@ -231,7 +234,7 @@ def test_a_listener_that_never_got_through_gives_up_as_others_do(scripted: Scrip
     scripted.script += [CUT] * 50
     with pytest.raises(Interrupted):
         next(quick.store("s").events())
-    assert len(scripted.asked) == 1 + QUICK.times
+    assert len(scripted.asked) == 1 + TIMES
 
 
 def test_what_no_listener_can_overcome(scripted: Scripted, quick: Client) -> None:
@@ -251,6 +254,18 @@ def test_pauses_grow_and_differ() -> None:
     listener = store_events("s")
     assert isinstance(listener, Following)
     assert listener.call().route is STORE_EVENTS
+
+
+def test_several_nodes_are_asked_for_as_long_as_patience_lasts() -> None:
+    """A store whose machine has died is served again after 10 to 20 s."""
+    refused = Unreachable("nobody answers")
+    attempts = Attempts(Retries(), addresses=3)
+    pauses = [attempts.pause_after(refused, idempotent=True) for _ in range(15)]
+    assert all(0.1 * 2 ** (at // 3) <= each <= 0.2 * 2 ** (at // 3) for at, each in enumerate(pauses))
+    for retries in (Retries(times=2), Retries(patience=0.0), Retries(times=0)):
+        attempts = Attempts(retries, addresses=3)
+        with pytest.raises(Unreachable):
+            [attempts.pause_after(refused, idempotent=True) for _ in range(3)]
 
 
 def test_an_import_is_not_begun_twice(scripted: Scripted, quick: Client, tmp_path: Path) -> None:

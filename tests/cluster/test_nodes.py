@@ -281,7 +281,13 @@ def test_a_node_that_is_stopped_hands_over_at_once(nodes: list[ServingNode], cli
         with pytest.raises(Conflict, match="belongs to a node of a cluster"), kgserve.open(nodes[2].data_dir):
             pass
     finally:
-        nodes[2].start()
+        with ThreadPoolExecutor(1) as thread:
+            starting = thread.submit(nodes[2].start)
+            while ("k2", "alive") not in {(each.name, each.state) for each in clients[0].cluster().nodes}:
+                time.sleep(0.01)
+            # Callers are sent there from now on: they may have to wait, and are not refused.
+            assert httpx.get(f"{nodes[2].url}/health", timeout=PATIENCE).is_success
+            starting.result()
         settle(nodes)
     assert put(clients[2], store, "c") == 3
 

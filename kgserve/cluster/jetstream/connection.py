@@ -56,20 +56,25 @@ class _JetStream(msgspec.Struct, frozen=True):
     sync_always: bool = False
 
 
+class _Group(msgspec.Struct, frozen=True):
+    cluster_size: int = 0
+
+
 class _Config(msgspec.Struct, frozen=True):
     config: _JetStream = _JetStream()
+    meta: _Group = _Group()
 
 
 class Server(msgspec.Struct, frozen=True):
     """What a server says of itself."""
 
-    server_name: str
-    version: str
+    server_name: str = ""
+    version: str = ""
     jetstream: _Config = _Config()
 
 
 class _Varz(msgspec.Struct, frozen=True):
-    data: Server
+    data: Server = Server()
 
 
 class Connection:
@@ -186,9 +191,15 @@ class Connection:
             task.cancel()
 
     async def _servers(self) -> list[Server]:
-        """All servers that are up. That there are no more is known by nothing but their silence."""
-        answers = await self.ask_all(_SERVERS, b"", lambda _: False, _SETTLED_SECONDS)
-        return [decode_json(each.data, _Varz).data for each in answers if each.data]
+        """All servers that are up. That one is down is known by nothing but its silence."""
+        found: list[Server] = []
+
+        def is_last(answer: Msg) -> bool:
+            found.append(decode_json(answer.data or b"{}", _Varz).data)
+            return 0 < found[-1].jetstream.meta.cluster_size <= len(found)
+
+        await self.ask_all(_SERVERS, b"", is_last, _SETTLED_SECONDS)
+        return [each for each in found if each.version]
 
     async def _failed(self, error: Exception) -> None:
         self._fault = error

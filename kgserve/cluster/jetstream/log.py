@@ -6,6 +6,7 @@ A stream per store was measured: ten thousand of them keep the servers busy with
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import xxhash
@@ -24,7 +25,10 @@ class JetStreamLog:
 
     def __init__(self, connection: Connection) -> None:
         """Make the streams that are not there. Raises Conflict and Unavailable."""
-        self._shards = [Stream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]) for at in range(SHARDS)]
+        with ThreadPoolExecutor(SHARDS) as threads:
+            self._shards = [
+                *threads.map(lambda at: Stream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(SHARDS))
+            ]
 
     def end(self, store: str) -> Position:
         """See `Log.end`."""
