@@ -30,6 +30,7 @@ from kgserve.access.authentication import Audit, Authenticator, Keyring, check_m
 from kgserve.capacity import excesses, machine
 from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
+from kgserve.forwarding import Forwarder
 from kgserve.http.connection import Connections, HttpConnection, Limits
 from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge, Proxies, check_role
@@ -76,8 +77,8 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     """
     pool = graphs.pool
     authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), Audit(pool.data_dir)
-    threads = Threads(pool.settings)
-    endpoint = McpEndpoint(graphs, threads)
+    threads, forwarder = Threads(pool.settings), Forwarder(pool.placement)
+    endpoint = McpEndpoint(graphs, threads, forwarder)
 
     @asgi("/mcp", copy_scope=True)
     async def mcp(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,6 +91,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
                 yield
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
+            await forwarder.close()
             log.flush()
             for companion in pool.companions:
                 companion.halt()
@@ -99,7 +101,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     app = _Application(
         route_handlers=[*ROUTES, mcp],
         lifespan=[lifespan],
-        state=State({"service": Service(graphs, threads), "mcp": endpoint}),
+        state=State({"service": Service(graphs, threads, forwarder), "mcp": endpoint}),
         exception_handlers={Exception: handle},
         guards=[check_role],
         openapi_config=None,
@@ -111,7 +113,7 @@ def create_app(graphs: Graphs, token: str | None = None) -> Litestar:
     if pool.settings.cluster:
         from kgserve.http.forward import PassingOn  # noqa: PLC0415 - only nodes of a cluster need it
 
-        handler = PassingOn(handler, pool.placement)
+        handler = PassingOn(handler, forwarder)
     edge = Edge(handler, pool.settings, pool.observation, authenticator, audit, shortcuts)
     app.state["edge"] = edge
     app.asgi_handler = edge

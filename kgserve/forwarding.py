@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import cached_property
-
-import httpx
+from typing import TYPE_CHECKING
 
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.store.placement import Placement
 
+if TYPE_CHECKING:
+    import aiohttp
+
 HOPS = "kgserve-hops"
 """The header of what was forwarded once, and is not forwarded again: a store has one owner."""
 _CONNECT_SECONDS = 3.0
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0)
+_IDLE_SECONDS = 2.0
 
 
 class Forwarder:
@@ -23,6 +24,11 @@ class Forwarder:
     def __init__(self, placement: Placement) -> None:
         """``placement`` knows what opens everything at another node."""
         self._placement = placement
+        self._session: aiohttp.ClientSession | None = None
+
+    def known(self, store: str) -> ServedElsewhere | None:
+        """See `Placement.elsewhere`."""
+        return self._placement.elsewhere(store)
 
     @asynccontextmanager
     async def asked(
@@ -31,7 +37,7 @@ class Forwarder:
         request: tuple[str, str],
         headers: Mapping[str, str],
         body: bytes | AsyncIterator[bytes],
-    ) -> AsyncGenerator[httpx.Response]:
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer to a request, which is a method and a target, of who serves a store; its body is still to come.
 
         Raises Unavailable when there is none, or the request was forwarded already.
@@ -42,16 +48,35 @@ class Forwarder:
         known = {HOPS: "1", "authorization": f"Bearer {self._placement.token_of(served.node)}"}
         if self._placement.counts is not None:
             self._placement.counts.asked.add()
-        url = served.url.rstrip("/") + target
+        # Only nodes of a cluster need it, and these not before they ask another one.
+        from aiohttp import ClientError  # noqa: PLC0415
+        from yarl import URL  # noqa: PLC0415
+
+        url = URL(served.url.rstrip("/") + target, encoded=True)
+        asking = self._opened().request(
+            method, url, headers={**headers, **known}, data=body or None, allow_redirects=False
+        )
         try:
-            async with self._http.stream(method, url, headers={**headers, **known}, content=body) as response:
+            async with asking as response:
                 yield response
-        except httpx.TransportError as error:
+        except (TimeoutError, ClientError, OSError) as error:
             raise Unavailable(
                 f"node {served.node!r}, which serves the store, does not answer", retry_after=2
             ) from error
 
-    @cached_property
-    def _http(self) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        return httpx.AsyncClient(timeout=timeout, limits=_LIMITS)
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            from aiohttp import ClientSession, ClientTimeout, TCPConnector  # noqa: PLC0415 - as above
+
+            self._session = ClientSession(
+                connector=TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
+                timeout=ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+                auto_decompress=False,
+                skip_auto_headers=("accept", "content-type"),
+            )
+        return self._session

@@ -212,10 +212,10 @@ class Merged:
             positions = self._places.copy() if self._rest is None else {**self._places, REST: self._rest}
             headers = {**headers, POSITION: format_positions(positions), GOES_ON: "1"}
         async with self._forwarder.asked(node, ("GET", self._asked.target), headers, b"") as response:
-            if response.status_code != _OK:
-                self._refused(response.status_code, await response.aread())
+            if response.status != _OK:
+                self._refused(response.status, await response.read())
                 return
-            async for block in _blocks(response.aiter_raw()):
+            async for block in _blocks(response.content.iter_any()):
                 await self._heard(node, block)
 
     async def _heard(self, node: ServedElsewhere, block: _Block) -> None:

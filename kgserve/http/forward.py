@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
-from litestar.enums import ScopeType
+from litestar.enums import HttpMethod, ScopeType
 
 from kgserve.access.caller import CALLER_HEADER
-from kgserve.forwarding import Forwarder
+from kgserve.errors import Unavailable
+from kgserve.forwarding import HOPS
 from kgserve.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
+from kgserve.http.service import READ
+from kgserve.operations.operation import STORE
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -19,24 +23,27 @@ if TYPE_CHECKING:
 
     from kgserve.access.authentication import RequestContext
     from kgserve.errors import ServedElsewhere
-    from kgserve.store.placement import Placement
+    from kgserve.forwarding import Forwarder
 
 _OF_THE_CONNECTION = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
 )
+_STORES = STORE.partition("{")[0]
+_IN_THE_WAY = frozenset({READ, HOPS.encode(), b"content-length", b"transfer-encoding"})
+"""Who may read a copy may do so here, and what was passed on once is not passed on again."""
 _OF_THE_CALLER = frozenset({b"authorization", b"cookie", CALLER_HEADER.encode(), b"x-forwarded-for"})
 _ANSWERED = frozenset(
     {
-        "allow",
-        "cache-control",
-        "content-disposition",
-        "content-length",
-        "content-type",
-        "etag",
-        "kgserve-owner",
-        "kgserve-sequence",
-        "location",
-        "retry-after",
+        b"allow",
+        b"cache-control",
+        b"content-disposition",
+        b"content-length",
+        b"content-type",
+        b"etag",
+        b"kgserve-owner",
+        b"kgserve-sequence",
+        b"location",
+        b"retry-after",
     }
 )
 
@@ -44,16 +51,19 @@ _ANSWERED = frozenset(
 class PassingOn:
     """Wraps ``app``: what another node is to answer it does not send elsewhere, for those who would not go there."""
 
-    def __init__(self, app: ASGIApp, placement: Placement) -> None:
-        """``placement`` knows what opens everything at another node."""
+    def __init__(self, app: ASGIApp, forwarder: Forwarder) -> None:
         self._app = app
-        self._forwarder = Forwarder(placement)
+        self._forwarder = forwarder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI's. Raises Unavailable when a node does not answer, and ClientLeft."""
-        if scope["type"] != ScopeType.HTTP or not is_passed_on(dict(scope["headers"])):
+        if scope["type"] != ScopeType.HTTP or not is_passed_on(headers := dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
+        if (known := self._known(scope, headers)) is not None:
+            if await self._is_answered(known, scope, receive, send):
+                return
+            receive = _empty_first(receive)
         state, began, more = scope["state"], bytearray(), True
         state[FORWARDS] = None
 
@@ -74,6 +84,41 @@ class PassingOn:
         if served is not None:
             await pass_on(self._forwarder, served, Passed(scope, bytes(began), more), receive, send)
 
+    def _known(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> ServedElsewhere | None:
+        """Who is likely to serve what a request reads: asking the registry takes as long as the answer."""
+        path = scope["path"]
+        if scope["method"] != HttpMethod.GET or not path.startswith(_STORES) or not _IN_THE_WAY.isdisjoint(headers):
+            return None
+        return self._forwarder.known(path[len(_STORES) :].partition("/")[0])
+
+    async def _is_answered(self, known: ServedElsewhere, scope: HTTPScope, receive: Receive, send: Send) -> bool:
+        """Whether a node has answered that was known to serve the store; else nothing was sent. Raises ClientLeft."""
+        began = False
+
+        async def begun(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start" and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+                raise Unavailable("the store may have moved")
+            began = True
+            await send(message)
+
+        try:
+            await pass_on(self._forwarder, known, Passed(scope, b"", more=False), receive, begun)
+        except Unavailable:
+            if began:
+                raise
+        return began
+
+
+def _empty_first(receive: Receive) -> Receive:
+    """A connection from which a request without a body was read, as it was before."""
+    messages: list[ReceiveMessage] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def replayed() -> ReceiveMessage:
+        return messages.pop() if messages else await receive()
+
+    return replayed
+
 
 class Passed(NamedTuple):
     """A request that is passed on: what has been read of its body, and whether there is ``more``."""
@@ -88,9 +133,14 @@ async def pass_on(forwarder: Forwarder, served: ServedElsewhere, passed: Passed,
     outcome: Exception | None = ClientLeft()
     async with anyio.create_task_group() as tasks:
         read = anyio.Event()
+        body: bytes | AsyncIterator[bytes] = passed.began
+        if passed.more:
+            body = _body(passed, receive, read)
+        else:
+            read.set()
         tasks.start_soon(_end_when_left, receive, read, tasks.cancel_scope)
         try:
-            await _answer(forwarder, served, passed, _body(passed, receive, read), send)
+            await _answer(forwarder, served, passed, body, send)
             outcome = None
         except Exception as error:  # noqa: BLE001 - a group of tasks would wrap it
             outcome = error
@@ -100,14 +150,13 @@ async def pass_on(forwarder: Forwarder, served: ServedElsewhere, passed: Passed,
 
 
 async def _answer(
-    forwarder: Forwarder, served: ServedElsewhere, passed: Passed, body: AsyncIterator[bytes], send: Send
+    forwarder: Forwarder, served: ServedElsewhere, passed: Passed, body: bytes | AsyncIterator[bytes], send: Send
 ) -> None:
     request = passed.scope["method"], target_of(passed.scope)
     async with forwarder.asked(served, request, _headers(passed), body) as response:
-        headers = [(name.encode(), value.encode("latin-1")) for name, value in response.headers.items()]
-        kept = [each for each in headers if each[0].decode() in _ANSWERED]
-        await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
-        async for part in response.aiter_raw():
+        kept = [(name.lower(), value) for name, value in response.raw_headers if name.lower() in _ANSWERED]
+        await send({"type": "http.response.start", "status": response.status, "headers": kept})
+        async for part in response.content.iter_any():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -116,7 +165,7 @@ def _headers(passed: Passed) -> dict[str, str]:
     left_out = _OF_THE_CONNECTION | _OF_THE_CALLER
     context: RequestContext = passed.scope["state"]["request_context"]
     sent = {
-        name.decode("latin-1"): value.decode("latin-1")
+        name.decode(): value.decode("utf-8", "replace")
         for name, value in passed.scope["headers"]
         if name not in left_out
     }
@@ -135,7 +184,7 @@ def in_the_name_of(context: RequestContext) -> dict[str, str]:
 async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIterator[bytes]:
     if passed.began:
         yield passed.began
-    more = passed.more
+    more = True
     while more:
         message: Any = await receive()
         if message["type"] != "http.request":

@@ -62,11 +62,11 @@ _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 class Service:
     """The operations' surroundings for one application."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self.graphs = graphs
         self.settings = graphs.settings
         self.streams = Streams(graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key)
-        self.forwarder = Forwarder(graphs.pool.placement)
+        self.forwarder = forwarder
         self._threads = threads
 
     @property

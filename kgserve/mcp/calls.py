@@ -122,12 +122,12 @@ class OwnWrites:
 class Calls:
     """The tools over some stores."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self._graphs = graphs
         self._threads = threads
         self._written = OwnWrites()
         self._repeats = Repeats()
-        self.forwarder = Forwarder(graphs.pool.placement)
+        self._forwarder = forwarder
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
@@ -206,7 +206,7 @@ class Calls:
         except ServedElsewhere as error:
             asked = {"name": call.tool.name, "arguments": call.arguments or {}}
             caller, headers = call.visit.caller, call.headers
-            return await asked_elsewhere(self.forwarder, error, caller, ("tools/call", asked), headers)
+            return await asked_elsewhere(self._forwarder, error, caller, ("tools/call", asked), headers)
         except NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)

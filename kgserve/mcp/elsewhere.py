@@ -63,9 +63,9 @@ async def asked_elsewhere(
         "mcp-name": encode_header_value(params.get("name") or params["uri"]),
     }
     async with forwarder.asked(served, ("POST", "/mcp"), told, msgspec.json.encode(request)) as response:
-        answer = _decode(await response.aread())
+        answer = _decode(await response.read())
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
     if answer.result is None:
-        raise Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status_code}")
+        raise Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status}")
     return answer.result

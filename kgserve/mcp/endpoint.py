@@ -18,6 +18,7 @@ from kgserve.errors import Unavailable
 from kgserve.settings import MEBIBYTE
 
 if TYPE_CHECKING:
+    from kgserve.forwarding import Forwarder
     from kgserve.mcp.server import Served
     from kgserve.ops.graph import Graphs
     from kgserve.ops.shares import Threads
@@ -34,8 +35,8 @@ _NO_MESSAGE = 'the body is not a JSON-RPC 2.0 message: one object with "jsonrpc"
 class McpEndpoint:
     """Serves requests while `running` runs; the first ones wait for the import."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
-        self._load = partial(_load, graphs, threads)
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
+        self._load = partial(_load, graphs, threads, forwarder)
         self._patience = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -118,8 +119,8 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: Graphs, threads: Threads) -> Served:
-    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs, threads)
+def _load(graphs: Graphs, threads: Threads, forwarder: Forwarder) -> Served:
+    return cast("type[Served]", import_module("kgserve.mcp.server").Served)(graphs, threads, forwarder)
 
 
 class WhileValid:

@@ -18,6 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
 from kgserve.access.caller import Caller
+from kgserve.forwarding import Forwarder
 from kgserve.mcp.calls import Calls, Context, check_wishes, wished
 from kgserve.mcp.completion import Completions
 from kgserve.mcp.notices import Notices
@@ -98,10 +99,10 @@ class Sessions(StreamableHTTPSessionManager):
 class Served:
     """The protocol over some stores, for the time that `running` runs."""
 
-    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+    def __init__(self, graphs: Graphs, threads: Threads, forwarder: Forwarder) -> None:
         self.notifications = Notifications(graphs.pool)
         self.manager = Sessions(
-            make_server(graphs, threads, self.notifications),
+            make_server(graphs, threads, forwarder, self.notifications),
             max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
@@ -124,10 +125,10 @@ class Served:
             yield
 
 
-def make_server(graphs: Graphs, threads: Threads, notifications: Notifications) -> Server[Any]:
+def make_server(graphs: Graphs, threads: Threads, forwarder: Forwarder, notifications: Notifications) -> Server[Any]:
     """Tools, resources and prompts."""
-    calls, notices = Calls(graphs, threads), Notices(graphs, threads)
-    resources = Resources(graphs, threads, calls.forwarder)
+    calls, notices = Calls(graphs, threads, forwarder), Notices(graphs, threads)
+    resources = Resources(graphs, threads, forwarder)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:
         result = await calls.call(context, params)

@@ -33,7 +33,7 @@ from kgserve.cluster.shipping import (
 )
 from kgserve.cluster.upgrading import Formats
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, Unavailable, Unconfirmed
+from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, ServedElsewhere, Unavailable, Unconfirmed
 from kgserve.journal.files import write_whole
 from kgserve.journal.journal import Journal, list_segments
 from kgserve.journal.snapshot import list_snapshots
@@ -115,6 +115,13 @@ class ClusterPlacement(Placement):
         if owner is None or self.is_here(name):
             return None
         return Away(owner.node, decode_json(owner.description, StoreFile))
+
+    def elsewhere(self, name: str) -> ServedElsewhere | None:
+        """See `Placement.elsewhere`."""
+        owner, others = self._ownership.known(name), self.others()
+        if owner is None or owner.node not in others:
+            return None
+        return served_elsewhere(name, Elsewhere(owner.node, others[owner.node]))
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
         """See `Placement.place`. Raises ServedElsewhere for a store of another node, and Unavailable."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from kgserve.access.recorded import newest_records
-from kgserve.errors import Conflict, InvalidInput, NoStore
+from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.journal.files import sync_folder
 from kgserve.journal.journal import Journal
 from kgserve.metrics.observation import NodeCounts
@@ -170,6 +170,10 @@ class Placement:
 
     def away(self, name: str) -> Away | None:  # noqa: ARG002 - a node of a cluster looks it up
         """What is known of a store that another node serves, or would be asked for; None for one that is here."""
+        return None
+
+    def elsewhere(self, name: str) -> ServedElsewhere | None:  # noqa: ARG002 - as above
+        """Who else serves a store, as far as is known without asking anybody; it may have moved since."""
         return None
 
     def place(self, name: str, chosen: StoreSettings | None) -> bool:

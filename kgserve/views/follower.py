@@ -37,6 +37,8 @@ log = structlog.get_logger()
 
 # A step after each commit took as much of the interpreter as the commits themselves.
 LINGER_SECONDS = 0.1
+LINGER_AT_MOST = 20
+"""So many times that, where many stores are written to."""
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 LONGEST_REST_SECONDS = 1.0
@@ -541,10 +543,14 @@ class Schedule:
         self._hurried: set[View] = set()
 
     def wake_later(self, view: View) -> None:
-        """Serve a view in a moment, when more may have come: a step for each commit would cost too much."""
+        """Serve a view in a moment, when more may have come: a step for each commit would cost too much.
+
+        The more of them wait already, the longer the moment, so that many stores do not take more steps than a few.
+        """
         with self._changed:
             if view not in self._due:
-                self._due[view] = time.monotonic() + self._linger
+                waiting = min(len(self._due) + 1, LINGER_AT_MOST)
+                self._due[view] = time.monotonic() + waiting * self._linger
                 self._lingering.add(view)
                 self._changed.notify_all()
 

@@ -302,6 +302,11 @@ def test_a_store_is_moved_while_it_is_written(nodes: list[ServingNode], clients:
     found = {node.name: node for node in clients[0].cluster().nodes}
     assert {node.state for node in found.values()} == {"alive"}
     assert found["k2"].stores >= 1
+    path, stays = f"/api/memory/{store}/nodes/n1", {"Kgserve-No-Redirect": "1"}
+    for to in ("k1", "k0", "k2", "k1"):
+        # Who passes a read on where the store was last looks where it is now.
+        clients[0].store(store).move(to)
+        assert [httpx.get(node.url + path, headers=stays, timeout=PATIENCE).status_code for node in nodes] == [200] * 3
     with pytest.raises(Conflict, match="node 'k9' is not alive; there are k0, k1, k2"):
         clients[0].store(store).move("k9")
     also = f"{store}-also"

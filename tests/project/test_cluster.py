@@ -27,7 +27,7 @@ with serving(Path(sys.argv[1])) as served, httpx.Client(base_url=served.url, tim
         ("cypher", {"query": "MATCH (n:Entity) RETURN n.id"}),
     ):
         http.post(f"/api/memory/s/{path}", json=body).raise_for_status()
-kept = {"nats", "nkeys", "pydantic"}
+kept = {"aiohttp", "nats", "nkeys", "pydantic"}
 print(sorted(each for each in sys.modules if each.split(".")[0] in kept or each.startswith("kgserve.cluster")))
 """
 
