@@ -27,7 +27,7 @@ OLDEST = (2, 15)
 ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _SERVERS = "$SYS.REQ.SERVER.PING.VARZ"
-_SETTLED_SECONDS = 0.3
+SETTLED_SECONDS = 0.3
 
 _T = TypeVar("_T")
 
@@ -187,7 +187,7 @@ class Connection:
 
     async def _servers(self) -> list[Server]:
         """All servers that are up. That there are no more is known by nothing but their silence."""
-        answers = await self.ask_all(_SERVERS, b"", lambda _: False, _SETTLED_SECONDS)
+        answers = await self.ask_all(_SERVERS, b"", lambda _: False, SETTLED_SECONDS)
         return [decode_json(each.data, _Varz).data for each in answers if each.data]
 
     async def _failed(self, error: Exception) -> None:
