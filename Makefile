@@ -1,7 +1,8 @@
 # `make serve` and `make test` are all it takes; both set up what they need.
 
 PYTHON  ?= python3
-WORKERS ?= 2
+# One more than most machines have cores at least: tests wait for a third of their time.
+WORKERS ?= 3
 ROUNDS  ?= 100
 MINUTES ?= 10
 SECONDS ?= 600

@@ -114,7 +114,7 @@ class Restless:
 
     def _run(self) -> None:
         while not self._arrived():
-            with suppress(TimeoutError), Listener(self._port, self._path, self._last_id, timeout=2.0) as listener:
+            with suppress(TimeoutError), Listener(self._port, self._path, self._last_id, timeout=0.5) as listener:
                 try:
                     self._listen(listener)
                 finally:

@@ -13,6 +13,7 @@ import sys
 import threading
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -24,6 +25,7 @@ from litestar.types import Receive, Scope, Send
 from msgspec import to_builtins
 from threadpoolctl import threadpool_limits
 from uvicorn.config import STARTUP_FAILURE
+from uvicorn.server import logger as uvicorn_log
 
 from kgserve import __version__, log
 from kgserve.access.authentication import Audit, Authenticator, Keyring, check_may_start, exposure
@@ -60,6 +62,8 @@ SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
 TENDING_SECONDS = 1.0
 """So often the server looks whether it can still be found, and whether anybody uses it."""
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 0.01
 
 
 class _Application(Litestar):
@@ -299,9 +303,12 @@ class Server(uvicorn.Server):
         self.on_hangup: Callable[[], None] | None = None
         self.meanwhile: Callable[[], Coroutine[None, None, None]] | None = None
         self._tending: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, with handshakes that end; then says so."""
+        self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
@@ -325,17 +332,60 @@ class Server(uvicorn.Server):
             ssl_shutdown_timeout=patience if config.ssl else None,
         )
 
+    async def main_loop(self) -> None:
+        """As uvicorn's, whose end does not wait for the next tick."""
+        ending = asyncio.create_task(self._ending.wait())
+        for tick in count():
+            if await self.on_tick(tick):
+                break
+            await asyncio.wait([ending], timeout=_TICK_SECONDS)
+        ending.cancel()
+
+    def stop(self) -> None:
+        """Begin to stop, at once; from any thread, and from what handles a signal."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._ending.set)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time."""
+        """As uvicorn's, once event streams were told; then cuts off clients that did not read to the end in time.
+
+        uvicorn's takes a tenth of a second at least, and looks no more often than that whether everybody is gone.
+        """
         if self._tending is not None:
             self._tending.cancel()
         state = cast("Litestar", self.config.app).state
         state["service"].streams.stop()
         state["mcp"].stop()
-        await super().shutdown(sockets)
+        self._let_nobody_in(sockets or [])
+        try:
+            await asyncio.wait_for(self._wait_until_all_have_left(), self.config.timeout_graceful_shutdown)
+        except TimeoutError:
+            left = list(self.server_state.tasks)
+            uvicorn_log.error("Cancel %s running task(s), timeout graceful shutdown exceeded", len(left))
+            for task in left:
+                task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
+
+    def _let_nobody_in(self, sockets: list[socket.socket]) -> None:
+        """Close what listens, and the connections on which nothing is asked."""
+        for listener in (*self.servers, *sockets):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
+    async def _wait_until_all_have_left(self) -> None:
+        present = self.server_state
+        await asyncio.sleep(_LOOK_SECONDS)
+        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets tell nobody
+            await asyncio.sleep(_LOOK_SECONDS)
+        for server in self.servers:
+            await server.wait_closed()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -373,6 +423,7 @@ class Server(uvicorn.Server):
             last_call.daemon = True
             last_call.start()
         super().handle_exit(sig, frame)
+        self.stop()
 
 
 def _leave() -> None:

@@ -28,6 +28,8 @@ from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.sqlite_files import write_anew
 
 FOREVER = (1 << 63) - 1
+LOCKED_SECONDS = 5.0
+"""So long whoever writes waits for another one's lock."""
 # A slice of pruning takes about 10 ms: so many states are looked at, and of those to go so many bytes taken.
 PRUNED_AT_ONCE = 2_000
 PRUNED_BYTES = 8 << 20
@@ -478,7 +480,7 @@ def tells_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=LOCKED_SECONDS, check_same_thread=False)
     try:
         if connection.execute(sql.IS_FOREIGN, {"version": sql.VERSION}).fetchone()[0]:
             raise sqlite3.DatabaseError("the file is of another kind")

@@ -38,7 +38,7 @@ log = structlog.get_logger()
 _MAX_WAITING = 6
 _GATE_SECONDS = 60.0
 _UNUSED_SECONDS = 10.0
-_PAUSE_SECONDS = 1.0
+TEND_SECONDS = 1.0
 
 
 Placed = Callable[[Path, Settings], Placement]
@@ -582,7 +582,7 @@ class Tender:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._awake.wait(_PAUSE_SECONDS)
+            self._awake.wait(TEND_SECONDS)
             self._awake.clear()
             try:
                 self._first()

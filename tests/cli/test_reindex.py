@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.cli.running import Outcome, Running, kgserve, serving
 from tests.cli.test_stores import on_a_terminal
@@ -98,7 +99,8 @@ def test_indexes_that_are_turned_off_are_a_failure(tmp_path: Path) -> None:
         assert "turned off" in refused.err
 
 
-def test_another_model_is_refused_until_reindexing(tmp_path: Path) -> None:
+def test_another_model_is_refused_until_reindexing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.cli.stores.PATIENCE_SECONDS", 0.2)
     data = tmp_path / "data"
     with serving(data, *WORDS) as server:
         assert load(server, "moved", "--wait-index").code == 0

@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from kgserve.cluster.jetstream import connection
 from kgserve.cluster.jetstream.blobs import JetStreamBlobs
 from kgserve.cluster.jetstream.connection import Connection
 from kgserve.cluster.jetstream.log import JetStreamLog
@@ -30,13 +31,13 @@ class JetStreamRig:
         return self._connected(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}", patience), proxy
 
     def lose_record(self, store: str, position: int) -> None:
-        with closing(Connection(self._servers.urls)) as connection:
-            stream, _ = JetStreamLog(connection)._place(store)
+        with closing(Connection(self._servers.urls)) as made:
+            stream, _ = JetStreamLog(made)._place(store)
             stream._asked("STREAM.MSG.DELETE", {"seq": position})
 
     def _connected(self, urls: str, patience: float) -> Node:
-        connection = self._closing.enter_context(closing(Connection(urls, patience)))
-        return Node(JetStreamLog(connection), JetStreamRegistry(connection), JetStreamBlobs(connection))
+        made = self._closing.enter_context(closing(Connection(urls, patience)))
+        return Node(JetStreamLog(made), JetStreamRegistry(made), JetStreamBlobs(made))
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +48,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
 
 
 @pytest.fixture(params=["in memory", "JetStream"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     if request.param == "in memory":
         yield MemoryRig()
         return
+    monkeypatch.setattr(connection, "SETTLED_SECONDS", 0.05)
     with ExitStack() as stack:
         yield JetStreamRig(request.getfixturevalue("servers"), stack)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that does not come is soon taken for lost."""
+    monkeypatch.setattr(connection, "ATTEMPT_SECONDS", 0.4)

@@ -144,6 +144,7 @@ def test_of_ten_that_take_a_store_over_at_once_one_does(rig: Rig, store: str) ->
             assert whole(nodes[-1].log, store)[-1].record == Record("take", epoch, taken.index(True))
 
 
+@pytest.mark.usefixtures("hasty")
 def test_an_answer_that_was_lost_is_looked_up(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(LONG)
     (first,) = written(node.log, store, 1)
@@ -158,6 +159,7 @@ def test_an_answer_that_was_lost_is_looked_up(rig: Rig, store: str) -> None:
     assert [each.record for each in whole(others, store)] == [frame(1), frame(2)]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_who_is_not_told_in_time_does_not_know(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(SHORT)
     (first,) = written(node.log, store, 1)
@@ -274,6 +276,7 @@ def test_all_claims_are_listed(rig: Rig, store: str) -> None:
     assert found == {name: 2 if name in names[:10] else 1 for name in names}
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_claim_whose_answer_was_lost_holds(rig: Rig, store: str) -> None:
     node, fault = rig.faulty_node(LONG)
     fault.lose_answers()

@@ -140,7 +140,9 @@ class held_up:  # noqa: N801 - used as a function
         self._other.close()
 
 
-def test_a_lock_is_no_damage(filled: Path) -> None:
+def test_a_lock_is_no_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.history.history.LOCKED_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.views.follower.FIRST_RETRY_SECONDS", 0.1)
     with kept(filled) as of:
         with held_up(of):
             write(of.store, node("a", "more"))

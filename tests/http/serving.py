@@ -81,7 +81,7 @@ def serving(data: Path, **options: Any) -> Generator[Served]:
             assert started.wait(PATIENCE)
             yield Served(f"http://127.0.0.1:{port}", port, settings, server, pool)
         finally:
-            server.should_exit = True
+            server.stop()
             thread.join(PATIENCE)
             assert not thread.is_alive()
             if extractor is not None:

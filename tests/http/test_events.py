@@ -342,7 +342,7 @@ def test_streams_end_in_order_when_the_server_stops(tmp_path: Path) -> None:
         inject(client, "s", "b")
         assert [take(each, 1)[0].kind for each in listeners] == ["node_created"] * 2
         begun = time.monotonic()
-        served.server.should_exit = True
+        served.server.stop()
         for each in listeners:
             assert list(each.events()) == []
             assert each._response.isclosed()  # the last chunk came: it was not cut off

@@ -107,7 +107,8 @@ def test_only_so_many_searches_of_one_caller_wait(served: Served, http: httpx.Cl
         assert not any(map(Future.done, waits))
 
 
-def test_a_wait_has_an_end(served: Served, http: httpx.Client) -> None:
+def test_a_wait_has_an_end(served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.ops.search.AT_LEAST_SECONDS", 0.2)
     accepted(http.post("/api/memory/ending/inject", json=BATCH))
     with held_up(served, "ending"):
         new = accepted(http.post("/api/memory/ending/inject", json={"nodes": [{"id": "m", "type": "t"}]}))["sequence"]

@@ -123,8 +123,8 @@ def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
 
 
 def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
-    with client(keyed.url, given(keyed.data, "read", expires_at=now() + 2 * SECOND)) as http:
-        assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took 2 s to get here
+    with client(keyed.url, given(keyed.data, "read", expires_at=now() + SECOND // 2)) as http:
+        assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took half a second to get here
         while http.get("/api/memory").status_code == 200:
             pass
         unauthenticated(http.get("/api/memory"))
@@ -220,7 +220,8 @@ def test_loopback_is_open_until_there_is_a_key(tmp_path: Path) -> None:
         unauthenticated(http.get("/api/memory"))
 
 
-def test_a_stream_of_events_ends_with_its_key(tmp_path: Path) -> None:
+def test_a_stream_of_events_ends_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.http.events.ASKED_EVERY_SECONDS", 0.1)
     text = given(tmp_path, "read", name="listener")
     with serving(tmp_path, event_heartbeat=600) as served, client(served.url, text) as http:
         with http.stream("GET", "/api/events") as stream:

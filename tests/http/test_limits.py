@@ -169,7 +169,7 @@ def test_a_stop_does_not_wait_for_a_body_that_has_stopped_coming(tmp_path: Path)
         assert late.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
         late.sendall(b"{")
         begun = time.monotonic()
-        stopping.server.should_exit = True
+        stopping.server.stop()
         reply = only_reply(late)
         assert time.monotonic() - begun < 20
         assert reply.status == 503

@@ -116,7 +116,7 @@ def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_cannot_hold_up_the_stop(tmp_path: Path) -> None:
-    with process(tmp_path, "--shutdown-grace", "8") as running:
+    with process(tmp_path, "--shutdown-grace", "4") as running:
         url = url_of(running, tmp_path)
         nodes = [{"id": f"n{number}", "type": "t", "content": "x" * 2_000} for number in range(4_000)]
         accepted(httpx.post(f"{url}/api/memory/demo/inject", json={"nodes": nodes}, timeout=30))

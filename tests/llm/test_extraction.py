@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kgserve.store import pool
 from kgserve.views import extractor
 from tests.http.serving import PATIENCE, Served, accepted, serving
 from tests.llm.chat_service import (
@@ -48,11 +49,12 @@ def service() -> Iterator[Service]:
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extractor, "FIRST_RETRY_SECONDS", 0.02)
     monkeypatch.setattr(extractor, "LAST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "TEND_SECONDS", 0.05)
 
 
 @pytest.fixture
 def there(service: Service, tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path / "data", **service.options, llm_timeout=1.0, memory_extract=True) as found:
+    with serving(tmp_path / "data", **service.options, llm_timeout=0.5, memory_extract=True) as found:
         yield found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -107,8 +108,13 @@ Checks = dict[str, list[Check]]
 
 @pytest.fixture(scope="module")
 def suite(packages: Path, server: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
-    """The suite in each version of the protocol."""
-    return {version: _run(packages, server, version, tmp_path_factory.mktemp("suite")) for version in PASSING}
+    """The suite in each version of the protocol; at once, because most of its time it waits."""
+    with ThreadPoolExecutor() as runs:
+        found = {
+            version: runs.submit(_run, packages, server, version, tmp_path_factory.mktemp("suite"))
+            for version in PASSING
+        }
+    return {version: run.result() for version, run in found.items()}
 
 
 def test_nothing_fails_but_what_asks_for_what_is_made_for_the_suite(suite: dict[str, Checks]) -> None:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def texts() -> list[tuple[Path, str]]:
         except UnicodeDecodeError:
             continue
     return found
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in (TOP / "kgserve").rglob("*.py")}
 
 
 def test_without_a_repository_the_same_files_are_found() -> None:
@@ -55,8 +61,8 @@ def test_modules_stay_readable() -> None:
 def test_functions_stay_readable() -> None:
     sizes = [
         (node.end_lineno or 0) - node.lineno + 1
-        for path in (TOP / "kgserve").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in trees().values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     sizes.sort()
@@ -72,11 +78,12 @@ def test_decoders_are_made_in_one_place() -> None:
         "msgspec.msgpack.decode",
         "msgspec.msgpack.Decoder",
     }
+    last = {name.rpartition(".")[2] for name in made}
     makers = {
         path.relative_to(TOP)
-        for path in (TOP / "kgserve").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in made
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in last and ast.unparse(node) in made
     }
     assert makers == {Path("kgserve/decoding.py")}
 

@@ -14,6 +14,7 @@ import pytest
 from kgserve.reach import holder
 from tests.cli.running import Running
 from tests.shell.typist import CTRL_C, CTRL_D, ENDLESS, ENTER, TAB, UP, Terminal
+from tests.store.writing import until
 
 
 @pytest.fixture
@@ -147,6 +148,7 @@ def test_a_server_is_started_when_none_runs_and_again_when_it_was_killed(tmp_pat
             terminal.type("CREATE (:Entity {id: 'a', type: 'letter'});", ENTER)
             terminal.see(r"created 1 node; sequence 1$")
             end_server(data, signal.SIGKILL)
+            until(lambda: holder(data) is None)
             terminal.type("MATCH (n:Entity) RETURN 'still there: ' + n.id AS text;", ENTER)
             terminal.see(r"^ *still there: a$")
     finally:

@@ -31,6 +31,12 @@ from tests.syncing.receiver import (
 Json = dict[str, Any]
 
 
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is tried again soon."""
+    monkeypatch.setattr("kgserve.views.follower.FIRST_RETRY_SECONDS", 0.05)
+
+
 def awaited(what: Callable[[], Any]) -> Any:
     end = time.monotonic() + PATIENCE
     while not (found := what()):

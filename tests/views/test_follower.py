@@ -163,7 +163,8 @@ def test_asking_again_during_a_refill_is_not_lost(tmp_path: Path) -> None:
         assert [log["index"] for log in logs if log["event"] == "index_refill_done"].count("vector") == 2
 
 
-def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path) -> None:
+def test_an_index_that_was_behind_says_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.views.follower.FIRST_RETRY_SECONDS", 0.1)
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
     embedder = FailingEmbedder()
@@ -197,7 +198,10 @@ def test_once_halted_no_step_begins(tmp_path: Path) -> None:
         assert not indexes.wait(2, 0.5)
 
 
-def test_once_halted_closing_does_not_wait_for_a_step_without_end(tmp_path: Path) -> None:
+def test_once_halted_closing_does_not_wait_for_a_step_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgserve.views.follower.CLOSED_PATIENCE_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         write(store, many(3))
@@ -205,7 +209,7 @@ def test_once_halted_closing_does_not_wait_for_a_step_without_end(tmp_path: Path
         indexer.halt()
         started = time.monotonic()
         indexer.closing(store)
-        assert 1 < time.monotonic() - started < 10
+        assert 0.2 <= time.monotonic() - started < 10
         embedder.let_go.set()
     with followed(tmp_path, HashingEmbedder()) as (store, indexes):
         assert indexes.keyword.wait(1, PATIENCE)
@@ -325,7 +329,8 @@ def test_listeners_hear_that_the_indexes_have_all_rows(tmp_path: Path, monkeypat
         reader.close()
 
 
-def test_that_is_looked_at_once_a_second(tmp_path: Path) -> None:
+def test_that_is_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgserve.store.pool.TEND_SECONDS", 0.05)
     with followed(tmp_path) as (store, _):
         looked = threading.Event()
         store.each_second.append(looked.set)

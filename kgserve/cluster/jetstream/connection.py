@@ -27,7 +27,7 @@ OLDEST = (2, 15)
 ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _SERVERS = "$SYS.REQ.SERVER.PING.VARZ"
-_SETTLED_SECONDS = 0.3
+SETTLED_SECONDS = 0.3
 
 _T = TypeVar("_T")
 
@@ -198,7 +198,7 @@ class Connection:
             found.append(decode_json(answer.data or b"{}", _Varz).data)
             return 0 < found[-1].jetstream.meta.cluster_size <= len(found)
 
-        await self.ask_all(_SERVERS, b"", is_last, _SETTLED_SECONDS)
+        await self.ask_all(_SERVERS, b"", is_last, SETTLED_SECONDS)
         return [each for each in found if each.version]
 
     async def _failed(self, error: Exception) -> None:
