@@ -92,33 +92,20 @@ class OpenNodes(Given, kw_only=True):
 
 
 @present.register
-def _created(found: Created, _given: CreateEntities, _store: str) -> Reply:
-    return _reply(_json(found.entities), found)
-
-
-@present.register
-def _related(found: Related, _given: CreateRelations, _store: str) -> Reply:
-    return _reply(_json(found.relations), found)
-
-
-@present.register
-def _added(found: Added, _given: AddObservations, _store: str) -> Reply:
-    return _reply(_json(found.results), found)
-
-
-@present.register
-def _deleted(found: Deleted, _given: DeleteEntities | DeleteObservations | DeleteRelations, _store: str) -> Reply:
-    return _reply(found.message, found)
-
-
-@present.register
-def _graph(found: KnowledgeGraph, _given: ReadGraph | SearchNodes | OpenNodes, _store: str) -> Reply:
-    return _reply(_json(found), found)
-
-
-def _reply(text: str, values: msgspec.Struct) -> Reply:
+def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> Reply:
     """What the official server answers with, and nothing beside it."""
-    return Reply(text, msgspec.to_builtins(values), alone=True)
+    match found:
+        case Created():
+            text = _json(found.entities)
+        case Related():
+            text = _json(found.relations)
+        case Added():
+            text = _json(found.results)
+        case Deleted():
+            text = found.message
+        case KnowledgeGraph():
+            text = _json(found)
+    return Reply(text, msgspec.to_builtins(found), alone=True)
 
 
 def _json(value: Any) -> str:

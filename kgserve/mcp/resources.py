@@ -16,9 +16,7 @@ from mcp import MCPError, types
 from kgserve.access.caller import Hidden
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.forwarding import Forwarder
-from kgserve.mcp.calls import Context, visit_of
-from kgserve.mcp.elsewhere import asked_elsewhere
-from kgserve.mcp.failures import as_protocol_errors
+from kgserve.mcp.calls import Context, as_protocol_errors, asked_elsewhere, visit_of
 from kgserve.mcp.store_tools import describe
 from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, STORES, Part, Place, place_of
 from kgserve.mcp.values import first_fitting

@@ -1,4 +1,4 @@
-"""What the tools take, as Structs, and what describes a store.
+"""What the tools take, as Structs, and the JSON Schemas that are made of those.
 
 A field that may be left out is unset and not null, although null is taken: clients look for one plain type per field
 in a schema, and some send text for what has two. Such a field is left out when it is empty, too.
@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.errors import FieldError, InvalidInput
-from kgserve.mcp.json_schema import UNLISTED
+from kgserve.errors import InvalidInput
 from kgserve.model.answers import MAX_TAGS_LISTED
 from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
@@ -50,6 +49,104 @@ from kgserve.model.versioned import (
     Unread,
 )
 from kgserve.model.versioned_names import FieldNames
+
+Schema = Mapping[str, Any]
+
+UNLISTED = "unlisted"
+"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
+
+_REFERENCE = "#/$defs/"
+_KEPT = ("type", "description", "enum", "default", "required")
+_LARGEST_LIMIT = 100_000
+"""A maximum above it is no word to a model."""
+_ITEMS: dict[str, str] = {
+    **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
+    "summary": "Short form of the content",
+    "freshness_at": "Stale from then on, RFC 3339",
+    "created_by": "Who writes this",
+    "to_graph": "Store that `to` is in, if another",
+    "valid_from": "True from then on, RFC 3339",
+    "valid_to": "True until then, RFC 3339",
+}
+"""Words for fields of items, whose Structs are the REST interface's and say more there."""
+
+
+@cache
+def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands.
+
+    These every family of models understands: converters to the schemas of models drop or refuse references,
+    alternatives, exclusive bounds and closed objects. All limits hold nevertheless: arguments are read into
+    the Structs. Defaults that are empty, nothing or false are left out, unless the Struct has ``every_default``.
+    """
+    root, definitions = _parts(struct)
+    made = _plain(root, definitions)
+    if getattr(struct, "every_default", False):
+        for name, field in made.get("properties", {}).items():
+            field.update({key: value for key, value in root["properties"][name].items() if key == "default"})
+    # The root's own description would say what the tool's says.
+    return {key: value for key, value in made.items() if key != "description"}
+
+
+def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of ``struct`` itself, and those of others that it refers to, by name."""
+    [root], made = msgspec.json.schema_components([struct], ref_template=f"{_REFERENCE}{{name}}")
+    definitions = _typed(made)
+    return definitions.pop(_name(root)), definitions
+
+
+def _name(part: Schema) -> str:
+    return part["$ref"].removeprefix(_REFERENCE)
+
+
+def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
+    """The part without anything that some family of models does not take."""
+    found = _one(part, definitions)
+    made = {key: found[key] for key in _KEPT if found.get(key)}
+    if found.get("maximum", _LARGEST_LIMIT) < _LARGEST_LIMIT:
+        made["maximum"] = found["maximum"]
+    if "items" in found:
+        made["items"] = _item(_plain(found["items"], definitions))
+    if "properties" in found:
+        shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
+        made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
+    return made
+
+
+def _one(part: Schema, definitions: Schema) -> Schema:
+    """The part itself in the place of a reference; of alternatives the one that is a text, or else the first."""
+    if "$ref" in part:
+        return {**definitions[_name(part)], **part}
+    if "anyOf" not in part:
+        return part
+    choices = [_one(choice, definitions) for choice in part["anyOf"] if choice.get("type") != "null"]
+    return {**min(choices, key=lambda choice: choice.get("type") != "string"), **part}
+
+
+def _item(part: dict[str, Any]) -> dict[str, Any]:
+    """An item of a list, whose fields are described in the words for those; it has none itself if it is plain."""
+    if "properties" not in part:
+        return {key: value for key, value in part.items() if key != "description"}
+    for name in part["properties"].keys() & _ITEMS.keys():
+        field = part["properties"][name]
+        field.pop("description", None)
+        if words := _ITEMS[name]:
+            field["description"] = words
+    return part
+
+
+def _typed(part: Any) -> Any:
+    """The part with a type beside every enumeration of texts, which clients that build forms look for."""
+    if isinstance(part, list):
+        return [_typed(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _typed(value) for key, value in part.items()}
+    values = found.get("enum")
+    if isinstance(values, list) and "type" not in found and all(isinstance(value, str) for value in values):
+        found["type"] = "string"
+    return found
+
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -450,8 +547,7 @@ def end_of(given: Retire) -> RetireEntity | RetireRelation:
         return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
     source, target, relation_type = edge
     if given.id or not (source and target and relation_type):
-        message = "give either the id of an entity, or from, to and relation_type of a relation"
-        raise InvalidInput(f"id: {message}", (FieldError("id", message),))
+        raise InvalidInput.at("id", "give either the id of an entity, or from, to and relation_type of a relation")
     return RetireRelation(
         source=source,
         target=target,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.mcp.present import Reply, counted, present, quoted
 from kgserve.mcp.schemas import Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
@@ -182,8 +182,7 @@ def _configure(graph: Graph, given: ConfigureStore) -> Configured:
 
 def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
     if given.confirm != given.index:
-        message = "must repeat the name of the store; nothing was dropped"
-        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+        raise InvalidInput.at("confirm", "must repeat the name of the store; nothing was dropped")
     return stores.drop_store(graph.graphs.graph(given.index), as_request(DropQuery, given))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kgserve.decoding import convert
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
 from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
 from kgserve.mcp.memory_tools import MEMORY_TOOLS
@@ -69,11 +69,11 @@ def chosen(asked: str) -> Sequence[Tool[Any]]:
     wanted, names = _asked(asked), set[str]()
     if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
         both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
-        raise _refused(f"{both}; ask for one of them, and for single tools of the other")
+        raise InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
     for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
             known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
-            raise _refused(f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}")
+            raise InvalidInput.at("tools", f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}")
         names.update(TOOLSETS.get(name, (name,)))
     tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
     listed = names or {*TOOLSETS[DEFAULT]}
@@ -106,7 +106,3 @@ def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
     except (msgspec.ValidationError, RecursionError):
         return False
     return True
-
-
-def _refused(message: str) -> InvalidInput:
-    return InvalidInput(f"tools: {message}", (FieldError("tools", message),))

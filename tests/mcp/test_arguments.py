@@ -11,8 +11,7 @@ import pytest
 
 from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
-from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.mcp.likely import listed
+from kgserve.mcp.arguments import explained, listed, read_arguments, store_named, store_of
 from kgserve.mcp.present import Reply
 from kgserve.mcp.schemas import (
     Context,

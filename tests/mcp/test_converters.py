@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp import types
 
-from kgserve.mcp.json_schema import input_schema
+from kgserve.mcp.schemas import input_schema
 from kgserve.mcp.toolsets import TOOLS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 
-from kgserve.mcp.json_schema import input_schema
+from kgserve.mcp.schemas import input_schema
 from kgserve.mcp.toolsets import TOOLS
 from tests.cli.running import Running
 from tests.mcp.talking import call, refusal, text_of
