@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -44,7 +44,7 @@ def description(field: msgspec.structs.FieldInfo) -> str:
     return str(get_args(field.type)[1].description)
 
 
-def settings_options(*fields: str) -> Callable[[Function], Function]:
+def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function]:
     """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
     chosen = [
         field
@@ -54,7 +54,7 @@ def settings_options(*fields: str) -> Callable[[Function], Function]:
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):
-            function = _option(field)(function)
+            function = _option(field, more)(function)
         return function
 
     return add
@@ -66,13 +66,25 @@ def key_option(**more: Any) -> Callable[[Function], Function]:
     return click.option("--key", metavar="KEY", help=text, **more)
 
 
+def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """The callback of an option that `given` tells, so that no command needs to pass it on."""
+    context.meta[f"kgserve.{parameter.name}"] = value
+    return value
+
+
+def given(option: str) -> Any:
+    """What was given for such an option of the present command."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(f"kgserve.{option}") if context else None
+
+
 def require_data(settings: Settings) -> None:
     """Raise ClickException when the data folder is not there: a name that was misspelt, most likely."""
     if not settings.data_dir.is_dir():
         raise click.ClickException(f"there is no data folder {settings.data_dir}")
 
 
-def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
+def _option(field: msgspec.structs.FieldInfo, more: Mapping[str, Any]) -> Callable[[Function], Function]:
     return click.option(
         *option_names(field.name),
         field.name,
@@ -80,6 +92,7 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
         default=None,
         **_as_flag(field),
         help=f"{description(field)}.  [{variable_name(field.name)}; default: {_default_text(field.default)}]",
+        **more,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from kgserve.cli.options import key_option, settings_options
+from kgserve.cli.options import given, keep, key_option, settings_options
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.settings import load
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_KEY = "kgserve.key"
-"""Where a context keeps the key that was given, so that no command needs to pass it on."""
+_KEPT: dict[str, Any] = {"expose_value": False, "callback": keep}
 
 
 class Unreachable(click.ClickException):
@@ -37,25 +37,24 @@ def server_options(function: Function) -> Function:
     named = click.option(
         "--server",
         metavar="URL",
+        **_KEPT,
         help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
     )
-    keyed = key_option(expose_value=False, callback=_keep)
-    return named(settings_options("data_dir")(keyed(function)))
+    return named(settings_options("data_dir", **_KEPT)(key_option(**_KEPT)(function)))
 
 
 @contextmanager
-def connect(server: str | None, data_dir: str | None, timeout: float | None = None) -> Generator[Client]:
-    """A client of the server that was named, else of the data folder's, else of the one at the configured port.
+def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
+    """A client of the data folder's server, else of the one that the options name, or that is at the configured port.
 
     Raises Unreachable when no server answers, also when a data folder was named and nobody serves it: another server
     holds other stores. What the server refuses inside becomes Refused. An answer may take ``timeout`` seconds.
     """
     from kgserve.client import Client
 
-    _require_server(server, data_dir)
-    context = click.get_current_context(silent=True)
-    key = context.meta.get(_KEY) if context else None
-    with Client(server, data=data_dir, key=key, timeout=timeout, retries=0) as client:
+    server, folder = (None, str(data_dir)) if data_dir else (given("server"), given("data_dir"))
+    _require_server(server, folder)
+    with Client(server, data=folder, key=given("key"), timeout=timeout, retries=0) as client:
         try:
             yield client
         except KgserveError as error:
@@ -93,11 +92,6 @@ def url_of(client: Client) -> str:
 def in_words(error: InvalidInput) -> str:
     """The message, and a line for each place that is wrong."""
     return "\n".join([error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)])
-
-
-def _keep(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    context.meta[_KEY] = value
-    return value
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:

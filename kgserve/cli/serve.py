@@ -57,12 +57,12 @@ def stop(*, data_dir: str | None, force: bool) -> None:
 @click.command()
 @click.option("--ready", is_flag=True, help="Ask as well whether stores can be opened and written.")
 @server_options
-def health(*, ready: bool, server: str | None, data_dir: str | None) -> None:
+def health(*, ready: bool) -> None:
     """Say whether a server is alive, for containers and supervisors.
 
     The exit code is 0 if it is, 1 if it is not ready, 3 if none answers.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         client.ready() if ready else client.health()
     click.echo(f"{url_of(client)} is {'ready' if ready else 'alive'}")
 
@@ -85,13 +85,13 @@ def version() -> None:
 @click.option("--write", is_flag=True, help="Let the page write, where keys are asked for.")
 @click.option("--print", "only_print", is_flag=True, help="Print the address, and open nothing.")
 @server_options
-def open_(*, store: str | None, write: bool, only_print: bool, server: str | None, data_dir: str | None) -> None:
+def open_(*, store: str | None, write: bool, only_print: bool) -> None:
     """Open the explorer in a browser, at STORE if it is named, and print its address.
 
     Where keys are asked for, the server makes one for the page, which the address hands over: with it the page may
     read, or write with --write, for 12 hours or until the server ends. Whoever gets the address may do as much.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         if store is not None:
             client.store(store).settings()
         key = None if client.whoami().open else _key(client, write=write)

@@ -8,6 +8,8 @@ from html import escape
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
+
 from kgserve.model.answers import (
     BatchHit,
     BatchSearchAnswer,
@@ -123,7 +125,7 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
         Raises ImportError when networkx is not installed.
         """
         try:
-            from kgserve.client.graphs import graph_of  # noqa: PLC0415 - for those who ask for it
+            import networkx as nx  # noqa: PLC0415 - for those who ask for it
         except ModuleNotFoundError as error:
             if error.name != "networkx":
                 raise
@@ -131,7 +133,16 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
                 "to_networkx() needs networkx, which is not installed: pip install 'kgserve[networkx]'",
                 name="networkx",
             ) from error
-        return graph_of(self)
+        graph: nx.MultiDiGraph[str | tuple[str, str]]
+        graph = nx.MultiDiGraph(sequence=self.sequence, truncated=self.truncated)
+        for node in self.nodes:
+            data = msgspec.structs.asdict(node)
+            graph.add_node(_place(node.store, data.pop("id")), **data)
+        for edge in self.edges:
+            data = msgspec.structs.asdict(edge)
+            ends = _place(edge.store, data.pop("source")), _place(edge.to_graph or edge.store, data.pop("target"))
+            graph.add_edge(*ends, key=edge.relation_type, **data)
+        return graph
 
     def to_arrow(self) -> tuple[pa.Table, pa.Table]:
         """Two tables, nodes and edges. Attributes are JSON text; times of nodes are timestamps in UTC."""
@@ -251,6 +262,11 @@ class CypherResult(Displayed, CypherAnswer, kw_only=True):
 
     def _tables(self) -> tuple[Table]:
         return (Table(self.columns, self.rows),)
+
+
+def _place(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:
+    """A node of a graph; where edges into other stores were followed, with its store."""
+    return (store, node_id) if store else node_id
 
 
 def _of_hits(hits: list[SearchHit] | list[BatchHit]) -> Table:

@@ -1,12 +1,14 @@
-"""What goes over the wire, without sending it: requests, and how their answers are read."""
+"""What goes over the wire, without sending it: requests, how their answers are read, and how long they may take."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+import httpx
 import msgspec
 
 from kgserve.client.failures import decoded
@@ -108,3 +110,47 @@ def _fields(asked: Any) -> dict[str, Any]:
         names = zip(asked.__struct_encode_fields__, asked.__struct_fields__, strict=True)
         return {wire: getattr(asked, field) for wire, field in names}
     return dict(asked or {})
+
+
+TIMEOUT = 60.0
+"""Seconds that an answer may take, unless told otherwise."""
+CONNECT_TIMEOUT = 2.0
+"""Seconds that a server may take to accept a connection."""
+# The server closes connections that were idle for 5 s; one taken up at that very moment would break.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2.0)
+
+
+def limit(call: Call[Any], usual: float | None) -> httpx.Timeout:
+    """The time limits of a call; ``usual`` is the client's own, in seconds."""
+    wait = usual if isinstance(call.wait, msgspec.UnsetType) else call.wait
+    return httpx.Timeout(wait, connect=CONNECT_TIMEOUT, pool=None)
+
+
+def method(build: Callable[..., Any], give: Callable[[Any, Any], Any], returns: str = "{}", *, of_store: bool) -> Any:
+    """A method that gives what a connection makes of what ``build`` describes; a store's methods know its name already.
+
+    It is shown with name, description and parameters of ``build``. In ``returns``, ``{}`` stands for what the request
+    that ``build`` makes is answered with.
+    """
+
+    def waiting(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return give(self.connection, build(*((self.name,) if of_store else ()), *args, **kwargs))
+
+    async def awaited(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return await waiting(self, *args, **kwargs)
+
+    made = awaited if inspect.iscoroutinefunction(give) else waiting
+    _show(made, build, returns, of_store=of_store)
+    return made
+
+
+def _show(made: Any, build: Callable[..., Any], returns: str, *, of_store: bool) -> None:
+    signature = inspect.signature(build)
+    given = list(signature.parameters.values())[1 if of_store else 0 :]
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    _, _, answer = str(signature.return_annotation).removesuffix("]").partition("[")
+    made.__name__ = build.__name__
+    made.__qualname__ = build.__qualname__
+    made.__doc__ = build.__doc__
+    made.__signature__ = inspect.Signature([this, *given], return_annotation=returns.format(answer))
+    made.build = build
