@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.model.batch import RUN
 from kgserve.model.change import ChangeSet
 from kgserve.model.fields import EDGE, NODE, STORE, TIME, EdgeExtras, NodeExtras
@@ -195,7 +195,7 @@ def parse_position(text: str, path: str) -> Position:
     try:
         return Position.parse(text.strip())
     except ValueError as error:
-        raise InvalidInput(f"{path}: {error}", (FieldError(path, str(error)),)) from None
+        raise InvalidInput.at(path, str(error)) from None
 
 
 def format_positions(positions: Mapping[str, Position]) -> str:
@@ -207,8 +207,9 @@ def parse_kinds(names: Iterable[str]) -> frozenset[str]:
     """Kinds of events by name. Raises InvalidInput naming those that are none."""
     given = frozenset(names)
     if unknown := sorted(given - KINDS):
-        message = f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(KINDS))}"
-        raise InvalidInput(f"kinds: {message}", (FieldError("kinds", message),))
+        raise InvalidInput.at(
+            "kinds", f"no such event: {', '.join(unknown)[:200]}; there are {', '.join(sorted(KINDS))}"
+        )
     return given
 
 
@@ -216,7 +217,7 @@ def _parse_one(part: str, path: str) -> tuple[str, Position]:
     store, colon, place = part.partition(":")
     if not colon:
         message = "expected store:id, such as project:12-3"
-        raise InvalidInput(f"{path}: {message}", (FieldError(path, message),))
+        raise InvalidInput.at(path, message)
     return store if store == REST else check_store_name(store), parse_position(place, path)
 
 
