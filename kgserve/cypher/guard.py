@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
-from kgserve.cypher.lexer import Outline, Token, invalid, scan
+from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES, Outline, Token, invalid, scan
 from kgserve.cypher.limits import Calls
-from kgserve.cypher.words import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES
 from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10

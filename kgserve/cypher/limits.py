@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kgserve.cypher.lexer import Outline
-from kgserve.cypher.words import (
+from kgserve.cypher.lexer import (
     AGGREGATES,
     ALLOWED,
     BEFORE_PARENTHESIS,
@@ -27,6 +26,7 @@ from kgserve.cypher.words import (
     OPERATORS,
     QUANTIFIERS,
     TYPES,
+    Outline,
 )
 
 MAX_VALUES = 10_000
