@@ -11,12 +11,11 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.address import MOST_MOVES, Target
 from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
 from kgserve.client.following import Event, Following
 from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged
-from kgserve.client.wire import LIMITS, Call, Streamed, limit, method
+from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
 from kgserve.reach import Server

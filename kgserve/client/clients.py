@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Self
 
-from kgserve.client.address import Target
 from kgserve.client.asynchronous import AsyncConnection
 from kgserve.client.blocking import Answering, Connection
 from kgserve.client.failures import Retries
@@ -16,7 +15,7 @@ from kgserve.client.methods import (
     StoreMethods,
 )
 from kgserve.client.streams import export
-from kgserve.client.wire import TIMEOUT
+from kgserve.client.wire import TIMEOUT, Target
 
 
 class Client(ServerMethods):

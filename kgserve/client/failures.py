@@ -159,8 +159,7 @@ def decoded(body: bytes, kind: Any) -> Any:
 
 
 def _places(problem: Problem) -> tuple[FieldError, ...]:
-    errors = problem.errors or []
-    return tuple(FieldError(each.get("path", ""), each.get("message", "")) for each in errors)
+    return tuple(FieldError(each.get("path", ""), each.get("message", "")) for each in problem.errors or [])
 
 
 def _of_status(status: int, body: bytes, retry_after: int) -> KgserveError:
