@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kgserve.cli.options import given, require_data
-from kgserve.cli.remote import connect, server_options
+from kgserve.cli.options import connect, given, require_data, server_options
 from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
 from kgserve.errors import NoStore
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import require_data, settings_options
-from kgserve.cli.remote import connect, server_options
+from kgserve.cli.options import connect, require_data, server_options, settings_options
 from kgserve.cli.terminal import Column, as_json_option, json_option, show_table, told_as_json
 from kgserve.permissions import private_files, private_folder
 from kgserve.settings import load

@@ -16,15 +16,13 @@ import click
 import msgspec
 
 from kgserve.cli.mcp import HookEvent
-from kgserve.cli.options import given
-from kgserve.cli.remote import connect, server_options
+from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.terminal import as_json_option, told_as_json
 from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError
 from kgserve.model.layers import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
 from kgserve.model.memories import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
-from kgserve.model.reflection import Reflection
-from kgserve.model.telling import memory_line, proposal_line
+from kgserve.model.reflection import Reflection, memory_line, proposal_line
 
 if TYPE_CHECKING:
     from kgserve.client import Store

@@ -11,14 +11,13 @@ import click
 
 from kgserve import __version__
 from kgserve.cli.backup import backup, restore, verify
-from kgserve.cli.cluster import cluster
 from kgserve.cli.deploy import deploy
 from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
+from kgserve.cli.options import in_words
 from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
-from kgserve.cli.remote import in_words
-from kgserve.cli.serve import health, open_, serve, stop, version
+from kgserve.cli.serve import cluster, health, open_, serve, stop, version
 from kgserve.cli.shell import search, shell
 from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
 from kgserve.cli.top import top

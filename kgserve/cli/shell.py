@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from kgserve.cli.options import settings_options
-from kgserve.cli.remote import Unreachable, connect, server_options
+from kgserve.cli.options import Unreachable, connect, server_options, settings_options
 from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
 from kgserve.model.requests import SearchMode
 from kgserve.settings import load

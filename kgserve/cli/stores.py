@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 import msgspec
 
-from kgserve.cli.options import given, require_data, settings_options
-from kgserve.cli.remote import Refused, connect, server_options
+from kgserve.cli.options import Refused, connect, given, require_data, server_options, settings_options
 from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_table, told_as_json
 from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError

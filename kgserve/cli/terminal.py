@@ -123,18 +123,18 @@ class Progress(_Drawn):
 
 def _bar(total: int | None) -> Any:
     from rich import progress
-    from rich.console import Console
 
     known = [progress.BarColumn(), progress.TaskProgressColumn()] if total is not None else [progress.SpinnerColumn()]
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        *known,
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TextColumn("{task.fields[pace]}"),
-        progress.TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
+    pace = progress.TextColumn("{task.fields[pace]}")
+    return _progress(*known, progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn(), pace)
+
+
+def _progress(*columns: Any) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    first, last = progress.TextColumn("{task.description}"), progress.TimeElapsedColumn()
+    return progress.Progress(first, *columns, last, console=Console(stderr=True))
 
 
 class IndexProgress(_Drawn):
@@ -169,13 +169,6 @@ class IndexProgress(_Drawn):
 
 def _index_bar() -> Any:
     from rich import progress
-    from rich.console import Console
 
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TextColumn("{task.fields[entities]}"),
-        progress.TextColumn("{task.fields[note]}", markup=False),
-        progress.TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
+    entities, note = progress.TextColumn("{task.fields[entities]}"), "{task.fields[note]}"
+    return _progress(progress.BarColumn(), entities, progress.TextColumn(note, markup=False))

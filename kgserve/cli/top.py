@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import click
 import msgspec
 
-from kgserve.cli.options import given
-from kgserve.cli.remote import Refused, connect, failure, server_options, url_of
+from kgserve.cli.options import Refused, connect, failure, given, server_options, url_of
 from kgserve.cli.terminal import as_size
 from kgserve.errors import KgserveError
 from kgserve.settings import load

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from kgserve.cli.options import given
-from kgserve.cli.remote import connect, server_options
+from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.stores import await_indexes
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET, inspect
+from msgspec import UNSET, UnsetType, inspect
 
 from kgserve.decoding import convert, decode_json, kind_of, place_of
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
@@ -500,7 +500,7 @@ def store_named(values: Mapping[str, Any]) -> str | None:
     return next((value for value in names if isinstance(value, str)), None)
 
 
-def store_of(index: str | msgspec.UnsetType, default: str | None, names: Names = tuple) -> str:
+def store_of(index: str | UnsetType, default: str | None, names: Names = tuple) -> str:
     """The store that a call means. Raises InvalidInput when it says none and there is no default."""
     store = index or default
     if not store:

@@ -1,6 +1,10 @@
 """Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile.
 
 A call that is made again gets the answer of the first, and one about a store of another node is asked there.
+
+Of the sets of tools that clients choose from two follow interfaces that others have made, and have four names in
+common. Of those, a call means the one of the set that its connection asks for; on a connection that asks for neither,
+the one whose arguments it has.
 """
 
 from __future__ import annotations
@@ -26,35 +30,117 @@ from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import encode_header_value
 
+from kgserve import errors
 from kgserve.access.authentication import RequestContext
 from kgserve.access.caller import CALLER_HEADER, Caller, Hidden
-from kgserve.decoding import json_decoder
-from kgserve.errors import (
-    ConflictManual,
-    Forbidden,
-    Internal,
-    InvalidInput,
-    KgserveError,
-    NoStore,
-    ServedElsewhere,
-    Unavailable,
-)
+from kgserve.decoding import convert, json_decoder
 from kgserve.forwarding import Forwarder
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.mcp.entity_memory import RecallMemories
-from kgserve.mcp.memory_tools import Recall
+from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS, RecallMemories
+from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.mcp.memory_tools import MEMORY_TOOLS, Recall
 from kgserve.mcp.present import Reply, conflict, counted, present
 from kgserve.mcp.schemas import input_schema
-from kgserve.mcp.tools import Tool
-from kgserve.mcp.toolsets import TOOLS, called, chosen
+from kgserve.mcp.store_tools import STORE_TOOLS
+from kgserve.mcp.tools import GRAPH_TOOLS, Tool
+from kgserve.mcp.values import shortened
 from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.made_calls import MadeCall, making
 from kgserve.ops.shares import Threads
 from kgserve.version import __version__
+
+MEMORY = "memory"
+GRAPH = "graph"
+DEFAULT = "default"
+ALL = "all"
+ENTITY_MEMORY = "entity-memory"
+MEMORY_SERVER = "memory-server"
+
+_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+TOOLS: dict[str, Tool[Any]] = {
+    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
+}
+"""By name, in the order of lists; of a name that two sets have, the memory server's."""
+SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
+
+TOOLSETS: dict[str, tuple[str, ...]] = {
+    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
+    GRAPH: (
+        "get_context",
+        "search_knowledge",
+        "get_entity",
+        "traverse_knowledge_graph",
+        "inject_knowledge_graph",
+        "list_entities",
+        "describe_store",
+        "query_cypher",
+        "delete_graph_entity",
+        "delete_graph_relation",
+        "list_stores",
+    ),
+    "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
+    "stores": ("describe_store", "list_stores", "configure_store", "drop_store"),
+    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
+    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
+}
+TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
+TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS))
+"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
+
+_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
+
+
+def chosen(asked: str) -> Sequence[Tool[Any]]:
+    """The tools of sets and names with commas between, in the order of the table.
+
+    Raises InvalidInput for what is neither, and for two sets with the same names.
+    """
+    wanted, names = _asked(asked), set[str]()
+    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
+        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
+        raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
+    for name in wanted:
+        if name not in TOOLSETS and name not in TOOLS:
+            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
+            unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
+            raise errors.InvalidInput.at("tools", unknown)
+        names.update(TOOLSETS.get(name, (name,)))
+    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
+    listed = names or {*TOOLSETS[DEFAULT]}
+    return [tool for tool in tools.values() if tool.name in listed]
+
+
+def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
+    """The tool that a call means, on a connection that asked for these; None for none that there is."""
+    if name not in SHARED_NAMES:
+        return TOOLS.get(name)
+    wanted = _asked(asked)
+    if _has_entity_memory(wanted):
+        return _ENTITY_MEMORY[name]
+    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
+        return TOOLS[name]
+    return _ENTITY_MEMORY[name]
+
+
+def _has_entity_memory(wanted: Sequence[str]) -> bool:
+    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
+
+
+def _asked(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
+def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
+    try:
+        convert(dict(arguments or {}), tool.arguments)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
+
 
 T = TypeVar("T")
 
@@ -156,7 +242,7 @@ _decode = json_decoder(_Answer).decode
 
 async def asked_elsewhere(
     forwarder: Forwarder,
-    served: ServedElsewhere,
+    served: errors.ServedElsewhere,
     caller: Caller,
     asked: tuple[str, Mapping[str, Any]],
     headers: Mapping[str, str],
@@ -185,7 +271,7 @@ async def asked_elsewhere(
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
     if answer.result is None:
-        raise Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status_code}")
+        raise errors.Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status_code}")
     return answer.result
 
 
@@ -272,7 +358,7 @@ class Calls:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
         try:
             return _listed(_wished(context).tools)
-        except InvalidInput as error:
+        except errors.InvalidInput as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
@@ -315,7 +401,7 @@ class Calls:
         tool, act = call.tool, f"tool {call.tool.name}"
         try:
             call.visit.caller.require(tool.role(call.arguments))
-        except Forbidden as error:
+        except errors.Forbidden as error:
             call.visit.denied("403", act=act, store=call.named_store)
             return _failure(explained(error))
         result = await self._answer(call)
@@ -327,12 +413,12 @@ class Calls:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
         try:
             return await self._found(call, self._graphs.seen_by(call.visit.caller))
-        except Internal:
+        except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
-        except ConflictManual as error:
+        except errors.ConflictManual as error:
             reply = _named(conflict(error), (call.arguments or {}).get(FIELD_NAMES))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
-        except KgserveError as error:
+        except errors.KgserveError as error:
             return _failure(explained(error))
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
@@ -342,11 +428,11 @@ class Calls:
         """The answer; where a store is not there, the names of the caller's."""
         try:
             return await self._run(call, graphs)
-        except ServedElsewhere as error:
+        except errors.ServedElsewhere as error:
             asked = {"name": call.tool.name, "arguments": call.arguments or {}}
             caller, headers = call.visit.caller, call.headers
             return await asked_elsewhere(self.forwarder, error, caller, ("tools/call", asked), headers)
-        except NoStore as error:
+        except errors.NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
             if error.store == call.wishes.store and (empty := _nothing(call)) is not None:
@@ -373,7 +459,7 @@ class Calls:
         if tool.writes_with and getattr(given, tool.writes_with) and not call.writes:
             # Whether a call writes, and so what its key must allow, was decided by the name as it was sent.
             message = "makes this a write, so it must be sent under this very name"
-            raise InvalidInput.at(tool.writes_with, message)
+            raise errors.InvalidInput.at(tool.writes_with, message)
         index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
@@ -462,7 +548,7 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.tools:
         chosen(wishes.tools)
     if wishes.answers not in ("", "text", "both"):
-        raise InvalidInput.at("answers", "is text, for answers without values, or both")
+        raise errors.InvalidInput.at("answers", "is text, for answers without values, or both")
 
 
 def internal_error() -> str:
@@ -482,7 +568,7 @@ def as_protocol_errors(**about: str) -> Generator[None]:
     except MCPError:
         raise
     except Exception as error:
-        if isinstance(error, KgserveError) and not isinstance(error, Internal):
+        if isinstance(error, errors.KgserveError) and not isinstance(error, errors.Internal):
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         log.exception("internal_error", **about)
         raise MCPError(types.INTERNAL_ERROR, internal_error()) from None

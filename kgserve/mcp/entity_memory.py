@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.mcp.memory_tools import left_out, listing, recollection, values_of, without_meaning
 from kgserve.mcp.present import Reply, counted, present
@@ -89,12 +89,12 @@ class StoreMemory(Given, kw_only=True):
     memory_type: Annotated[
         Label, Meta(description="observation, decision, learning, error, pattern, preference, fact or procedure")
     ] = "observation"
-    tags: Annotated[_Labels, Meta(description="To find it by")] = msgspec.field(default_factory=list)
+    tags: Annotated[_Labels, Meta(description="To find it by")] = field(default_factory=list)
     confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1")] = 1.0
     source: Annotated[Text, Meta(description="Where it is from")] | UnsetType = UNSET
     context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
-    metadata: Metadata = msgspec.field(default_factory=dict)
-    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = msgspec.field(
+    metadata: Metadata = field(default_factory=dict)
+    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = field(
         default_factory=list
     )
 

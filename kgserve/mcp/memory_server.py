@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.mcp.present import Reply, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.mcp.tools import Tool
+from kgserve.mcp.values import as_json
 from kgserve.model.entities import (
     Added,
     Created,
@@ -27,8 +28,6 @@ from kgserve.model.entities import (
     Relation,
 )
 from kgserve.ops import entities
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Given(Arguments, kw_only=True):
@@ -96,20 +95,16 @@ def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _give
     """What the official server answers with, and nothing beside it."""
     match found:
         case Created():
-            text = _json(found.entities)
+            text = as_json(found.entities)
         case Related():
-            text = _json(found.relations)
+            text = as_json(found.relations)
         case Added():
-            text = _json(found.results)
+            text = as_json(found.results)
         case Deleted():
             text = found.message
         case KnowledgeGraph():
-            text = _json(found)
+            text = as_json(found)
     return Reply(text, msgspec.to_builtins(found), alone=True)
-
-
-def _json(value: Any) -> str:
-    return _encode(value).decode()
 
 
 MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (

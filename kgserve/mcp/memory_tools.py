@@ -18,21 +18,10 @@ from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.values import EXCERPT, LONG, MOST, brief_attributes, first_fitting, lean, lines_within, shortened
+from kgserve.model import layers
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
-from kgserve.model.layers import (
-    MAX_MESSAGES,
-    RECALLED,
-    RECALLED_TOKENS,
-    SPAN,
-    ForgetAnswer,
-    ForgetMatch,
-    ForgetRequest,
-    Message,
-    RetainAnswer,
-    RetainOperation,
-    RetainRequest,
-)
 from kgserve.model.memories import (
+    SPAN,
     AssociatedEntity,
     Id,
     Label,
@@ -45,9 +34,8 @@ from kgserve.model.memories import (
     Time,
 )
 from kgserve.model.named import RelationInput
-from kgserve.model.reflection import Reflection, ReflectRequest
+from kgserve.model.reflection import Reflection, ReflectRequest, memory_line, proposal_line
 from kgserve.model.requests import SearchMode
-from kgserve.model.telling import memory_line, proposal_line
 from kgserve.ops import forgetting, hierarchy, reflecting, retaining
 from kgserve.ops.graph import Graph
 from kgserve.ops.recall import recall
@@ -64,7 +52,7 @@ _Until = Annotated[Time, Meta(description="True until then")]
 _Moment = Annotated[Time, Meta(description="RFC 3339")]
 
 
-class Turn(Message, kw_only=True):
+class Turn(layers.Message, kw_only=True):
     """One turn."""
 
     role: Annotated[Label, Meta(description="Who says it")] = "user"
@@ -88,19 +76,20 @@ class Related(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@with_fields_of(RetainRequest, "first")
+@with_fields_of(layers.RetainRequest, "first")
 class Retain(Arguments, kw_only=True):
     """What to remember."""
 
     content: (
         Annotated[
-            Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
+            Annotated[str, Meta(min_length=1)]
+            | Annotated[list[layers.Message], Meta(min_length=1, max_length=layers.MAX_MESSAGES)],
             Meta(description="One thing, as a sentence"),
         ]
         | UnsetType
     ) = UNSET
     messages: (
-        Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES, description="Or the turns of a talk")]
+        Annotated[list[Turn], Meta(min_length=1, max_length=layers.MAX_MESSAGES, description="Or the turns of a talk")]
         | UnsetType
     ) = UNSET
     entity_id: Annotated[Id, Meta(description="Memory that this is the present state of")] | UnsetType = UNSET
@@ -134,8 +123,8 @@ class Recall(Arguments, kw_only=True):
     """What to recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = RECALLED
-    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = RECALLED_TOKENS
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = layers.RECALLED
+    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = layers.RECALLED_TOKENS
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
     tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
@@ -156,7 +145,7 @@ class Reflect(Arguments, kw_only=True):
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@with_fields_of(ForgetRequest)
+@with_fields_of(layers.ForgetRequest)
 class Forget(Arguments, kw_only=True):
     """What to forget."""
 
@@ -186,7 +175,7 @@ def _retained(graph: Graph, given: Retain) -> Any:
     content = given.content or given.messages
     if not content or (given.content and given.messages):
         raise InvalidInput.at("content", "give what to remember as content, or a talk as messages")
-    asked = as_request(RetainRequest, msgspec.structs.replace(given, content=content))
+    asked = as_request(layers.RetainRequest, msgspec.structs.replace(given, content=content))
     asked.entities = [AssociatedEntity(**_set(each)) for each in given.entities or ()]
     asked.relations = [RelationInput(**_set(each)) for each in given.relations or ()]
     return retaining.retain(graph, asked)
@@ -207,7 +196,7 @@ def _set(given: msgspec.Struct) -> dict[str, Any]:
 
 
 @present.register
-def _retained_reply(found: RetainAnswer, _given: Retain, _store: str) -> Reply:
+def _retained_reply(found: layers.RetainAnswer, _given: Retain, _store: str) -> Reply:
     lines = [
         *map(_step_line, found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
@@ -230,7 +219,7 @@ def listing(lines: Sequence[str]) -> tuple[str, str]:
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
 
-def _step_line(step: RetainOperation) -> str:
+def _step_line(step: layers.RetainOperation) -> str:
     version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
     return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, EXCERPT)} ({step.reason})"
 
@@ -319,7 +308,7 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
 
 
 @present.register
-def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
+def _forgotten(found: layers.ForgetAnswer, given: Forget, _store: str) -> Reply:
     if given.query:
         lines = lines_within(map(_match_line, found.matches), _ROOM)
         head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
@@ -343,7 +332,7 @@ def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
     return Reply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
-def _match_line(match: ForgetMatch) -> str:
+def _match_line(match: layers.ForgetMatch) -> str:
     return f"[{match.id}] ({match.memory_type}) {match.content}"
 
 
@@ -439,7 +428,7 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "only lists what fits. What was true and changed: retain with supersedes.",
         Forget,
         "forgetting",
-        lambda graph, given: forgetting.forget(graph, as_request(ForgetRequest, given)),
+        lambda graph, given: forgetting.forget(graph, as_request(layers.ForgetRequest, given)),
         "deletes",
         administers_with="erase",
     ),

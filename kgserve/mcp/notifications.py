@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import anyio
 import anyio.to_thread
@@ -28,10 +28,9 @@ from kgserve.errors import InvalidInput, KgserveError, NotFound, ServedElsewhere
 from kgserve.journal.tail import Tail
 from kgserve.mcp.calls import Context, default_store, visit_of
 from kgserve.mcp.present import counted
-from kgserve.mcp.uris import Place, place_of
+from kgserve.mcp.resources import Place, place_of
 from kgserve.model.change import ChangeSet
-from kgserve.model.events import Event, Position
-from kgserve.model.remembered import Told
+from kgserve.model.events import Event, Position, Told
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.ops.graph import Graphs
 from kgserve.ops.metrics import standing_of
@@ -300,13 +299,6 @@ _listening: ContextVar[Subscriber] = ContextVar("listening")
 """Whose stream is about to begin: the SDK's handler hands it to no bus."""
 
 
-class _Session(NamedTuple):
-    """A session of the handshake era; its own stream is reached through the request that began it."""
-
-    stream: ServerSession
-    subscriber: Subscriber
-
-
 class Notifications:
     """Follows the stores of a pool while `following` runs."""
 
@@ -314,7 +306,7 @@ class Notifications:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Subscriber] = {}
         self._listeners: Counter[str] = Counter()
         self._changed: set[str] = set()
         self._some_changed = asyncio.Event()
@@ -345,12 +337,12 @@ class Notifications:
     async def subscribe(self, context: Context, uri: str, place: Place) -> None:
         """Tell a session of the handshake era of a resource from now on. Raises MCPError for one more than it may."""
         if (session := self._session(context)) is not None:
-            await self._subscriptions.add(session.subscriber, {uri: place})
+            await self._subscriptions.add(session, {uri: place})
 
     def unsubscribe(self, context: Context, uri: str) -> None:
         """Tell it no longer."""
         if (session := self._session(context)) is not None:
-            self._subscriptions.remove(session.subscriber, [uri])
+            self._subscriptions.remove(session, [uri])
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
@@ -391,19 +383,19 @@ class Notifications:
         """End the streams of those who listen."""
         self._handler.close()
 
-    def _session(self, context: Context) -> _Session | None:
+    def _session(self, context: Context) -> Subscriber | None:
         key = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
         if key is None:
             return None
         if key not in self._sessions:
-            self._sessions[key] = _Session(context.session, Subscriber(visit_of(context)))
+            self._sessions[key] = Subscriber(visit_of(context), context.session)
             # The one place that learns of every end: deleted, idle for too long, cut off.
             context.session._connection.exit_stack.callback(self._session_ended, key)  # noqa: SLF001
         return self._sessions[key]
 
     def _session_ended(self, key: str) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
-            self._subscriptions.end(session.subscriber)
+            self._subscriptions.end(session)
 
     def _add(self, store: str) -> None:
         self._changed.add(store)
@@ -416,8 +408,8 @@ class Notifications:
         stores, self._changed = self._changed, set()
         self._bus.concerned = stores
         await self._bus.publish(ResourcesListChanged())
-        concerned = [each.stream for each in self._sessions.values() if _concerns(each.subscriber.visit, stores)]
-        await asyncio.gather(*(_patiently(stream.send_resource_list_changed) for stream in concerned))
+        concerned = [each.stream for each in self._sessions.values() if _concerns(each.visit, stores)]
+        await asyncio.gather(*(_patiently(stream.send_resource_list_changed) for stream in concerned if stream))
 
     async def _tell_of_resources(self) -> None:
         await self._watching.some_news.wait()
@@ -425,7 +417,9 @@ class Notifications:
         news = await self._watching.news()
         await self._bus.tell(news)
         concerned = [
-            _updated(each.stream, uris) for each in self._sessions.values() if (uris := each.subscriber.concerned(news))
+            _updated(each.stream, uris)
+            for each in self._sessions.values()
+            if each.stream and (uris := each.concerned(news))
         ]
         await asyncio.gather(*concerned)
 
@@ -509,10 +503,14 @@ MAX_SUBSCRIPTIONS_OF_A_KEY = 1_000
 
 
 class Subscriber:
-    """A session or a listener, with what it subscribed to."""
+    """A session or a listener, with what it subscribed to.
 
-    def __init__(self, visit: RequestContext) -> None:
+    A session of the handshake era has its own stream, which is reached through the request that began it.
+    """
+
+    def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
         self.visit = visit
+        self.stream = stream
         self.places: dict[str, Place] = {}
 
     def concerned(self, news: News) -> list[str]:
@@ -569,16 +567,8 @@ def _too_many(limit: str) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, f"{limit}; end another first")
 
 
-LEVELS: tuple[types.LoggingLevel, ...] = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-)
+LEVELS: tuple[types.LoggingLevel, ...] = get_args(types.LoggingLevel)
+"""The least first."""
 LOGGER = "kgserve.indexes"
 SEARCHING = frozenset({"search_knowledge", "search_batch", "get_context"})
 _VIEWS = ("keyword", "vector")

@@ -12,7 +12,7 @@ from kgserve.access.caller import Hidden
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.mcp.calls import Context, as_protocol_errors, default_store, visit_of
-from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
+from kgserve.mcp.resources import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.ops.graph import Graph, Graphs
 from kgserve.ops.shares import Threads

@@ -64,7 +64,6 @@ WHERE p.active AND c.active ORDER BY e.child, e.created DESC, p.id DESC
 _STEP = "SELECT id, parent, created, others, closing FROM parent WHERE child = ?"
 _PUT = "INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM parent WHERE child = ?"
-_CLOSE = "UPDATE parent SET closing = ? WHERE child = ?"
 _ABOVE = """
 WITH RECURSIVE above (number, depth) AS (
     SELECT :number, 0 UNION ALL

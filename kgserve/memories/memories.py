@@ -501,7 +501,7 @@ class Memories(Lookups):
 
     def total(self) -> int:
         """Memories that have not ended."""
-        return self._count_of(TOTAL, "")
+        return selecting.count(self._connection, TOTAL, "")
 
     def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
         """Counts of one kind, the most frequent first."""
@@ -513,7 +513,9 @@ class Memories(Lookups):
 
     def irregular(self) -> tuple[int, int]:
         """Relations to parents that do not count: those beside a newer one of the child, those that close a circle."""
-        return self._count_of(closure.SECOND_PARENTS, ""), self._count_of(closure.CYCLES, "")
+        return selecting.count(self._connection, closure.SECOND_PARENTS, ""), selecting.count(
+            self._connection, closure.CYCLES, ""
+        )
 
     def by_name(self, kind: str) -> list[tuple[str, int]]:
         """Counts of one kind, by name."""
@@ -564,10 +566,6 @@ class Memories(Lookups):
 
     def _halves(self) -> list[int]:
         return self.half_lives.all
-
-    def _count_of(self, kind: str, name: str) -> int:
-        found = self._run(sql.COUNT, (kind, name)).fetchone()
-        return found[0] if found else 0
 
 
 def _epoch(half: int, now: int) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.mcp.arguments import read_arguments
+from kgserve.mcp.calls import TOOLS
 from kgserve.mcp.schemas import Arguments, as_request, input_schema, with_fields_of
-from kgserve.mcp.toolsets import TOOLS
 
 
 class Request(msgspec.Struct, kw_only=True):
