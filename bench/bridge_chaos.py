@@ -27,7 +27,7 @@ import msgspec
 from bench.editors import HANDSHAKE, STATELESS, Editor, bridge
 from bench.measure import Report, times
 from bench.server import Client
-from kgserve.bridge.patience import LONG, limit_of
+from kgserve.bridge.connection import LONG, limit_of
 from kgserve.reach import SERVER_FILE, ensure, find, holder, stop
 
 BRIDGES = 10

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kgserve.cypher.lexer import scan
-from kgserve.cypher.words import ALLOWED, KEYWORDS
+from kgserve.cypher.lexer import ALLOWED, KEYWORDS, scan
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {

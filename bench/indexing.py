@@ -21,8 +21,7 @@ from bench.prepared import STORE, Workspace, blocks
 from bench.server import Client, Server
 from bench.single import run_alone
 from kgserve import settings
-from kgserve.embedding.embedder import load_embedder
-from kgserve.embedding.local import LocalEmbedder
+from kgserve.embedding.embedder import LocalEmbedder, load_embedder
 
 PAIRS = 3
 EMBEDDED = 4_000

@@ -15,23 +15,82 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from kgserve import reach
 from kgserve.bridge.message import INITIALIZE, answered, negotiated_version, parse
-from kgserve.bridge.patience import Patience, Pulse, Unresponsive
 from kgserve.http_client import Answer, Connection
-from kgserve.reach import (
-    CALL_TIMEOUT,
-    PATIENCE,
-    LaunchFailed,
-    Server,
-    answers,
-    at,
-    ensure,
-    find,
-    open_connection,
-    replace_older,
-    why_silent,
-)
 from kgserve.version import __version__
+
+SILENCE = 2.0
+"""Seconds without a byte after which the server is asked whether it is alive."""
+
+SIGN_OF_LIFE = 2.5
+"""Seconds in which it must say so: a server that hangs is told of after `SILENCE` and this."""
+
+LONG = 5
+"""How many times the limit the tools have that work for long where there is much to do."""
+
+LONG_TOOLS = frozenset(
+    {"inject_knowledge_graph", "put_subgraph", "query_cypher", "drop_store", "consolidate_memories", "reflect"}
+)
+
+
+class Unresponsive(Exception):
+    """The server hangs, or has not answered in time. ``str(error)`` is for the person who waits."""
+
+
+class Pulse:
+    """Whether the server is alive, asked once for all calls that wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._felt: tuple[reach.Server, float] | None = None
+
+    def check(self, server: reach.Server) -> None:
+        """Raises Unresponsive when it hangs. One that is gone is left to the connection to it to tell of."""
+        with self._lock:
+            if self._felt is not None and self._felt[0] == server and time.monotonic() - self._felt[1] < SILENCE / 2:
+                return
+            if not reach.is_alive(server, SIGN_OF_LIFE):
+                raise Unresponsive(reach.why_silent(server))
+            self._felt = server, time.monotonic()
+
+
+class Patience:
+    """How long one answer is waited for: while the server gives signs of life, and within the limit of the call."""
+
+    def __init__(self, pulse: Pulse, limit: float = reach.CALL_TIMEOUT) -> None:
+        """``limit`` is in seconds, from one sign of progress to the next."""
+        self._pulse = pulse
+        self._limit = limit
+        self._moved = self._asked = time.monotonic()
+
+    def moved(self) -> None:
+        """Something has come that shows progress."""
+        self._moved = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the limit."""
+        return max(self._moved + self._limit - time.monotonic(), 0.0)
+
+    def wait(self, server: reach.Server) -> float:
+        """Seconds that may be waited now. To be called before each wait. Raises Unresponsive."""
+        left = self.left
+        if not left:
+            raise Unresponsive(
+                f"the server at {server.url} is alive, but has not answered within {self._limit:g} s; "
+                "KGSERVE_CALL_TIMEOUT sets how long a call may take"
+            )
+        if time.monotonic() - self._asked >= SILENCE:
+            self._pulse.check(server)
+        self._asked = time.monotonic()
+        return min(SILENCE, self.left or left)
+
+
+def limit_of(tool: str | None, usual: float) -> float:
+    """Seconds that a request may take; ``tool`` is the one that it calls."""
+    return usual * LONG if tool in LONG_TOOLS else usual
+
 
 CONNECT_TIMEOUT = 3.0
 """Seconds that a server may take to accept a connection."""
@@ -55,7 +114,7 @@ _NEVER = 3600.0
 class Exchange:
     """One request to the server, and its answer. ``sent``: the server may have got some of it."""
 
-    def __init__(self, connections: Connections, server: Server, patience: Patience | None = None) -> None:
+    def __init__(self, connections: Connections, server: reach.Server, patience: Patience | None = None) -> None:
         """Without ``patience`` the answer is waited for until the connection ends."""
         self.sent = False
         self._connections = connections
@@ -135,9 +194,9 @@ class Connections:
         self.pulse = Pulse()
         self.tools = self.headers.get("Kgserve-Tools", "")
         self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
-        self._idle: deque[tuple[Server, Connection]] = deque(maxlen=_MAX_IDLE)
+        self._idle: deque[tuple[reach.Server, Connection]] = deque(maxlen=_MAX_IDLE)
 
-    def get(self, server: Server) -> Connection:
+    def get(self, server: reach.Server) -> Connection:
         """An open connection. Raises OSError, and Unresponsive when none is accepted."""
         while self._idle:
             with suppress(IndexError):
@@ -146,11 +205,11 @@ class Connections:
                     return kept
                 kept.close()
         try:
-            return open_connection(server, CONNECT_TIMEOUT)
+            return reach.open_connection(server, CONNECT_TIMEOUT)
         except TimeoutError:
-            raise Unresponsive(why_silent(server)) from None
+            raise Unresponsive(reach.why_silent(server)) from None
 
-    def give_back(self, server: Server, connection: Connection, *, whole: bool) -> None:
+    def give_back(self, server: reach.Server, connection: Connection, *, whole: bool) -> None:
         """Keep a connection whose answer was read to the end; close any other."""
         if whole and len(self._idle) < _MAX_IDLE and connection.ends():
             self._idle.append((server, connection))
@@ -170,14 +229,14 @@ class Servers:
         self._url = url.rstrip("/") if url else None
         self._say = say
         self._lock = threading.Lock()
-        self._known: Server | None = None
+        self._known: reach.Server | None = None
         self._doubtful = False
         self._reached = False
 
     @property
     def absent(self) -> bool:
         """Whether there is none, and one will be started when it is needed. Waits for nothing."""
-        return self._url is None and self._known is None and find(self._data_dir) is None
+        return self._url is None and self._known is None and reach.find(self._data_dir) is None
 
     @property
     def is_ours(self) -> bool:
@@ -185,11 +244,11 @@ class Servers:
         known = self._known
         return self._url is None and (known is None or known.version == __version__)
 
-    def current(self, patience: float = PATIENCE) -> Server:
+    def current(self, patience: float = reach.PATIENCE) -> reach.Server:
         """A server to send a request to. Raises LaunchFailed when there is none within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
-            raise LaunchFailed(f"no server was there within {patience:.0f} s; one is still being started")
+            raise reach.LaunchFailed(f"no server was there within {patience:.0f} s; one is still being started")
         try:
             if self._known is None:
                 left = max(deadline - time.monotonic(), 0.0)
@@ -199,48 +258,50 @@ class Servers:
         finally:
             self._lock.release()
 
-    def present(self) -> Server | None:
+    def present(self) -> reach.Server | None:
         """The server if it is there. Listening alone is no reason to start one: somebody may have stopped it."""
         with self._lock:
             if self._known is None:
-                found = at(self._url, self._data_dir) if self._url else find(self._data_dir)
-                self._known = found.with_key(self._key) if found is not None and answers(found) else None
+                found = reach.at(self._url, self._data_dir) if self._url else reach.find(self._data_dir)
+                self._known = found.with_key(self._key) if found is not None and reach.answers(found) else None
                 self._doubtful = self._known is None
             return self._known
 
-    def lost(self, server: Server) -> None:
+    def lost(self, server: reach.Server) -> None:
         """Its connection broke, or it knows us no longer: look again before the next request."""
         with self._lock:
             if self._known == server:
                 self._known, self._doubtful = None, True
 
-    def _ensured(self, patience: float) -> Server:
-        found = None if self._doubtful else find(self._data_dir)
-        if found is not None and (told := replace_older(self._data_dir, found)):
+    def _ensured(self, patience: float) -> reach.Server:
+        found = None if self._doubtful else reach.find(self._data_dir)
+        if found is not None and (told := reach.replace_older(self._data_dir, found)):
             if self._say is not None:
                 self._say(told)
-            found = find(self._data_dir)
-        return (found or ensure(self._data_dir, patience)).with_key(self._key)
+            found = reach.find(self._data_dir)
+        return (found or reach.ensure(self._data_dir, patience)).with_key(self._key)
 
-    def _awaited(self, url: str) -> Server:
+    def _awaited(self, url: str) -> reach.Server:
         server = self._named(url)
         deadline = time.monotonic() + (RETURN_PATIENCE if self._reached else 0)
-        while not answers(server):
+        while not reach.answers(server):
             if time.monotonic() > deadline:
-                raise LaunchFailed(f"no server answers at {url}; start it, or leave --url out to have one started")
+                raise reach.LaunchFailed(
+                    f"no server answers at {url}; start it, or leave --url out to have one started"
+                )
             time.sleep(_RETURN_DELAY)
             server = self._named(url)
         self._reached = True
         return server
 
-    def _named(self, url: str) -> Server:
-        return at(url, self._data_dir).with_key(self._key)
+    def _named(self, url: str) -> reach.Server:
+        return reach.at(url, self._data_dir).with_key(self._key)
 
 
 class Session(NamedTuple):
     """What one server answered to the handshake; a server without sessions gives no id."""
 
-    server: Server
+    server: reach.Server
     id: str | None
     version: str
 
@@ -277,7 +338,7 @@ class Handshake:
         with self._lock:
             self._initialize, self._initialized, self.version = line, None, version
 
-    def adopt(self, server: Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
+    def adopt(self, server: reach.Server, line: bytes, exchange: Exchange, answer: bytes) -> None:
         """The server has answered the editor's ``initialize``."""
         version = negotiated_version(answer)
         if version is None:
@@ -291,7 +352,7 @@ class Handshake:
         with self._lock:
             self._initialized = line
 
-    def session(self, server: Server) -> Session | None:
+    def session(self, server: reach.Server) -> Session | None:
         """The session on this server, made anew if need be; None before the handshake.
 
         Raises Refused, OSError and Unresponsive.
@@ -321,7 +382,7 @@ class Handshake:
             exchange.send("DELETE", session.headers)
             exchange.body()
 
-    def _replay(self, server: Server, line: bytes) -> Session:
+    def _replay(self, server: reach.Server, line: bytes) -> Session:
         with self._exchange(server) as exchange:
             exchange.send("POST", {}, line)
             text = exchange.first()
@@ -336,11 +397,11 @@ class Handshake:
                 exchange.body()
         return session
 
-    def _exchange(self, server: Server, limit: float = CALL_TIMEOUT) -> Exchange:
+    def _exchange(self, server: reach.Server, limit: float = reach.CALL_TIMEOUT) -> Exchange:
         return Exchange(self._connections, server, Patience(self._connections.pulse, limit))
 
 
-def explanation(server: Server, answer: Answer, body: bytes) -> str:
+def explanation(server: reach.Server, answer: Answer, body: bytes) -> str:
     """What an answer that is no MCP message says, for a person."""
     reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):

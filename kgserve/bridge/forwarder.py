@@ -22,10 +22,13 @@ from kgserve.bridge.connection import (
     Connections,
     Exchange,
     Handshake,
+    Patience,
     Refused,
     Servers,
     Session,
+    Unresponsive,
     explanation,
+    limit_of,
 )
 from kgserve.bridge.message import (
     ACKNOWLEDGED,
@@ -44,7 +47,6 @@ from kgserve.bridge.message import (
     method_of,
     parse,
 )
-from kgserve.bridge.patience import Patience, Unresponsive, limit_of
 from kgserve.http_client import NoAnswer
 from kgserve.idempotent import WHERE_TO_LOOK
 from kgserve.reach import CALL_TIMEOUT, PATIENCE, LaunchFailed, Server

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kgserve.cli.options import require_data
-from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import Column, as_size, show_json, show_table
+from kgserve.cli.options import connect, given, require_data, server_options
+from kgserve.cli.terminal import Column, as_size, json_option, show_table, told_as_json
 from kgserve.errors import NoStore
 from kgserve.model.stores import BackupAnswer, PreparedStore, RestoreBackupAnswer, RestoredStore, VerifiedStore
 from kgserve.permissions import private_files
@@ -46,7 +45,7 @@ _VERIFIED = (
     Column("Runs", "number"),
     Column("Size", "bytes"),
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_as_json = json_option("Print the result as JSON.")
 
 
 @click.command()
@@ -57,16 +56,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print the resul
 @_as_json
 @server_options
 @private_files()
-def backup(
-    stores: tuple[str, ...],
-    folder: str,
-    *,
-    full: bool,
-    keep: int | None,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
-) -> int:
+def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None) -> int:
     """Back up STORE, or every store, whether a server runs or not; only what is new since the last time is copied.
 
     The files of the data folder are read where they are, beside a running server, and no write waits for it. With
@@ -75,18 +65,16 @@ def backup(
     The exit code is 0 when every store was backed up, 1 when one was not (its former backup is as it was), 2 for wrong
     usage, and 3 when no server answers.
     """
-    if server is not None:
-        with connect(server, data_dir) as client:
+    if given("server") is not None:
+        with connect() as client:
             answer = client.backup_stores(folder, stores=stores or None, full=full, keep=keep)
     else:
         from kgserve.backup.create import BackupOptions
 
         answer = _back_up(
-            load({"data_dir": data_dir}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
+            load({"data_dir": given("data_dir")}), stores, Path(folder), BackupOptions(live=False, full=full, keep=keep)
         )
-    if as_json:
-        show_json(answer)
-    else:
+    if not told_as_json(answer):
         _show_backup(answer)
     return FAILED if answer.failed else 0
 
@@ -103,7 +91,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
     _log_errors_only(settings)
     require_data(settings)
     if find(settings.data_dir) is not None:
-        with connect(None, str(settings.data_dir)) as client:
+        with connect(settings.data_dir) as client:
             wanted = [
                 BackupSource(Layout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
                 for name in _chosen(names, list(_sequences(client)))
@@ -148,16 +136,7 @@ def _chosen(names: Sequence[str], there: Sequence[str]) -> list[str]:
 @_as_json
 @server_options
 @private_files()
-def restore(
-    folder: str,
-    *,
-    store: str | None,
-    into: str | None,
-    until: str | None,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
-) -> None:
+def restore(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
     """Make a store, or all stores of a backup, out of DIR; a store that exists is never replaced.
 
     Nothing is left of a store whose restore fails. With --server the server of that address reads DIR below its own
@@ -166,14 +145,12 @@ def restore(
     The exit code is 0 when all is restored, 1 when something stands in the way, such as a damaged backup or a store of
     that name, 2 for wrong usage or a moment that is not covered, and 3 when no server answers.
     """
-    if server is not None:
-        with connect(server, data_dir) as client:
+    if given("server") is not None:
+        with connect() as client:
             answer = client.restore_backup(folder, store=store, into=into, until=until)
     else:
-        answer = _restore(load({"data_dir": data_dir}), Path(folder), store, into, until)
-    if as_json:
-        show_json(answer)
-    else:
+        answer = _restore(load({"data_dir": given("data_dir")}), Path(folder), store, into, until)
+    if not told_as_json(answer):
         show_table(_RESTORED, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
 
 
@@ -188,7 +165,7 @@ def _restore(
     _log_errors_only(settings)
     sources = ops.sources(folder, store, into, until)
     if find(settings.data_dir) is not None:
-        with connect(None, str(settings.data_dir)) as client:
+        with connect(settings.data_dir) as client:
             ops.require_free(settings.data_dir, sources)
             return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
@@ -225,7 +202,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: Source)
 @click.argument("folder", metavar="DIR")
 @click.option("--store", metavar="STORE", help="Look at one store alone.  [default: every store of the backup]")
 @_as_json
-def verify(folder: str, *, store: str | None, as_json: bool) -> int:
+def verify(folder: str, *, store: str | None) -> int:
     """Check a backup: every file against its checksum, every record of the journals, and that nothing is missing.
 
     The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
@@ -234,9 +211,7 @@ def verify(folder: str, *, store: str | None, as_json: bool) -> int:
     from kgserve.backup.verify import verify as look
 
     found = list(look(BackupFolder(Path(folder)), store))
-    if as_json:
-        show_json(found)
-    else:
+    if not told_as_json(found):
         _show_verified(found)
     return 0 if all(each.ok for each in found) else FAILED
 

@@ -1,4 +1,7 @@
-"""``kgserve keys``: who may do what. Works on the data folder's file; a running server notices by itself."""
+"""``kgserve keys`` and ``audit``: who may do what, and what was refused and administered.
+
+``keys`` works on the data folder's file; a running server notices by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import require_data, settings_options
-from kgserve.cli.terminal import Column, show_json, show_table
+from kgserve.cli.options import connect, require_data, server_options, settings_options
+from kgserve.cli.terminal import Column, as_json_option, json_option, show_table, told_as_json
 from kgserve.permissions import private_files, private_folder
 from kgserve.settings import load
 
@@ -79,16 +82,15 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
 
 
 @keys.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 @settings_options("data_dir")
-def list_keys(*, as_json: bool, data_dir: str | None) -> None:
+def list_keys(*, data_dir: str | None) -> None:
     """List all keys, revoked and expired ones as well, without what opens anything."""
     from kgserve.access.keys import read_keys
 
     now = _now()
     listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
-    if as_json:
-        show_json(listed)
+    if told_as_json(listed):
         return
     show_table(COLUMNS, [_row(key) for key in listed])
 
@@ -151,3 +153,26 @@ def _listed(key: Key, now: int) -> ListedKey:
 def _row(key: ListedKey) -> tuple[Any, ...]:
     times = (key.created_at, key.expires_at, key.revoked_at)
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)
+
+
+AUDIT_COLUMNS = tuple(map(Column, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
+
+
+@click.command()
+@click.option("--node", metavar="NODE", help="Only what this node of the cluster wrote.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="So many, the newest.")
+@as_json_option
+@server_options
+def audit(*, node: str | None, limit: int) -> None:
+    """Show what was refused, and what was administered, oldest first; in a cluster, at all of its nodes."""
+    with connect() as client:
+        found = client.audit(node=node, limit=limit)
+    if told_as_json(found):
+        return
+    show_table(
+        AUDIT_COLUMNS,
+        [
+            (each.time, each.node, each.caller, each.address, each.act, each.store or "", each.outcome)
+            for each in found.records
+        ],
+    )

@@ -1,15 +1,24 @@
-"""Command-line options made from the settings table, so that the two cannot differ."""
+"""Options of the command line, made from the settings table, so that the two cannot differ; and the server they mean.
+
+Which one that is, and its refusals as messages and exit codes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from kgserve.settings import PREFIX, SETTINGS_FIELDS, Settings
+from kgserve.errors import InvalidInput, KgserveError
+from kgserve.settings import PREFIX, SETTINGS_FIELDS, Settings, load
+
+if TYPE_CHECKING:
+    from kgserve.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,7 +53,7 @@ def description(field: msgspec.structs.FieldInfo) -> str:
     return str(get_args(field.type)[1].description)
 
 
-def settings_options(*fields: str) -> Callable[[Function], Function]:
+def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function]:
     """Add an option for each of ``fields`` (default: all of a server's); one that is not given is passed as None."""
     chosen = [
         field
@@ -54,7 +63,7 @@ def settings_options(*fields: str) -> Callable[[Function], Function]:
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):
-            function = _option(field)(function)
+            function = _option(field, more)(function)
         return function
 
     return add
@@ -66,13 +75,25 @@ def key_option(**more: Any) -> Callable[[Function], Function]:
     return click.option("--key", metavar="KEY", help=text, **more)
 
 
+def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """The callback of an option that `given` tells, so that no command needs to pass it on."""
+    context.meta[f"kgserve.{parameter.name}"] = value
+    return value
+
+
+def given(option: str) -> Any:
+    """What was given for such an option of the present command."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(f"kgserve.{option}") if context else None
+
+
 def require_data(settings: Settings) -> None:
     """Raise ClickException when the data folder is not there: a name that was misspelt, most likely."""
     if not settings.data_dir.is_dir():
         raise click.ClickException(f"there is no data folder {settings.data_dir}")
 
 
-def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
+def _option(field: msgspec.structs.FieldInfo, more: Mapping[str, Any]) -> Callable[[Function], Function]:
     return click.option(
         *option_names(field.name),
         field.name,
@@ -80,6 +101,7 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Function], Function]:
         default=None,
         **_as_flag(field),
         help=f"{description(field)}.  [{variable_name(field.name)}; default: {_default_text(field.default)}]",
+        **more,
     )
 
 
@@ -100,3 +122,91 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
     if kind is bool:
         return click.Choice(["true", "false"])
     return {int: click.INT, float: click.FLOAT, Path: click.Path()}.get(kind, click.STRING)
+
+
+_KEPT: dict[str, Any] = {"expose_value": False, "callback": keep}
+
+
+class Unreachable(click.ClickException):
+    """No server answers."""
+
+    exit_code = 3
+
+
+class Refused(click.ClickException):
+    """The server answered with an error."""
+
+
+def server_options(function: Function) -> Function:
+    """Add the options that say which server is meant: ``--server``, ``--data`` and ``--key``, for `connect`."""
+    named = click.option(
+        "--server",
+        metavar="URL",
+        **_KEPT,
+        help="The server to talk to.  [default: that of the data folder; without --data else that at KGSERVE_PORT]",
+    )
+    return named(settings_options("data_dir", **_KEPT)(key_option(**_KEPT)(function)))
+
+
+@contextmanager
+def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
+    """A client of the data folder's server, else of the one that the options name, or that is at the configured port.
+
+    Raises Unreachable when no server answers, also when a data folder was named and nobody serves it: another server
+    holds other stores. What the server refuses inside becomes Refused. An answer may take ``timeout`` seconds.
+    """
+    from kgserve.client import Client
+
+    server, folder = (None, str(data_dir)) if data_dir else (given("server"), given("data_dir"))
+    _require_server(server, folder)
+    with Client(server, data=folder, key=given("key"), timeout=timeout, retries=0) as client:
+        try:
+            yield client
+        except KgserveError as error:
+            raise failure(error, url_of(client)) from error
+
+
+def failure(error: Exception, url: str) -> Exception:
+    """What the client raised, as a command says it; what this side has raised stays as it is."""
+    from http.client import responses
+
+    from kgserve import client
+
+    answered = bool(getattr(error, "__notes__", ()))  # the note names the request that the server has refused
+    match error:
+        case client.Interrupted():
+            return error
+        case client.Unreachable():
+            return Unreachable(f"no server answers at {url}; start one with `kgserve serve`, or name one with --server")
+        case client.Unintelligible():
+            return Refused(f"what {urlsplit(url).hostname} sent is no answer of kgserve: {error.__cause__}")
+        case client.Refused() if not answered:
+            reason = responses.get(error.status, "")
+            return Refused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
+        case InvalidInput() if answered:
+            return Refused(in_words(error))
+        case _:
+            return error
+
+
+def url_of(client: Client) -> str:
+    """Where the client's server is."""
+    return client.http.target.address.url
+
+
+def in_words(error: InvalidInput) -> str:
+    """The message, and a line for each place that is wrong."""
+    return "\n".join([error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)])
+
+
+def _require_server(server: str | None, data_dir: str | None) -> None:
+    from kgserve.reach import find
+
+    if server is not None or data_dir is None:
+        return
+    folder = load({"data_dir": data_dir}).data_dir
+    if not folder.is_dir():
+        raise Unreachable(f"there is no data folder {folder}")
+    if find(folder) is None:
+        hint = f"start one with `kgserve serve --data {folder}`, or name one with --server"
+        raise Unreachable(f"no server serves {folder}; {hint}")

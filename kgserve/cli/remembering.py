@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import click
 import msgspec
 
-from kgserve.cli.hooks import HookEvent
-from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import as_json_option, show_json
+from kgserve.cli.mcp import HookEvent
+from kgserve.cli.options import connect, given, server_options
+from kgserve.cli.terminal import as_json_option, told_as_json
 from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError
 from kgserve.model.layers import MAX_MESSAGES, RECALLED, RECALLED_TOKENS
 from kgserve.model.memories import ConsolidationReport, ConsolidationUndone, Memory, RecalledMemory
-from kgserve.model.reflection import Reflection
-from kgserve.model.telling import memory_line, proposal_line
+from kgserve.model.reflection import Reflection, memory_line, proposal_line
 
 if TYPE_CHECKING:
     from kgserve.client import Store
@@ -73,9 +72,6 @@ def retain(
     about: tuple[str, ...],
     supersedes: str | None,
     source: str | None,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
 ) -> None:
     """Have STORE remember TEXT; - reads it from standard input.
 
@@ -86,11 +82,11 @@ def retain(
     if lines is not None:
         if memory_type or about or supersedes or source:
             raise click.UsageError("what is true of a line stands in it: memory_type, entities, supersedes, source")
-        with connect(server, data_dir) as client:
-            _retain_lines(client.store(store), lines, as_json=as_json)
+        with connect() as client:
+            _retain_lines(client.store(store), lines)
         return
     content = sys.stdin.read().strip() if text == "-" else text or ""
-    with connect(server, data_dir) as client:
+    with connect() as client:
         done = client.store(store).retain(
             content,
             memory_type=memory_type,
@@ -98,8 +94,7 @@ def retain(
             supersedes=supersedes,
             source=source,
         )
-    if as_json:
-        show_json(done)
+    if told_as_json(done):
         return
     for step in done.operations:
         click.echo(f"{step.type} [{step.memory_id}] {step.content} ({step.reason})")
@@ -107,7 +102,7 @@ def retain(
         click.echo(f"similar, differs in {near.differs}: [{near.id}] {near.content}")
 
 
-def _retain_lines(store: Store, lines: Iterable[bytes], *, as_json: bool) -> None:
+def _retain_lines(store: Store, lines: Iterable[bytes]) -> None:
     done: Counter[str] = Counter()
     number = 0
     for some in _batches(lines):
@@ -119,10 +114,9 @@ def _retain_lines(store: Store, lines: Iterable[bytes], *, as_json: bool) -> Non
             )
             raise
         number += len(some)
-        if as_json:
-            show_json(found)
+        told_as_json(found)
         done.update(step.type for each in found.results for step in each.operations)
-    if not as_json:
+    if not given("as_json"):
         click.echo(f"{number:,} lines: " + (", ".join(f"{done[each]:,} {each}" for each in done) or "nothing"))
 
 
@@ -174,9 +168,6 @@ def recall(
     also: tuple[str, ...],
     hook: bool,
     within: float,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
 ) -> None:
     """Show what STORE knows about QUERY, best and surest first.
 
@@ -186,16 +177,15 @@ def recall(
     """
     if hook:
         with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
-            _answer_hook(Hook(store, also, limit or _HOOK_MEMORIES, budget or _HOOK_TOKENS, within), server, data_dir)
+            _answer_hook(Hook(store, also, limit or _HOOK_MEMORIES, budget or _HOOK_TOKENS, within))
         return
     if not query:
         raise click.UsageError("say what to recall, as QUERY")
-    with connect(server, data_dir) as client:
+    with connect() as client:
         found = client.store(store).recall(
             query, limit=limit or RECALLED, budget=budget or RECALLED_TOKENS, expand=True, also=also
         )
-    if as_json:
-        show_json(found)
+    if told_as_json(found):
         return
     _show(found.hits)
     if found.withheld:
@@ -213,7 +203,7 @@ class Hook(NamedTuple):
     seconds: float
 
 
-def _answer_hook(hook: Hook, server: str | None, data_dir: str | None) -> None:
+def _answer_hook(hook: Hook) -> None:
     """Print what an editor's event is answered with, if the server says so in time; else nothing."""
     event = decode_json(sys.stdin.read().encode(), HookEvent)
     if event.is_empty:
@@ -223,7 +213,7 @@ def _answer_hook(hook: Hook, server: str | None, data_dir: str | None) -> None:
     context = click.get_current_context()
 
     def ask() -> Sequence[Memory]:
-        with context.scope(cleanup=False), connect(server, data_dir, timeout=hook.seconds) as client:
+        with context.scope(cleanup=False), connect(timeout=hook.seconds) as client:
             return _remembered(client.store(hook.store), hook, event.question)
 
     found = in_time(hook.seconds, ask)
@@ -278,22 +268,11 @@ def in_time(seconds: float, work: Callable[[], Sequence[Memory]]) -> Sequence[Me
 @click.option("--undo", is_flag=True, help="Take the last run back.")
 @as_json_option
 @server_options
-def reflect(
-    store: str,
-    *,
-    dry_run: bool,
-    accept: list[int] | None,
-    refuse: list[int] | None,
-    undo: bool,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
-) -> None:
+def reflect(store: str, *, dry_run: bool, accept: list[int] | None, refuse: list[int] | None, undo: bool) -> None:
     """Put the memories of STORE in order: merge, place below concepts, and propose what is uncertain, by number."""
-    with connect(server, data_dir) as client:
+    with connect() as client:
         done = client.store(store).reflect(dry_run=dry_run, accept=accept or (), refuse=refuse or (), undo=undo)
-    if as_json:
-        show_json(done)
+    if told_as_json(done):
         return
     for line in _of_reflection(done):
         click.echo(line)
@@ -323,24 +302,13 @@ def _of_reflection(done: Reflection) -> Iterable[str]:
 @as_json_option
 @server_options
 def forget(
-    store: str,
-    ids: tuple[str, ...],
-    *,
-    undo: bool,
-    dry_run: bool,
-    hard: bool,
-    erase: bool,
-    reason: str,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
+    store: str, ids: tuple[str, ...], *, undo: bool, dry_run: bool, hard: bool, erase: bool, reason: str
 ) -> None:
     """Withdraw memories of STORE by their ids, with their former versions."""
-    with connect(server, data_dir) as client:
+    with connect() as client:
         memories = client.store(store)
         done = memories.forget(ids=ids, undo=undo, dry_run=dry_run, hard=hard, erase=erase, reason=reason)
-    if as_json:
-        show_json(done)
+    if told_as_json(done):
         return
     would = "would be " if dry_run else ""
     number, verb = (
@@ -370,31 +338,22 @@ def _show(memories: Iterable[Memory]) -> None:
 @click.option("--undo", metavar="RUN", help="Bring back what a run has merged.")
 @as_json_option
 @server_options
-def consolidate(
-    store: str,
-    *,
-    dry_run: bool,
-    threshold: float | None,
-    undo: str | None,
-    as_json: bool,
-    server: str | None,
-    data_dir: str | None,
-) -> None:
+def consolidate(store: str, *, dry_run: bool, threshold: float | None, undo: str | None) -> None:
     """Merge the memories of STORE that say the same in other words.
 
     What differs in numbers, names or negations is kept apart, and told. Each run has a name, by which it is undone.
     """
     if undo is not None and (dry_run or threshold is not None):
         raise click.UsageError("--undo goes alone")
-    with connect(server, data_dir) as client:
+    with connect() as client:
         there = client.store(store)
         if undo is not None:
             done = there.undo_consolidation(undo)
         else:
             done = there.consolidate(similarity_threshold=threshold, dry_run=dry_run)
-    if as_json:
-        show_json(done)
-    elif isinstance(done, ConsolidationReport):
+    if told_as_json(done):
+        return
+    if isinstance(done, ConsolidationReport):
         _report(store, done)
     else:
         _undone(store, done)

@@ -10,20 +10,16 @@ from typing import NoReturn
 import click
 
 from kgserve import __version__
-from kgserve.cli.audit import audit
 from kgserve.cli.backup import backup, restore, verify
-from kgserve.cli.cluster import cluster
 from kgserve.cli.deploy import deploy
-from kgserve.cli.keys import keys
+from kgserve.cli.keys import audit, keys
 from kgserve.cli.mcp import mcp
 from kgserve.cli.model import model
+from kgserve.cli.options import in_words
 from kgserve.cli.remembering import consolidate, forget, recall, reflect, retain
-from kgserve.cli.remote import in_words
-from kgserve.cli.search import search
-from kgserve.cli.serve import health, open_, serve, stop, version
-from kgserve.cli.settings import create, drop, settings
-from kgserve.cli.shell import shell
-from kgserve.cli.stores import doctor, prune_history, reindex, stores
+from kgserve.cli.serve import cluster, health, open_, serve, stop, version
+from kgserve.cli.shell import search, shell
+from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
 from kgserve.cli.top import top
 from kgserve.cli.transfer import export, import_
 from kgserve.errors import InvalidInput, KgserveError

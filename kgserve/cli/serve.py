@@ -1,4 +1,4 @@
-"""``kgserve serve``, ``kgserve stop``, ``kgserve health`` and ``kgserve version``."""
+"""``kgserve serve``, ``stop``, ``health``, ``version``, ``open`` and ``cluster``: servers, and nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgserve import __version__
-from kgserve.cli.options import settings_options
-from kgserve.cli.remote import Unreachable, connect, server_options, url_of
+from kgserve.cli.options import Unreachable, connect, server_options, settings_options, url_of
+from kgserve.cli.terminal import Column, as_json_option, show_table, told_as_json
 from kgserve.permissions import private_files
 from kgserve.settings import load
 from kgserve.systems import refusal
@@ -78,12 +78,12 @@ def stop(*, data_dir: str | None, force: bool) -> None:
 @click.command()
 @click.option("--ready", is_flag=True, help="Ask as well whether stores can be opened and written.")
 @server_options
-def health(*, ready: bool, server: str | None, data_dir: str | None) -> None:
+def health(*, ready: bool) -> None:
     """Say whether a server is alive, for containers and supervisors.
 
     The exit code is 0 if it is, 1 if it is not ready, 3 if none answers.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         client.ready() if ready else client.health()
     click.echo(f"{url_of(client)} is {'ready' if ready else 'alive'}")
 
@@ -106,13 +106,13 @@ def version() -> None:
 @click.option("--write", is_flag=True, help="Let the page write, where keys are asked for.")
 @click.option("--print", "only_print", is_flag=True, help="Print the address, and open nothing.")
 @server_options
-def open_(*, store: str | None, write: bool, only_print: bool, server: str | None, data_dir: str | None) -> None:
+def open_(*, store: str | None, write: bool, only_print: bool) -> None:
     """Open the explorer in a browser, at STORE if it is named, and print its address.
 
     Where keys are asked for, the server makes one for the page, which the address hands over: with it the page may
     read, or write with --write, for 12 hours or until the server ends. Whoever gets the address may do as much.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         if store is not None:
             client.store(store).settings()
         key = None if client.whoami().open else _key(client, write=write)
@@ -142,3 +142,80 @@ def _fragment(store: str | None, key: str | None) -> str:
     if store is None and key is None:
         return ""
     return f"#/{quote(store or '', safe='')}" + (f"?key={key}" if key else "")
+
+
+COLUMNS = (Column("Node"), Column("Address"), Column("State"), Column("Stores", "number"))
+
+
+@click.group()
+def cluster() -> None:
+    """See the nodes of a cluster, move stores between them, and mend what their log has lost."""
+
+
+@cluster.command()
+@as_json_option
+@server_options
+def status() -> None:
+    """List the nodes, whether they are alive, and how many stores each serves or would serve.
+
+    The exit code is 0 if all are alive, 1 if not, 3 if no server answers.
+    """
+    with connect() as client:
+        found = client.cluster()
+    if not told_as_json(found):
+        show_table(COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
+        if found.silent:
+            click.echo(f"{found.node} is cut off from the servers of the cluster", err=True)
+    if found.silent or any(each.state != "alive" for each in found.nodes):
+        raise click.exceptions.Exit(1)
+
+
+@cluster.command()
+@click.argument("store")
+@click.argument("node")
+@server_options
+def move(store: str, node: str) -> None:
+    """Have NODE serve STORE from now on. What is asked meanwhile waits for that."""
+    with connect() as client:
+        moved = client.store(store).move(node)
+    click.echo(f"{moved.store} is served by {moved.node}, at {moved.url}")
+
+
+@cluster.command()
+@click.option("--undo", is_flag=True, help="Have it take stores over again.")
+@server_options
+def drain(*, undo: bool) -> None:
+    """Have other nodes serve the stores of the node that is asked, which takes none until --undo or its next start.
+
+    The exit code is 1 if some could not be handed over, which are named with the reason.
+    """
+    with connect() as client:
+        found = client.drain(undo=undo)
+    click.echo(f"{found.node} takes stores over again" if undo else f"{found.node}: others serve {found.moved} stores")
+    for store, reason in found.failed.items():
+        click.echo(f"{store} stays: {reason}", err=True)
+    if found.failed:
+        raise click.exceptions.Exit(1)
+
+
+@cluster.command()
+@click.argument("store")
+@server_options
+def repair(store: str) -> None:
+    """Make the log of STORE anew from the files of the node that is asked, when it has lost something.
+
+    Ask the node that served the store last: one whose files lack anything refuses.
+    """
+    with connect() as client:
+        done = client.store(store).repair()
+    told = f"of its log {done.found} frames were left, as {done.node} has them"
+    click.echo(f"{done.store} is served by {done.node} up to sequence {done.sequence}; {told}")
+
+
+@cluster.command("finish-upgrade")
+@server_options
+def finish_upgrade() -> None:
+    """Have all nodes write in the newest format, once each runs the new version: older ones cannot join any more."""
+    with connect() as client:
+        done = client.finish_upgrade()
+    click.echo(f"the cluster writes format {done.format}")

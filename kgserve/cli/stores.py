@@ -1,18 +1,20 @@
-"""``kgserve stores``, ``reindex``, ``prune-history`` and ``doctor``: looking at stores, and putting them right."""
+"""``kgserve stores``, ``create``, ``settings``, ``drop``, ``reindex``, ``prune-history``, ``doctor``: whole stores."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
+import msgspec
 
-from kgserve.cli.options import require_data, settings_options
-from kgserve.cli.remote import connect, server_options
-from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_json, show_table
+from kgserve.cli.options import Refused, connect, given, require_data, server_options, settings_options
+from kgserve.cli.terminal import Column, IndexProgress, as_json_option, show_table, told_as_json
+from kgserve.decoding import decode_json
 from kgserve.errors import KgserveError
-from kgserve.model.stores import IndexStatus, StoreStats, StoreSummary
+from kgserve.model.stores import IndexStatus, StoreSettings, StoreSettingsAnswer, StoreStats, StoreSummary
 from kgserve.permissions import private_files
 from kgserve.settings import load
 
@@ -47,7 +49,7 @@ PATIENCE_SECONDS = 5.0
 @as_json_option
 @click.option("--indexes", is_flag=True, help="Show how far the indexes of the open stores are behind, too.")
 @server_options
-def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | None) -> None:
+def stores(*, indexes: bool) -> None:
     """List the stores of a running server, with counts and sizes on disk.
 
     Of open stores also the lag, which is how many commits the slowest of the indexes and the history has not seen yet,
@@ -56,13 +58,12 @@ def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | 
     With --indexes also the commits that each index has not seen yet, the entities that it is just taking in, and what
     keeps it from doing so; of a closed store nothing is known, for it is not opened to ask.
     """
-    if as_json and indexes:
+    if given("as_json") and indexes:
         raise click.UsageError("--json is the answer of /api/memory, which says nothing of indexes; choose one")
-    with connect(server, data_dir) as client:
+    with connect() as client:
         answer = client.stores()
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
-    if as_json:
-        show_json(answer)
+    if told_as_json(answer):
         return
     show_table(COLUMNS + INDEX_COLUMNS if indexes else COLUMNS, shown)
 
@@ -70,12 +71,12 @@ def stores(*, as_json: bool, indexes: bool, server: str | None, data_dir: str | 
 @click.command()
 @click.argument("store")
 @server_options
-def reindex(store: str, server: str | None, data_dir: str | None) -> int:
+def reindex(store: str) -> int:
     """Make both indexes of STORE anew, vectors with the server's present model, and wait until they are there.
 
     The server goes on when the waiting is interrupted. The exit code is 1 if an index cannot be made.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         there = client.store(store)
         for index in await_indexes(there.stats, there.reindex().sequence):
             click.echo(f"{index.name}: {index.entities:,} entities, model {index.model}, sequence {index.sequence:,}")
@@ -91,12 +92,12 @@ def reindex(store: str, server: str | None, data_dir: str | None) -> int:
     "[default: as the store's settings say]",
 )
 @server_options
-def prune_history(store: str, before: str | None, server: str | None, data_dir: str | None) -> None:
+def prune_history(store: str, before: str | None) -> None:
     """Forget former states of STORE for good, and say how many went.
 
     What nodes and edges are now stays, and so does what they were at that moment and since.
     """
-    with connect(server, data_dir) as client:
+    with connect() as client:
         done = client.store(store).prune_history(before)
     states = "1 state" if done.pruned == 1 else f"{done.pruned:,} states"
     known = f"known from sequence {done.oldest:,} on" if done.oldest else "known from the beginning on"
@@ -209,3 +210,125 @@ class _Patience:
                 self._seen[index.name] = (state, now)
             elif index.error is not None and now - since > PATIENCE_SECONDS:
                 raise click.ClickException(f"the {index.name} index: {index.error}")
+
+
+SETTING_COLUMNS = (Column("Setting"), Column("Value"))
+_USUAL = StoreSettings()
+_NAMES = StoreSettings.__struct_fields__
+
+
+class Choice(NamedTuple):
+    """A setting, by the names that lead to it, and what it is to be."""
+
+    path: list[str]
+    value: Any
+
+
+class _Choices(click.ParamType[Choice]):
+    """Choices as people type them."""
+
+    name = "SETTING=VALUE"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Choice:
+        setting, equals, text = value.partition("=")
+        if not equals or not setting:
+            self.fail(f"{value!r} is no SETTING=VALUE, such as history=90", param, ctx)
+        path = setting.split(".")
+        if path[0] not in _NAMES:
+            self.fail(f"there is no setting {path[0]!r}; there are {', '.join(_NAMES)}", param, ctx)
+        return Choice(path, _value(setting, text))
+
+
+def _value(setting: str, text: str) -> Any:
+    """What is meant: JSON where it is any, a list with commas for what is a list, else the text itself."""
+    if setting == "name":
+        return text
+    try:
+        return decode_json(text)
+    except msgspec.MsgspecError:
+        is_list = isinstance(getattr(_USUAL, setting, None), tuple)
+        return list(filter(None, map(str.strip, text.split(",")))) if is_list else text
+
+
+def _request(chosen: Sequence[Choice]) -> dict[str, Any]:
+    """The settings that were named, those of `memory` below it."""
+    body: dict[str, Any] = {}
+    for path, value in chosen:
+        place = body
+        for name in path[:-1]:
+            place = cast("dict[str, Any]", place.setdefault(name, {}))
+        place[path[-1]] = value
+    return body
+
+
+_chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=_Choices())
+
+
+@click.command()
+@click.argument("store")
+@_chosen
+@server_options
+def create(store: str, *, chosen: tuple[Choice, ...]) -> None:
+    """Create STORE, empty, with settings such as history=90 or memory.dedup=off.
+
+    The first import or write creates a store as well, with the usual settings. The exit code is 1 if it is there.
+    """
+    fields = _request(chosen)
+    if "name" in fields:
+        fields["display_name"] = fields.pop("name")
+    with connect() as client:
+        done = client.create(store, **fields)
+    if not done.created:
+        raise Refused(f"there is a store {store!r} already, which keeps its settings; `kgserve settings` changes them")
+    click.echo(f"{store}: created")
+
+
+@click.command()
+@click.argument("store")
+@_chosen
+@as_json_option
+@server_options
+def settings(store: str, *, chosen: tuple[Choice, ...]) -> None:
+    """Show the settings of STORE, or change those that are given, such as history=90 or kind_whitelist=note,person.
+
+    A VALUE is JSON, a list with commas, or a text; an empty one clears. Those of memories begin with memory., such as
+    memory.half_life_days=null.
+    """
+    with connect() as client:
+        there = client.store(store)
+        found = there.update_settings(**_request(chosen)) if chosen else there.settings()
+    if told_as_json(found):
+        return
+    show_table(SETTING_COLUMNS, _rows(found))
+
+
+@click.command()
+@click.argument("store")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@server_options
+def drop(store: str, *, yes: bool) -> None:
+    """Delete STORE and everything in it for good: only a backup brings it back.
+
+    On a terminal its name has to be typed again; elsewhere --yes is needed.
+    """
+    with connect() as client:
+        if not yes:
+            _ask(store, client.store(store).stats().nodes)
+        inbound = client.drop(store, confirm=store).inbound
+    click.echo(f"{store}: dropped" + (f"; edges of other stores that lead there still: {inbound:,}" if inbound else ""))
+
+
+def _ask(store: str, nodes: int) -> None:
+    """Have the name typed once more. Raises UsageError where nobody can, Abort for another."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; --yes drops it")
+    question = f"{store} has {nodes:,} nodes. Its name again, to drop it"
+    if click.prompt(question, default="", show_default=False) != store:
+        raise click.ClickException("that is another name; nothing was dropped")
+
+
+def _rows(found: StoreSettingsAnswer) -> Iterator[tuple[str, str]]:
+    shown = {name: getattr(found, name) for name in StoreSettings.__struct_fields__ if name != "memory"}
+    below = {f"memory.{name}": value for name, value in msgspec.structs.asdict(found.memory).items()}
+    for name, value in (shown | below).items():
+        yield name, value if isinstance(value, str) else msgspec.json.encode(value).decode()

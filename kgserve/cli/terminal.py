@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import click
 import msgspec
 
+from kgserve.cli.options import given, keep
 from kgserve.model.stores import IndexStatus
 from kgserve.shell.formats import tabbed
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def json_option(text: str) -> Callable[[Function], Function]:
+    """The option ``--json``, by which `told_as_json` goes."""
+    return click.option("--json", "as_json", is_flag=True, expose_value=False, callback=keep, help=text)
+
+
+as_json_option = json_option("Print the server's answer as JSON.")
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -33,9 +42,12 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None
         click.echo(tabbed([str(value) for value in row]), nl=False)
 
 
-def show_json(value: Any) -> None:
-    """Print to standard output as JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+def told_as_json(value: Any) -> bool:
+    """Print to standard output as JSON, if that was asked for; whether it was."""
+    if given("as_json"):
+        click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+        return True
+    return False
 
 
 def as_size(size: int) -> str:
@@ -111,18 +123,18 @@ class Progress(_Drawn):
 
 def _bar(total: int | None) -> Any:
     from rich import progress
-    from rich.console import Console
 
     known = [progress.BarColumn(), progress.TaskProgressColumn()] if total is not None else [progress.SpinnerColumn()]
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        *known,
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TextColumn("{task.fields[pace]}"),
-        progress.TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
+    pace = progress.TextColumn("{task.fields[pace]}")
+    return _progress(*known, progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn(), pace)
+
+
+def _progress(*columns: Any) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    first, last = progress.TextColumn("{task.description}"), progress.TimeElapsedColumn()
+    return progress.Progress(first, *columns, last, console=Console(stderr=True))
 
 
 class IndexProgress(_Drawn):
@@ -157,13 +169,6 @@ class IndexProgress(_Drawn):
 
 def _index_bar() -> Any:
     from rich import progress
-    from rich.console import Console
 
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TextColumn("{task.fields[entities]}"),
-        progress.TextColumn("{task.fields[note]}", markup=False),
-        progress.TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
+    entities, note = progress.TextColumn("{task.fields[entities]}"), "{task.fields[note]}"
+    return _progress(progress.BarColumn(), entities, progress.TextColumn(note, markup=False))

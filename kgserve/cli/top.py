@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import click
 import msgspec
 
-from kgserve.cli.remote import Refused, connect, failure, server_options, url_of
+from kgserve.cli.options import Refused, connect, failure, given, server_options, url_of
 from kgserve.cli.terminal import as_size
 from kgserve.errors import KgserveError
 from kgserve.settings import load
@@ -67,7 +67,7 @@ _UNKNOWN = "-"
     help="Time between two looks.",
 )
 @server_options
-def top(*, once: bool, order: Order, interval: float, server: str | None, data_dir: str | None) -> None:
+def top(*, once: bool, order: Order, interval: float) -> None:
     """Watch a running server: rates, latency, memory, its open stores and the engines' processes of those.
 
     Engine is the memory of a store's engine's process, empty while it has none; Waiting are the Cypher statements that
@@ -77,8 +77,8 @@ def top(*, once: bool, order: Order, interval: float, server: str | None, data_d
     """
     from rich.console import Console
 
-    with connect(server, data_dir, _ANSWER_SECONDS) as client:
-        watch = _Watch(client, named=server is not None, folder=load({"data_dir": data_dir}).data_dir)
+    with connect(timeout=_ANSWER_SECONDS) as client:
+        watch = _Watch(client, named=given("server") is not None, folder=load({"data_dir": given("data_dir")}).data_dir)
         if once:
             watch.read()
             time.sleep(interval)

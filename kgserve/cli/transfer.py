@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from kgserve.cli.remote import connect, server_options
+from kgserve.cli.options import connect, given, server_options
 from kgserve.cli.stores import await_indexes
 from kgserve.cli.terminal import Progress, as_size
 from kgserve.model.answers import ImportAnswer
@@ -64,15 +64,7 @@ SIGN_OF_LIFE = b" " * 1024
 @server_options
 @private_files()
 def import_(
-    store: str,
-    files: tuple[str, ...],
-    *,
-    kind: str | None,
-    mapping: Path | None,
-    as_memories: bool,
-    wait_index: bool,
-    server: str | None,
-    data_dir: str | None,
+    store: str, files: tuple[str, ...], *, kind: str | None, mapping: Path | None, as_memories: bool, wait_index: bool
 ) -> int:
     """Send FILEs, or standard input for "-", into STORE.
 
@@ -86,7 +78,7 @@ def import_(
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
             raise click.UsageError("--as-memories is for files of the memory server: --format memory-server")
         conversion, blocks, total = _read(files, MEMORIES if as_memories else kind, mapping, stack)
-        with _opened_stores(server, data_dir, indexes=wait_index) as opened:
+        with _opened_stores(indexes=wait_index) as opened:
             with Progress(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
@@ -98,7 +90,7 @@ def import_(
 
 
 @contextmanager
-def _opened_stores(server: str | None, data_dir: str | None, *, indexes: bool = False) -> Generator[Client | Library]:
+def _opened_stores(*, indexes: bool = False) -> Generator[Client | Library]:
     """The server that was named or serves the data folder; the folder itself if it was named and nobody serves it.
 
     ``indexes``: whether those are wanted, too; a folder's are filled by the next server otherwise. Raises Conflict when
@@ -106,8 +98,9 @@ def _opened_stores(server: str | None, data_dir: str | None, *, indexes: bool = 
     """
     from kgserve.reach import find
 
-    if server is not None or data_dir is None or not Path(data_dir).is_dir() or find(Path(data_dir)) is not None:
-        with connect(server, data_dir) as client:
+    data_dir, named = given("data_dir"), given("server") is not None
+    if named or data_dir is None or not Path(data_dir).is_dir() or find(Path(data_dir)) is not None:
+        with connect() as client:
             yield client
         return
     from kgserve.library import Library
@@ -275,16 +268,7 @@ def _check_present(paths: list[Path], kind: str) -> None:
 @click.option("--as-of", metavar="WHEN", help="As it was: a sequence, or a time such as 2025-07-15T12:00:00Z.")
 @click.option("--valid-at", metavar="TIME", help="Only what was true in the world then, or `now`.")
 @server_options
-def export(
-    store: str,
-    *,
-    output: str | None,
-    kind: str | None,
-    as_of: str | None,
-    valid_at: str | None,
-    server: str | None,
-    data_dir: str | None,
-) -> None:
+def export(store: str, *, output: str | None, kind: str | None, as_of: str | None, valid_at: str | None) -> None:
     """Write the whole of STORE as it is at one moment, one JSON object per line or in another format.
 
     With -o files appear when they are complete; an export that breaks off leaves none behind. With --data, a folder
@@ -300,7 +284,7 @@ def export(
     if target is not None and target.is_dir() and chosen not in PAIRS:
         raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
     with (
-        _opened_stores(server, data_dir) as opened,
+        _opened_stores() as opened,
         _received(opened, store, as_of, valid_at) as blocks,
         Progress(f"Exporting {store}", hidden=hidden) as progress,
     ):
@@ -332,7 +316,7 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
 
 
 def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
-    from kgserve.client.files import complete
+    from kgserve.client.lines import complete
     from kgserve.formats.files import write_pair
 
     with complete(files[0]) as nodes, complete(files[1]) as edges:
@@ -393,7 +377,7 @@ def _destination(output: Path | None) -> Generator[BinaryIO]:
         with output.open("wb") as file:
             yield file
     else:
-        from kgserve.client.files import complete
+        from kgserve.client.lines import complete
 
         with complete(output) as file:
             yield file

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from kgserve.client.answers import BatchHits, CypherResult, Hits, Traversal
 from kgserve.client.asynchronous import AsyncStream
-from kgserve.client.blocking import Stream
+from kgserve.client.blocking import Stream, Subscription, WriteHandler, subscribe
 from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store
-from kgserve.client.failures import Interrupted, Refused, Unintelligible, Unreachable
+from kgserve.client.failures import Interrupted, Refused, Retries, Unintelligible, Unreachable
 from kgserve.client.following import Event
-from kgserve.client.retries import Retries
-from kgserve.client.subscribing import Subscription, WriteHandler, subscribe
 
 __all__ = [
     "AsyncClient",

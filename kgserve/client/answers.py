@@ -6,21 +6,17 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from kgserve.model.answers import (
-    BatchHit,
-    BatchSearchAnswer,
-    CypherAnswer,
-    ReachedNode,
-    SearchAnswer,
-    SearchHit,
-    TraverseAnswer,
-)
+import msgspec
+
+from kgserve.model import answers
 
 if TYPE_CHECKING:
     import networkx as nx
     import pyarrow as pa
+
+H = TypeVar("H", answers.SearchHit, answers.BatchHit)
 
 _SHOWN_ROWS = 20
 _SHOWN_TEXT = 200
@@ -78,6 +74,37 @@ class Displayed:
         return f"<{type(self).__name__}: {self._about()}>"
 
 
+class Tabular(Displayed):
+    """An answer that is one table."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """The table."""
+
+    def to_df(self) -> Any:
+        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
+        return _frame(self.to_arrow())
+
+
+class HitList(Tabular, Generic[H]):
+    """Hits, best first. Its length is their number, and going through it gives them."""
+
+    __slots__ = ()
+    hits: list[H]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[H]:
+        return iter(self.hits)
+
+    def _tables(self) -> tuple[Table]:
+        rows = [(hit.score, hit.node.id, hit.node.type, hit.node.content) for hit in self.hits]
+        return (Table(("score", "id", "type", "content"), rows),)
+
+
 def counted(number: int, what: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
@@ -103,7 +130,7 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-class Traversal(Displayed, TraverseAnswer, kw_only=True):
+class Traversal(Displayed, answers.TraverseAnswer, kw_only=True):
     """The nodes reached, nearest first, and all edges between them. ``count`` is the number of nodes.
 
     Its length is that number, and going through it gives the nodes.
@@ -112,7 +139,7 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def __iter__(self) -> Iterator[ReachedNode]:
+    def __iter__(self) -> Iterator[answers.ReachedNode]:
         return iter(self.nodes)
 
     def to_networkx(self) -> nx.MultiDiGraph[str | tuple[str, str]]:
@@ -123,7 +150,7 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
         Raises ImportError when networkx is not installed.
         """
         try:
-            from kgserve.client.graphs import graph_of  # noqa: PLC0415 - for those who ask for it
+            import networkx as nx  # noqa: PLC0415 - for those who ask for it
         except ModuleNotFoundError as error:
             if error.name != "networkx":
                 raise
@@ -131,7 +158,16 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
                 "to_networkx() needs networkx, which is not installed: pip install 'kgserve[networkx]'",
                 name="networkx",
             ) from error
-        return graph_of(self)
+        graph: nx.MultiDiGraph[str | tuple[str, str]]
+        graph = nx.MultiDiGraph(sequence=self.sequence, truncated=self.truncated)
+        for node in self.nodes:
+            data = msgspec.structs.asdict(node)
+            graph.add_node(_place(node.store, data.pop("id")), **data)
+        for edge in self.edges:
+            data = msgspec.structs.asdict(edge)
+            ends = _place(edge.store, data.pop("source")), _place(edge.to_graph or edge.store, data.pop("target"))
+            graph.add_edge(*ends, key=edge.relation_type, **data)
+        return graph
 
     def to_arrow(self) -> tuple[pa.Table, pa.Table]:
         """Two tables, nodes and edges. Attributes are JSON text; times of nodes are timestamps in UTC."""
@@ -169,14 +205,8 @@ class Traversal(Displayed, TraverseAnswer, kw_only=True):
         return Table(("depth", "store", "id", "type", "content"), nodes), Table(columns, edges)
 
 
-class Hits(Displayed, SearchAnswer, kw_only=True):
+class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
     """What a search found, best first. Its length is the number of hits, and going through it gives them."""
-
-    def __len__(self) -> int:
-        return len(self.hits)
-
-    def __iter__(self) -> Iterator[SearchHit]:
-        return iter(self.hits)
 
     def to_arrow(self) -> pa.Table:
         """One table with a row for each hit. Attributes are JSON text."""
@@ -184,25 +214,12 @@ class Hits(Displayed, SearchAnswer, kw_only=True):
 
         return hits_table(self.hits)
 
-    def to_df(self) -> Any:
-        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
-        return _frame(self.to_arrow())
-
     def _about(self) -> str:
         return f"{counted(len(self.hits), 'hit')}, index at sequence {self.index_sequence}{_degraded(self.degraded)}"
 
-    def _tables(self) -> tuple[Table]:
-        return (_of_hits(self.hits),)
 
-
-class BatchHits(Displayed, BatchSearchAnswer, kw_only=True):
+class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
     """What several searches found together, best first. Its length is the number of hits, as for `Hits`."""
-
-    def __len__(self) -> int:
-        return len(self.hits)
-
-    def __iter__(self) -> Iterator[BatchHit]:
-        return iter(self.hits)
 
     def to_arrow(self) -> pa.Table:
         """One table with a row for each hit. Attributes are JSON text."""
@@ -210,18 +227,11 @@ class BatchHits(Displayed, BatchSearchAnswer, kw_only=True):
 
         return batch_table(self.hits)
 
-    def to_df(self) -> Any:
-        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
-        return _frame(self.to_arrow())
-
     def _about(self) -> str:
         return f"{counted(len(self.hits), 'hit')} of {self.query_count} queries{_degraded(self.degraded)}"
 
-    def _tables(self) -> tuple[Table]:
-        return (_of_hits(self.hits),)
 
-
-class CypherResult(Displayed, CypherAnswer, kw_only=True):
+class CypherResult(Tabular, answers.CypherAnswer, kw_only=True):
     """The rows of a statement. Its length is their number, and going through it gives them, as lists."""
 
     def __len__(self) -> int:
@@ -236,10 +246,6 @@ class CypherResult(Displayed, CypherAnswer, kw_only=True):
 
         return rows_table(self.columns, self.types, self.rows)
 
-    def to_df(self) -> Any:
-        """The same as a DataFrame of pandas. Raises ImportError when pandas is not installed."""
-        return _frame(self.to_arrow())
-
     def records(self) -> list[dict[str, Any]]:
         """The rows as dictionaries by column; of two columns with the same name the last one counts."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
@@ -253,9 +259,9 @@ class CypherResult(Displayed, CypherAnswer, kw_only=True):
         return (Table(self.columns, self.rows),)
 
 
-def _of_hits(hits: list[SearchHit] | list[BatchHit]) -> Table:
-    rows = [(hit.score, hit.node.id, hit.node.type, hit.node.content) for hit in hits]
-    return Table(("score", "id", "type", "content"), rows)
+def _place(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:
+    """A node of a graph; where edges into other stores were followed, with its store."""
+    return (store, node_id) if store else node_id
 
 
 def _degraded(degraded: bool) -> str:

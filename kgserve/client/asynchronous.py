@@ -11,15 +11,11 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.address import MOST_MOVES, Target
-from kgserve.client.connection import LIMITS, limit, present
-from kgserve.client.failures import Unreachable, refusal, translated
-from kgserve.client.files import SEQUENCE, complete
+from kgserve.client.failures import Attempts, Retries, Unreachable, refusal, translated
 from kgserve.client.following import Event, Following
-from kgserve.client.lines import Upload
-from kgserve.client.retries import Attempts, Retries
+from kgserve.client.lines import SEQUENCE, Upload, complete
 from kgserve.client.streams import Paged
-from kgserve.client.wire import Call, Streamed
+from kgserve.client.wire import LIMITS, MOST_MOVES, Call, Streamed, Target, limit, method
 from kgserve.errors import KgserveError, TimedOut, Unavailable
 from kgserve.model.answers import Node
 from kgserve.reach import Server
@@ -194,67 +190,49 @@ async def _follow(connection: AsyncConnection, listener: Following) -> AsyncGene
 
 def asks(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncAsker, P], Coroutine[Any, Any, T]]:
     """A method about all stores, or about none."""
-
-    async def method(self: AsyncAsker, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.connection.answer(build(*args, **kwargs))
-
-    present(method, build, "{}", of_store=False)
-    return method
+    return method(build, AsyncConnection.answer, of_store=False)
 
 
 def listens(build: Callable[P, Following]) -> Callable[Concatenate[AsyncAsker, P], AsyncStream[Event]]:
     """A method that gives events."""
-
-    def method(self: AsyncAsker, /, *args: P.args, **kwargs: P.kwargs) -> AsyncStream[Event]:
-        return AsyncStream(_follow(self.connection, build(*args, **kwargs)), {})
-
-    present(method, build, "AsyncStream[Event]", of_store=False)
-    return method
+    return method(
+        build,
+        lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
+        "AsyncStream[Event]",
+        of_store=False,
+    )
 
 
 def store_asks(
     build: Callable[Concatenate[str, P], Call[T]],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], Coroutine[Any, Any, T]]:
     """A method of a store."""
-
-    async def method(self: AsyncStoreAsker, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.connection.answer(build(self.name, *args, **kwargs))
-
-    present(method, build, "{}", of_store=True)
-    return method
+    return method(build, AsyncConnection.answer, of_store=True)
 
 
 def store_pages(
     build: Callable[Concatenate[str, P], Paged],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Node]]:
     """A method of a store that gives nodes from all pages."""
-
-    def method(self: AsyncStoreAsker, /, *args: P.args, **kwargs: P.kwargs) -> AsyncStream[Node]:
-        return AsyncStream(_pages(self.connection, build(self.name, *args, **kwargs)), {})
-
-    present(method, build, "AsyncStream[Node]", of_store=True)
-    return method
+    return method(
+        build, lambda connection, paged: AsyncStream(_pages(connection, paged), {}), "AsyncStream[Node]", of_store=True
+    )
 
 
 def store_streams(
     build: Callable[Concatenate[str, P], Streamed[T]],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[T]]:
     """A method of a store that gives things one after another."""
-
-    def method(self: AsyncStoreAsker, /, *args: P.args, **kwargs: P.kwargs) -> AsyncStream[T]:
-        return _stream(self.connection, build(self.name, *args, **kwargs))
-
-    present(method, build, "AsyncStream[{}]", of_store=True)
-    return method
+    return method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
 def store_listens(
     build: Callable[Concatenate[str, P], Following],
 ) -> Callable[Concatenate[AsyncStoreAsker, P], AsyncStream[Event]]:
     """A method of a store that gives events."""
-
-    def method(self: AsyncStoreAsker, /, *args: P.args, **kwargs: P.kwargs) -> AsyncStream[Event]:
-        return AsyncStream(_follow(self.connection, build(self.name, *args, **kwargs)), {})
-
-    present(method, build, "AsyncStream[Event]", of_store=True)
-    return method
+    return method(
+        build,
+        lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
+        "AsyncStream[Event]",
+        of_store=True,
+    )

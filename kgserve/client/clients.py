@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from typing import Self
 
-from kgserve.client.address import Target
 from kgserve.client.asynchronous import AsyncConnection
 from kgserve.client.blocking import Answering, Connection
-from kgserve.client.connection import TIMEOUT
+from kgserve.client.failures import Retries
 from kgserve.client.methods import (
     AsyncServerMethods,
     AsyncStoreMethods,
     ServerMethods,
     StoreMethods,
 )
-from kgserve.client.retries import Retries
 from kgserve.client.streams import export
+from kgserve.client.wire import TIMEOUT, Target
 
 
 class Client(ServerMethods):

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgserve.client.failures import Unreachable, decoded
-from kgserve.client.retries import Retries, asked_for
+from kgserve.client.failures import Retries, Unreachable, asked_for, decoded
 from kgserve.client.wire import EVENT_STREAM, Call, Route
 from kgserve.decoding import convert
 from kgserve.errors import KgserveError, Limited, NotFound, TimedOut, Unavailable

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -195,3 +196,20 @@ class RowDecoder(LineDecoder[list[Any]]):
             else:
                 self.about.update(line)
         return rows
+
+
+SEQUENCE = "kgserve-sequence"
+"""Header of an export: the commit that it shows."""
+
+
+@contextmanager
+def complete(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
+    """A file beside ``path`` that takes its place in the end; whatever goes wrong inside leaves what was there."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -34,9 +34,7 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
     return pa.table(
         {
             **_entities(nodes),
-            "depth": pa.array([node.depth for node in nodes], pa.int32()),
-            "version": pa.array([node.version for node in nodes], pa.int64()),
-            "sequence": pa.array([node.sequence for node in nodes], pa.int64()),
+            **_columns(nodes, depth=pa.int32(), version=pa.int64(), sequence=pa.int64()),
             **{name: pa.array(texts, pa.string()).cast(_TIME) for name, texts in times.items()},
             "store": pa.array([node.store or None for node in nodes], pa.string()),
             "missing": pa.array([bool(node.missing) for node in nodes], pa.bool_()),
@@ -46,36 +44,26 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
 
 def hits_table(hits: Sequence[SearchHit]) -> pa.Table:
     """One row per hit, best first."""
-    return pa.table(
-        {
-            **_entities([hit.node for hit in hits]),
-            "score": pa.array([hit.score for hit in hits], pa.float64()),
-            "keyword_score": pa.array([hit.keyword_score for hit in hits], pa.float64()),
-            "semantic_score": pa.array([hit.semantic_score for hit in hits], pa.float64()),
-            "hops": pa.array([hit.hops for hit in hits], pa.int32()),
-        }
-    )
+    real = pa.float64()
+    scores = _columns(hits, score=real, keyword_score=real, semantic_score=real, hops=pa.int32())
+    return pa.table(_entities([hit.node for hit in hits]) | scores)
 
 
 def batch_table(hits: Sequence[BatchHit]) -> pa.Table:
     """One row per hit, best first."""
-    return pa.table(
-        {
-            **_entities([hit.node for hit in hits]),
-            "score": pa.array([hit.score for hit in hits], pa.float64()),
-            "queries_matched": pa.array([hit.queries_matched for hit in hits], pa.list_(pa.int32())),
-        }
-    )
+    scores = _columns(hits, score=pa.float64(), queries_matched=pa.list_(pa.int32()))
+    return pa.table(_entities([hit.node for hit in hits]) | scores)
 
 
 def _entities(nodes: Sequence[Node]) -> dict[str, pa.Array]:
     """What tables of nodes and of hits begin with."""
-    return {
-        "id": pa.array([node.id for node in nodes], pa.string()),
-        "type": pa.array([node.type for node in nodes], pa.string()),
-        "content": pa.array([node.content for node in nodes], pa.string()),
-        "attributes": pa.array([_text(node.attributes) for node in nodes], pa.string()),
-    }
+    attributes = pa.array([_text(node.attributes) for node in nodes], pa.string())
+    return _columns(nodes, id=pa.string(), type=pa.string(), content=pa.string()) | {"attributes": attributes}
+
+
+def _columns(things: Sequence[Any], **types: pa.DataType) -> dict[str, pa.Array]:
+    """Fields of some things as columns of these types."""
+    return {name: pa.array([getattr(each, name) for each in things], kind) for name, kind in types.items()}
 
 
 def edges_table(edges: Sequence[Edge]) -> pa.Table:
@@ -84,11 +72,9 @@ def edges_table(edges: Sequence[Edge]) -> pa.Table:
         {
             "from": pa.array([edge.source for edge in edges], pa.string()),
             "to": pa.array([edge.target for edge in edges], pa.string()),
-            "relation_type": pa.array([edge.relation_type for edge in edges], pa.string()),
-            "weight": pa.array([edge.weight for edge in edges], pa.float64()),
+            **_columns(edges, relation_type=pa.string(), weight=pa.float64()),
             "attributes": pa.array([_text(edge.attributes) for edge in edges], pa.string()),
-            "version": pa.array([edge.version for edge in edges], pa.int64()),
-            "sequence": pa.array([edge.sequence for edge in edges], pa.int64()),
+            **_columns(edges, version=pa.int64(), sequence=pa.int64()),
             "store": pa.array([edge.store or None for edge in edges], pa.string()),
             "to_graph": pa.array([edge.to_graph or None for edge in edges], pa.string()),
         }

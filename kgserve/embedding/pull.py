@@ -13,16 +13,8 @@ import httpx
 from fastembed import TextEmbedding
 from huggingface_hub import constants as hub
 
-from kgserve.embedding.local import LocalEmbedder
-from kgserve.embedding.model_files import (
-    FileSum,
-    Manifest,
-    checked_manifest,
-    model_folder,
-    replacing,
-    sums,
-    write_manifest,
-)
+from kgserve.embedding import model_files
+from kgserve.embedding.embedder import LocalEmbedder
 from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.settings import Settings
 
@@ -32,22 +24,22 @@ USUAL_TOKENS = 512
 MOST_TOKENS = 1 << 16
 
 
-def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> Manifest:
+def pull(settings: Settings, name: str, tell: Callable[[str], None]) -> model_files.Manifest:
     """Have the model ``name`` in the models folder, downloaded from the hub if it is not there.
 
     Raises InvalidInput for a model that fastembed does not know, Unavailable when the hub does not give it.
     """
     known = _description(name)
-    folder = model_folder(settings, known["model"])
+    folder = model_files.model_folder(settings, known["model"])
     try:
-        return checked_manifest(folder, known["model"])
+        return model_files.checked_manifest(folder, known["model"])
     except Unavailable:
         _check_hub(known["sources"]["hf"])
-    with replacing(folder) as new:
+    with model_files.replacing(folder) as new:
         tell(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
         _download(known, new)
         manifest = _manifest(known, new)
-        write_manifest(new, manifest)
+        model_files.write_manifest(new, manifest)
         tell("trying it on a sentence")
         _try(new, manifest)
     return manifest
@@ -94,12 +86,12 @@ def _download(known: dict[str, Any], folder: Path) -> None:
     shutil.rmtree(cache)
 
 
-def _manifest(known: dict[str, Any], folder: Path) -> Manifest:
-    files = sums(folder)
+def _manifest(known: dict[str, Any], folder: Path) -> model_files.Manifest:
+    files = model_files.sums(folder)
     weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
     if not weights:
         raise Unavailable(f"{known['sources']['hf']} holds no {known['model_file']}")
-    return Manifest(
+    return model_files.Manifest(
         name=known["model"],
         dimensions=known["dim"],
         max_tokens=_max_tokens(folder),
@@ -109,7 +101,7 @@ def _manifest(known: dict[str, Any], folder: Path) -> Manifest:
     )
 
 
-def _one_sum(weights: list[FileSum]) -> str:
+def _one_sum(weights: list[model_files.FileSum]) -> str:
     if len(weights) == 1:
         return weights[0].sha256
     return hashlib.sha256("".join(each.sha256 for each in weights).encode()).hexdigest()
@@ -124,7 +116,7 @@ def _max_tokens(folder: Path) -> int:
     return given if isinstance(given, int) and 0 < given <= MOST_TOKENS else USUAL_TOKENS
 
 
-def _try(folder: Path, manifest: Manifest) -> None:
+def _try(folder: Path, manifest: model_files.Manifest) -> None:
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=1)
     try:
         embedder.embed(["A sentence."])

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kgserve.errors import InvalidInput, TooLarge
-from kgserve.formats.csv_pair import CsvTable, Sink, write_csv
+from kgserve.formats.csv_pair import CsvTable, Sink, mapped, read_mapping, write_csv
 from kgserve.formats.graphml import read_graphml, write_graphml
 from kgserve.formats.lines import EDGES, NODES, Part, edges_last, read_lines
-from kgserve.formats.mapping import mapped, read_mapping
 from kgserve.formats.memory_server import read_memories, write_memory_server
 from kgserve.formats.parquet_pair import ParquetTable, write_parquet
 

@@ -18,31 +18,14 @@ Tables = Mapping[str, frozenset[str]]
 Rows = Callable[[LiteralString], Iterator[dict[str, Any]]]
 """Runs a statement on the file; its rows by the names of their columns, one after the other."""
 
-_ENTITIES: tuple[LiteralString, ...] = ("uuid", "name", "group_id", "summary", "labels", "attributes", "created_at")
-_EPISODES: tuple[LiteralString, ...] = (
-    "uuid",
-    "name",
-    "group_id",
-    "content",
-    "source",
-    "source_description",
-    "valid_at",
-    "created_at",
-    "entity_edges",
-)
-_GROUPS: tuple[LiteralString, ...] = ("uuid", "name", "group_id", "summary", "created_at")
-_FACTS: tuple[LiteralString, ...] = (
-    "uuid",
-    "name",
-    "group_id",
-    "fact",
-    "episodes",
-    "valid_at",
-    "invalid_at",
-    "expired_at",
-    "reference_time",
-    "created_at",
-    "attributes",
+_Columns = tuple[LiteralString, ...]
+_ALL: _Columns = ("uuid", "name", "group_id", "created_at")
+_ENTITIES: _Columns = (*_ALL, "summary", "labels", "attributes")
+_EPISODES: _Columns = (*_ALL, "content", "source", "source_description", "valid_at", "entity_edges")
+_GROUPS: _Columns = (*_ALL, "summary")
+_FACTS: _Columns = (
+    *(*_ALL, "fact", "episodes", "attributes"),
+    *("valid_at", "invalid_at", "expired_at", "reference_time"),
 )
 _TIMES = frozenset({"created_at", "valid_at", "invalid_at", "expired_at", "reference_time"})
 _LINKS: tuple[tuple[LiteralString, LiteralString], ...] = (
@@ -74,9 +57,7 @@ def read_graphiti(name: str, tables: Tables, rows: Rows) -> list[Part]:
     return parts
 
 
-def _select(
-    match: LiteralString, name: LiteralString, columns: tuple[LiteralString, ...], there: frozenset[str]
-) -> LiteralString:
+def _select(match: LiteralString, name: LiteralString, columns: _Columns, there: frozenset[str]) -> LiteralString:
     # Times as text: the engine's own way to Python values ends the process at years before 1 and after 9999.
     chosen: list[LiteralString] = [
         f"CAST({name}.{column} AS STRING) AS {column}" if column in _TIMES else f"{name}.{column} AS {column}"

@@ -17,10 +17,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from kgserve.client.blocking import Stream
-from kgserve.client.files import complete
+from kgserve.client.failures import Attempts, Retries
 from kgserve.client.following import Event, Following
-from kgserve.client.lines import Upload, json_body
-from kgserve.client.retries import Attempts, Retries
+from kgserve.client.lines import Upload, complete, json_body
 from kgserve.client.wire import Call, Streamed
 from kgserve.decoding import decode_json, json_decoder, place_of
 from kgserve.errors import InvalidInput, KgserveError, Opening

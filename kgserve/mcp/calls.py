@@ -1,14 +1,25 @@
-"""Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile."""
+"""Calls of tools: find the tool, read the arguments, run it in a thread, answer; report progress meanwhile.
+
+A call that is made again gets the answer of the first, and one about a store of another node is asked there.
+
+Of the sets of tools that clients choose from two follow interfaces that others have made, and have four names in
+common. Of those, a call means the one of the set that its connection asks for; on a connection that asks for neither,
+the one whose arguments it has.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
@@ -17,40 +28,254 @@ import msgspec
 import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
+from mcp.shared.inbound import encode_header_value
 
+from kgserve import errors
 from kgserve.access.authentication import RequestContext
-from kgserve.access.caller import Hidden
-from kgserve.errors import (
-    ConflictManual,
-    FieldError,
-    Forbidden,
-    Internal,
-    InvalidInput,
-    KgserveError,
-    NoStore,
-    ServedElsewhere,
-)
+from kgserve.access.caller import CALLER_HEADER, Caller, Hidden
+from kgserve.decoding import convert, json_decoder
 from kgserve.forwarding import Forwarder
 from kgserve.idempotent import IDEMPOTENT
 from kgserve.mcp import schemas
 from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.mcp.elsewhere import asked_elsewhere
-from kgserve.mcp.entity_memory import RecallMemories
-from kgserve.mcp.json_schema import input_schema
-from kgserve.mcp.memory_tools import Recall
+from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS, RecallMemories
+from kgserve.mcp.memory_server import MEMORY_SERVER_TOOLS
+from kgserve.mcp.memory_tools import MEMORY_TOOLS, Recall
 from kgserve.mcp.present import Reply, conflict, counted, present
-from kgserve.mcp.repeats import Repeats, made_call
-from kgserve.mcp.tools import Tool
-from kgserve.mcp.toolsets import TOOLS, called, chosen
+from kgserve.mcp.schemas import input_schema
+from kgserve.mcp.store_tools import STORE_TOOLS
+from kgserve.mcp.tools import GRAPH_TOOLS, Tool
+from kgserve.mcp.values import shortened
 from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
 from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.made_calls import MadeCall, making
 from kgserve.ops.shares import Threads
+from kgserve.version import __version__
 
-log = structlog.get_logger()
+MEMORY = "memory"
+GRAPH = "graph"
+DEFAULT = "default"
+ALL = "all"
+ENTITY_MEMORY = "entity-memory"
+MEMORY_SERVER = "memory-server"
+
+_ENTITY_MEMORY: dict[str, Tool[Any]] = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
+TOOLS: dict[str, Tool[Any]] = {
+    tool.name: tool for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
+}
+"""By name, in the order of lists; of a name that two sets have, the memory server's."""
+SHARED_NAMES = frozenset(_ENTITY_MEMORY) & {tool.name for tool in MEMORY_SERVER_TOOLS}
+
+TOOLSETS: dict[str, tuple[str, ...]] = {
+    MEMORY: tuple(tool.name for tool in MEMORY_TOOLS),
+    GRAPH: (
+        "get_context",
+        "search_knowledge",
+        "get_entity",
+        "traverse_knowledge_graph",
+        "inject_knowledge_graph",
+        "list_entities",
+        "describe_store",
+        "query_cypher",
+        "delete_graph_entity",
+        "delete_graph_relation",
+        "list_stores",
+    ),
+    "time": ("put_node", "put_subgraph", "merge_entities", "retire", "entity_history"),
+    "stores": ("describe_store", "list_stores", "configure_store", "drop_store"),
+    ENTITY_MEMORY: tuple(_ENTITY_MEMORY),
+    MEMORY_SERVER: tuple(tool.name for tool in MEMORY_SERVER_TOOLS),
+}
+TOOLSETS[DEFAULT] = (*TOOLSETS[MEMORY], *TOOLSETS[GRAPH])
+TOOLSETS[ALL] = tuple(tool.name for tool in (*MEMORY_TOOLS, *GRAPH_TOOLS, *STORE_TOOLS, *ENTITY_MEMORY_TOOLS))
+"""What is listed when it is asked for; `default` also where nothing is said. What is not listed can be called, too."""
+
+_WITH_ENTITY_MEMORY = frozenset({ENTITY_MEMORY, ALL})
+
+
+def chosen(asked: str) -> Sequence[Tool[Any]]:
+    """The tools of sets and names with commas between, in the order of the table.
+
+    Raises InvalidInput for what is neither, and for two sets with the same names.
+    """
+    wanted, names = _asked(asked), set[str]()
+    if {ENTITY_MEMORY, MEMORY_SERVER} <= {*wanted}:
+        both = f"{ENTITY_MEMORY} and {MEMORY_SERVER} both have {', '.join(sorted(SHARED_NAMES))}"
+        raise errors.InvalidInput.at("tools", f"{both}; ask for one of them, and for single tools of the other")
+    for name in wanted:
+        if name not in TOOLSETS and name not in TOOLS:
+            known = f"there are the sets {', '.join(TOOLSETS)}, and the tools {', '.join(TOOLS)}"
+            unknown = f"{shortened(name, 80)!r} is neither a set of tools nor a tool; {known}"
+            raise errors.InvalidInput.at("tools", unknown)
+        names.update(TOOLSETS.get(name, (name,)))
+    tools = TOOLS | _ENTITY_MEMORY if _has_entity_memory(wanted) else TOOLS
+    listed = names or {*TOOLSETS[DEFAULT]}
+    return [tool for tool in tools.values() if tool.name in listed]
+
+
+def called(name: str, asked: str, arguments: Mapping[str, Any] | None) -> Tool[Any] | None:
+    """The tool that a call means, on a connection that asked for these; None for none that there is."""
+    if name not in SHARED_NAMES:
+        return TOOLS.get(name)
+    wanted = _asked(asked)
+    if _has_entity_memory(wanted):
+        return _ENTITY_MEMORY[name]
+    if MEMORY_SERVER in wanted or _fits(TOOLS[name], arguments) or not _fits(_ENTITY_MEMORY[name], arguments):
+        return TOOLS[name]
+    return _ENTITY_MEMORY[name]
+
+
+def _has_entity_memory(wanted: Sequence[str]) -> bool:
+    return not _WITH_ENTITY_MEMORY.isdisjoint(wanted) and MEMORY_SERVER not in wanted
+
+
+def _asked(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
+def _fits(tool: Tool[Any], arguments: Mapping[str, Any] | None) -> bool:
+    try:
+        convert(dict(arguments or {}), tool.arguments)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
+
+
+T = TypeVar("T")
+
+CALL_HEADER = "kgserve-call"
+AGE_HEADER = "kgserve-call-age"
+
+KEPT = 512
+"""Calls that are remembered, each with an answer of at most about 75 kB."""
+KEPT_OF_A_CALLER = 128
+
+_ID = re.compile(r"[!-~]{16,128}")
+
+
+def made_call(headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None) -> MadeCall | None:
+    """The call that a request is, if it has an id; another tool or other arguments are another call."""
+    given = headers.get(CALL_HEADER, "")
+    if not _ID.fullmatch(given):
+        return None
+    try:
+        said = msgspec.json.encode([tool, arguments])
+    except (TypeError, ValueError, RecursionError):
+        return None  # no such arguments are taken
+    return MadeCall(f"{given} {blake2b(said, digest_size=16).hexdigest()}", _age(headers))
+
+
+class Repeats:
+    """The latest calls that had an id, under way and answered.
+
+    Who has lost the answer sends the same call id, and gets the answer of the first.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[tuple[str, str], asyncio.Task[Any]] = OrderedDict()
+
+    async def once(self, caller: str, made: MadeCall | None, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer to a call, which is carried out once while it is remembered.
+
+        It goes on when who has asked is cut off: the answer may be asked for again.
+        """
+        if made is None:
+            return await answer()
+        task = self._calls.get((caller, made.key))
+        if task is None:
+            task = self._begun(made, answer)
+            self._keep((caller, made.key), task)
+        return await asyncio.shield(task)
+
+    def _begun(self, made: MadeCall, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        before = making.set(made)
+        try:
+            return asyncio.create_task(answer(), name="call")
+        finally:
+            making.reset(before)
+
+    def _keep(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
+        self._calls[key] = task
+        task.add_done_callback(lambda done: self._forget_failed(key, done))
+        self._forget_oldest([each for each in self._calls if each[0] == key[0]], KEPT_OF_A_CALLER)
+        self._forget_oldest([*self._calls], KEPT)
+
+    def _forget_oldest(self, keys: list[tuple[str, str]], most: int) -> None:
+        """Those under way stay, however many they are."""
+        done = [each for each in keys if self._calls[each].done()]
+        for each in done[: max(0, len(keys) - most)]:
+            del self._calls[each]
+
+    def _forget_failed(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
+        """What was broken off has no answer to repeat."""
+        if task.cancelled() or task.exception() is not None:
+            self._calls.pop(key, None)
+
+
+def _age(headers: Mapping[str, str]) -> float:
+    with suppress(ValueError):
+        age = float(headers.get(AGE_HEADER, "0"))
+        return max(age, 0.0) if math.isfinite(age) else 0.0
+    return 0.0
+
+
+_VERSION = "2026-07-28"
+"""Of the protocol, in which a request needs no session: each node has its own."""
+_META = "io.modelcontextprotocol/"
+_PASSED_ON = (CALL_HEADER, AGE_HEADER, "kgserve-store", "kgserve-tools", "kgserve-answers", "kgserve-hops")
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    data: Any = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    result: dict[str, Any] | None = None
+    error: _Error | None = None
+
+
+_decode = json_decoder(_Answer).decode
+
+
+async def asked_elsewhere(
+    forwarder: Forwarder,
+    served: errors.ServedElsewhere,
+    caller: Caller,
+    asked: tuple[str, Mapping[str, Any]],
+    headers: Mapping[str, str],
+) -> dict[str, Any]:
+    """The result of a method, ``asked`` with its parameters in the caller's name, at the node that serves the store.
+
+    Raises Unavailable, and MCPError as that one does.
+    """
+    method, params = asked
+    meta = {
+        f"{_META}protocolVersion": _VERSION,
+        f"{_META}clientCapabilities": {},
+        f"{_META}clientInfo": {"name": "kgserve", "version": __version__},
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    told = {each: headers[each] for each in _PASSED_ON if each in headers} | {
+        CALLER_HEADER: msgspec.json.encode(caller).decode("ascii"),
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": _VERSION,
+        "mcp-method": method,
+        "mcp-name": encode_header_value(params.get("name") or params["uri"]),
+    }
+    async with forwarder.asked(served, ("POST", "/mcp"), told, msgspec.json.encode(request)) as response:
+        answer = _decode(await response.read())
+    if answer.error is not None:
+        raise MCPError(answer.error.code, answer.error.message, answer.error.data)
+    if answer.result is None:
+        raise errors.Unavailable(f"node {served.node!r}, which serves the store, answered with {response.status}")
+    return answer.result
+
 
 Context = ServerRequestContext[Any, Any]
-T = TypeVar("T")
 
 PROGRESS_SECONDS = 1.0
 
@@ -133,7 +358,7 @@ class Calls:
         """Those that the connection asks for, on one page. Raises MCPError for a set that there is not."""
         try:
             return _listed(_wished(context).tools)
-        except InvalidInput as error:
+        except errors.InvalidInput as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
@@ -176,7 +401,7 @@ class Calls:
         tool, act = call.tool, f"tool {call.tool.name}"
         try:
             call.visit.caller.require(tool.role(call.arguments))
-        except Forbidden as error:
+        except errors.Forbidden as error:
             call.visit.denied("403", act=act, store=call.named_store)
             return _failure(explained(error))
         result = await self._answer(call)
@@ -188,12 +413,12 @@ class Calls:
         """Every exception is an answer here: clients of the handshake era would be sent its text."""
         try:
             return await self._found(call, self._graphs.seen_by(call.visit.caller))
-        except Internal:
+        except errors.Internal:
             log.exception("internal_error", tool=call.tool.name)
-        except ConflictManual as error:
+        except errors.ConflictManual as error:
             reply = _named(conflict(error), (call.arguments or {}).get(FIELD_NAMES))
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
-        except KgserveError as error:
+        except errors.KgserveError as error:
             return _failure(explained(error))
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
@@ -203,11 +428,11 @@ class Calls:
         """The answer; where a store is not there, the names of the caller's."""
         try:
             return await self._run(call, graphs)
-        except ServedElsewhere as error:
+        except errors.ServedElsewhere as error:
             asked = {"name": call.tool.name, "arguments": call.arguments or {}}
             caller, headers = call.visit.caller, call.headers
             return await asked_elsewhere(self._forwarder, error, caller, ("tools/call", asked), headers)
-        except NoStore as error:
+        except errors.NoStore as error:
             if isinstance(error, Hidden):
                 call.visit.denied("404", act=f"tool {call.tool.name}", store=error.store)
             if error.store == call.wishes.store and (empty := _nothing(call)) is not None:
@@ -234,7 +459,7 @@ class Calls:
         if tool.writes_with and getattr(given, tool.writes_with) and not call.writes:
             # Whether a call writes, and so what its key must allow, was decided by the name as it was sent.
             message = "makes this a write, so it must be sent under this very name"
-            raise InvalidInput(f"{tool.writes_with}: {message}", (FieldError(tool.writes_with, message),))
+            raise errors.InvalidInput.at(tool.writes_with, message)
         index = (given.index if isinstance(given, schemas.Arguments) else "") or ""
         default = call.wishes.store
         store = index or default if tool.without_store else store_of(index, default, graphs.pool.names)
@@ -323,14 +548,30 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.tools:
         chosen(wishes.tools)
     if wishes.answers not in ("", "text", "both"):
-        message = "is text, for answers without values, or both"
-        raise InvalidInput(f"answers: {message}", (FieldError("answers", message),))
+        raise errors.InvalidInput.at("answers", "is text, for answers without values, or both")
 
 
 def internal_error() -> str:
     """All that callers hear of a defect."""
     request_id = structlog.contextvars.get_contextvars().get("request_id")
     return f"internal error; the server's log holds the details under request id {request_id}"
+
+
+log = structlog.get_logger()
+
+
+@contextmanager
+def as_protocol_errors(**about: str) -> Generator[None]:
+    """Raises MCPError for whatever the block raises; the log gets what is ``about`` a defect."""
+    try:
+        yield
+    except MCPError:
+        raise
+    except Exception as error:
+        if isinstance(error, errors.KgserveError) and not isinstance(error, errors.Internal):
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
+        log.exception("internal_error", **about)
+        raise MCPError(types.INTERNAL_ERROR, internal_error()) from None
 
 
 async def _reporting(context: Context, tool: Tool[Any], answering: Awaitable[T]) -> T:

@@ -6,16 +6,17 @@ default, that one holds for what is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
+from kgserve.mcp.memory_tools import left_out, listing, recollection, values_of, without_meaning
 from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.mcp.tools import Tool
-from kgserve.mcp.values import EXCERPT, LONG, MOST, brief_attributes, first_fitting, lean, lines_within, shortened
+from kgserve.mcp.values import EXCERPT, LONG, MOST, first_fitting, lean, lines_within, shortened
 from kgserve.model.memories import (
     ConsolidateRequest,
     ConsolidationReport,
@@ -26,7 +27,6 @@ from kgserve.model.memories import (
     Memory,
     Metadata,
     RecallAnswer,
-    RecalledMemory,
     RecallRequest,
     Share,
     Similar,
@@ -89,12 +89,12 @@ class StoreMemory(Given, kw_only=True):
     memory_type: Annotated[
         Label, Meta(description="observation, decision, learning, error, pattern, preference, fact or procedure")
     ] = "observation"
-    tags: Annotated[_Labels, Meta(description="To find it by")] = msgspec.field(default_factory=list)
+    tags: Annotated[_Labels, Meta(description="To find it by")] = field(default_factory=list)
     confidence: Annotated[Share, Meta(description="How sure it is, 0 to 1")] = 1.0
     source: Annotated[Text, Meta(description="Where it is from")] | UnsetType = UNSET
     context: Annotated[str, Meta(description="What it was met in")] | UnsetType = UNSET
-    metadata: Metadata = msgspec.field(default_factory=dict)
-    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = msgspec.field(
+    metadata: Metadata = field(default_factory=dict)
+    entity_names: Annotated[_Labels, Meta(description="Whom or what it is about; made if need be")] = field(
         default_factory=list
     )
 
@@ -236,24 +236,9 @@ def _stored(found: StoredMemory, _given: StoreMemory, _store: str) -> Reply:
 
 @present.register
 def _found(found: RecallAnswer, given: RecallMemories, _store: str) -> Reply:
-    shown = first_fitting(map(_values, found.hits), _ROOM)
-    lines = lines_within(map(_line, found.hits), _ROOM)
-    count = min(len(shown), len(lines))
-    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(given.query, EXCERPT)!r}"
-    more = (
-        f"{len(found.hits) - count} do not fit: a lower limit, or a narrower query" if count < len(found.hits) else ""
-    )
-    values: dict[str, Any] = {"memories": shown[:count]}
-    hint = ""
-    if found.withheld:
-        values["withheld"] = found.withheld
-        left = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in found.withheld.items())
-        hint = f"left out: {left}; a lower min_confidence shows what has faded"
-    if found.degraded and given.search_mode != "keyword":
-        hint = "; ".join(
-            filter(None, (hint, "this server has no model for meaning: ask with the words that were used"))
-        )
-    return Reply("\n".join([head, *lines[:count]]), values, more, hint)
+    hints = [f"{each}; a lower min_confidence shows what has faded" for each in left_out(found)]
+    told = [(_values(each), _line(each)) for each in found.hits]
+    return recollection(found, given.query, told, hints + without_meaning(found, given.search_mode))
 
 
 @present.register
@@ -347,30 +332,21 @@ def _stats(found: MemoryStats, _given: GetMemoryStats, _store: str) -> Reply:
     return Reply("\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, {})), values)
 
 
-def _listing(head: str, lines: Iterable[str], values: dict[str, Any]) -> Reply:
-    listed = list(lines)
-    kept = lines_within(listed, _ROOM)
-    more = f"{len(listed) - len(kept)} lines do not fit" if len(kept) < len(listed) else ""
-    return Reply("\n".join([head, *kept]), values, more)
+def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> Reply:
+    text, more = listing(lines)
+    return Reply("\n".join(filter(None, (head, text))), values, more)
+
+
+_TOLD = (
+    *("id", "content", "memory_type", "tags", "confidence", "source", "context", "metadata", "entities"),
+    *("created_at", "score"),
+)
+"""What these tools tell of a memory, as far as it is neither empty nor usual."""
 
 
 def _values(memory: Memory) -> dict[str, Any]:
-    """A memory without what is empty or usual."""
-    values: dict[str, Any] = {
-        "id": memory.id,
-        "content": shortened(memory.content, LONG),
-        "memory_type": memory.memory_type,
-        "tags": memory.tags,
-        "confidence": round(memory.effective_confidence, 3),
-        "source": memory.source,
-        "context": memory.context and shortened(memory.context, EXCERPT),
-        "metadata": brief_attributes(memory.metadata, LONG),
-        "entities": [each.name for each in memory.entities],
-        "created_at": memory.created_at,
-    }
-    if isinstance(memory, RecalledMemory):
-        values["score"] = round(memory.score, 3)
-    return {name: value for name, value in values.items() if value not in (None, [], {})}
+    values = values_of(memory)
+    return {name: values[name] for name in _TOLD if name in values}
 
 
 def _line(memory: Memory) -> str:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.mcp.present import Reply, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments
 from kgserve.mcp.tools import Tool
+from kgserve.mcp.values import as_json
 from kgserve.model.entities import (
     Added,
     Created,
@@ -27,8 +28,6 @@ from kgserve.model.entities import (
     Relation,
 )
 from kgserve.ops import entities
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Given(Arguments, kw_only=True):
@@ -92,37 +91,20 @@ class OpenNodes(Given, kw_only=True):
 
 
 @present.register
-def _created(found: Created, _given: CreateEntities, _store: str) -> Reply:
-    return _reply(_json(found.entities), found)
-
-
-@present.register
-def _related(found: Related, _given: CreateRelations, _store: str) -> Reply:
-    return _reply(_json(found.relations), found)
-
-
-@present.register
-def _added(found: Added, _given: AddObservations, _store: str) -> Reply:
-    return _reply(_json(found.results), found)
-
-
-@present.register
-def _deleted(found: Deleted, _given: DeleteEntities | DeleteObservations | DeleteRelations, _store: str) -> Reply:
-    return _reply(found.message, found)
-
-
-@present.register
-def _graph(found: KnowledgeGraph, _given: ReadGraph | SearchNodes | OpenNodes, _store: str) -> Reply:
-    return _reply(_json(found), found)
-
-
-def _reply(text: str, values: msgspec.Struct) -> Reply:
+def _as_there(found: Created | Related | Added | Deleted | KnowledgeGraph, _given: Any, _store: str) -> Reply:
     """What the official server answers with, and nothing beside it."""
-    return Reply(text, msgspec.to_builtins(values), alone=True)
-
-
-def _json(value: Any) -> str:
-    return _encode(value).decode()
+    match found:
+        case Created():
+            text = as_json(found.entities)
+        case Related():
+            text = as_json(found.relations)
+        case Added():
+            text = as_json(found.results)
+        case Deleted():
+            text = found.message
+        case KnowledgeGraph():
+            text = as_json(found)
+    return Reply(text, msgspec.to_builtins(found), alone=True)
 
 
 MEMORY_SERVER_TOOLS: tuple[Tool[Any], ...] = (

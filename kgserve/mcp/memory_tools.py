@@ -7,31 +7,21 @@ ten memories of at most 2,000 tokens, with what stands beside them.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.mcp.present import Reply, counted, present
 from kgserve.mcp.schemas import UNLISTED_FIELD, Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.values import EXCERPT, LONG, MOST, brief_attributes, first_fitting, lean, lines_within, shortened
+from kgserve.model import layers
 from kgserve.model.hierarchy import WholeMemory, WholeMemoryRequest
-from kgserve.model.layers import (
-    MAX_MESSAGES,
-    RECALLED,
-    RECALLED_TOKENS,
-    SPAN,
-    ForgetAnswer,
-    ForgetMatch,
-    ForgetRequest,
-    Message,
-    RetainAnswer,
-    RetainOperation,
-    RetainRequest,
-)
 from kgserve.model.memories import (
+    SPAN,
     AssociatedEntity,
     Id,
     Label,
@@ -44,9 +34,8 @@ from kgserve.model.memories import (
     Time,
 )
 from kgserve.model.named import RelationInput
-from kgserve.model.reflection import Reflection, ReflectRequest
+from kgserve.model.reflection import Reflection, ReflectRequest, memory_line, proposal_line
 from kgserve.model.requests import SearchMode
-from kgserve.model.telling import memory_line, proposal_line
 from kgserve.ops import forgetting, hierarchy, reflecting, retaining
 from kgserve.ops.graph import Graph
 from kgserve.ops.recall import recall
@@ -63,7 +52,7 @@ _Until = Annotated[Time, Meta(description="True until then")]
 _Moment = Annotated[Time, Meta(description="RFC 3339")]
 
 
-class Turn(Message, kw_only=True):
+class Turn(layers.Message, kw_only=True):
     """One turn."""
 
     role: Annotated[Label, Meta(description="Who says it")] = "user"
@@ -87,19 +76,20 @@ class Related(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@with_fields_of(RetainRequest, "first")
+@with_fields_of(layers.RetainRequest, "first")
 class Retain(Arguments, kw_only=True):
     """What to remember."""
 
     content: (
         Annotated[
-            Annotated[str, Meta(min_length=1)] | Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)],
+            Annotated[str, Meta(min_length=1)]
+            | Annotated[list[layers.Message], Meta(min_length=1, max_length=layers.MAX_MESSAGES)],
             Meta(description="One thing, as a sentence"),
         ]
         | UnsetType
     ) = UNSET
     messages: (
-        Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES, description="Or the turns of a talk")]
+        Annotated[list[Turn], Meta(min_length=1, max_length=layers.MAX_MESSAGES, description="Or the turns of a talk")]
         | UnsetType
     ) = UNSET
     entity_id: Annotated[Id, Meta(description="Memory that this is the present state of")] | UnsetType = UNSET
@@ -133,8 +123,8 @@ class Recall(Arguments, kw_only=True):
     """What to recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = RECALLED
-    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = RECALLED_TOKENS
+    limit: Annotated[int, Meta(ge=1, le=100, description="Most memories")] = layers.RECALLED
+    budget: Annotated[int, Meta(ge=1, le=25_000, description="Most tokens")] = layers.RECALLED_TOKENS
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
     tags: Annotated[_Labels, Meta(description="All of these")] | UnsetType = UNSET
@@ -155,7 +145,7 @@ class Reflect(Arguments, kw_only=True):
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@with_fields_of(ForgetRequest)
+@with_fields_of(layers.ForgetRequest)
 class Forget(Arguments, kw_only=True):
     """What to forget."""
 
@@ -184,9 +174,8 @@ class Recollection(RecallAnswer, kw_only=True):
 def _retained(graph: Graph, given: Retain) -> Any:
     content = given.content or given.messages
     if not content or (given.content and given.messages):
-        message = "give what to remember as content, or a talk as messages"
-        raise InvalidInput(f"content: {message}", (FieldError("content", message),))
-    asked = as_request(RetainRequest, msgspec.structs.replace(given, content=content))
+        raise InvalidInput.at("content", "give what to remember as content, or a talk as messages")
+    asked = as_request(layers.RetainRequest, msgspec.structs.replace(given, content=content))
     asked.entities = [AssociatedEntity(**_set(each)) for each in given.entities or ()]
     asked.relations = [RelationInput(**_set(each)) for each in given.relations or ()]
     return retaining.retain(graph, asked)
@@ -207,12 +196,11 @@ def _set(given: msgspec.Struct) -> dict[str, Any]:
 
 
 @present.register
-def _retained_reply(found: RetainAnswer, _given: Retain, _store: str) -> Reply:
+def _retained_reply(found: layers.RetainAnswer, _given: Retain, _store: str) -> Reply:
     lines = [
         *map(_step_line, found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
-    kept = lines_within(lines, _ROOM)
     values: dict[str, Any] = {
         "operations": first_fitting(map(lean, found.operations), _ROOM // 2),
         "similar": first_fitting(map(lean, found.similar), _ROOM // 4),
@@ -221,11 +209,17 @@ def _retained_reply(found: RetainAnswer, _given: Retain, _store: str) -> Reply:
     hint = ""
     if found.similar:
         hint = "what is similar was kept apart; is one of them no longer true, retain with supersedes set to its id"
-    more = f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
-    return Reply("\n".join(kept) or "There was nothing to remember.", values, more, hint)
+    text, more = listing(lines)
+    return Reply(text or "There was nothing to remember.", values, more, hint)
 
 
-def _step_line(step: RetainOperation) -> str:
+def listing(lines: Sequence[str]) -> tuple[str, str]:
+    """The first lines, as many as fit, as a text, and what is said of those that do not."""
+    kept = lines_within(lines, _ROOM)
+    return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
+
+
+def _step_line(step: layers.RetainOperation) -> str:
     version = f", former version [{step.version_id}]" if step.version_id and step.version_id != step.memory_id else ""
     return f"{step.type} [{step.memory_id}]{version}: {shortened(step.content, EXCERPT)} ({step.reason})"
 
@@ -233,24 +227,40 @@ def _step_line(step: RetainOperation) -> str:
 @present.register
 def _recollected(found: Recollection, given: Recall, _store: str) -> Reply:
     now = time.time()
-    shown = first_fitting(map(values_of, found.hits), _ROOM)
-    lines = lines_within((memory_line(each, now) for each in found.hits), _ROOM)
-    count = min(len(shown), len(lines))
-    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(given.query, EXCERPT)!r}"
-    hints: list[str] = []
-    if found.withheld:
-        left = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in found.withheld.items())
-        hints.append(f"left out: {left}")
+    hints = left_out(found)
     if "below_confidence" in found.withheld:
         hints.append("a lower min_confidence shows what has faded")
     if "over_budget" in found.withheld:
         hints.append("a larger budget shows more")
-    if found.degraded and given.mode != "keyword":
-        hints.append("this server has no model for meaning: ask with the words that were used")
+    hints += without_meaning(found, given.mode)
+    told = [(values_of(each), memory_line(each, now)) for each in found.hits]
+    return recollection(found, given.query, told, hints)
+
+
+def recollection(
+    found: RecallAnswer, query: str, told: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
+) -> Reply:
+    """What was recalled; ``told`` is each memory as values and as a line."""
+    each_values, each_line = [*zip(*told, strict=True)] or ((), ())
+    shown, lines = first_fitting(each_values, _ROOM), lines_within(each_line, _ROOM)
+    count = min(len(shown), len(lines))
+    head = f"{counted(len(found.hits), 'memory', 'memories')} for {shortened(query, EXCERPT)!r}"
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
-    left_out = len(found.hits) - count
-    more = f"{left_out} do not fit: a lower limit, or a narrower query" if left_out else ""
+    beyond = len(found.hits) - count
+    more = f"{beyond} do not fit: a lower limit, or a narrower query" if beyond else ""
     return Reply("\n".join([head, *lines[:count]]), values, more, "; ".join(hints))
+
+
+def left_out(found: RecallAnswer) -> list[str]:
+    """What is said of memories that were left out, if there are any."""
+    left = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in found.withheld.items())
+    return [f"left out: {left}"] if left else []
+
+
+def without_meaning(found: RecallAnswer, mode: SearchMode) -> list[str]:
+    """What is said of an answer by words alone, where that was not asked for."""
+    is_told = found.degraded and mode != "keyword"
+    return ["this server has no model for meaning: ask with the words that were used"] if is_told else []
 
 
 def _answered(answer: str, used: list[str]) -> Reply:
@@ -273,7 +283,6 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
     lines += [f"[{each.id}] below [{each.parent_id}] ({each.score:.2f})" for each in found.linked]
     lines += [f"left as it is, for somebody has changed it since: [{each}]" for each in found.skipped]
     lines += [f"faded: [{each}]" for each in found.stale]
-    kept = lines_within(lines, _ROOM)
     hints = ["accept=[numbers] carries proposals out, refuse=[numbers] has them not be made again"]
     hints = hints if found.run and any(each.state == "open" for each in found.proposals) else []
     hints += [f"undo=true takes the run {found.run} back"] if found.run and not found.undone else []
@@ -292,13 +301,14 @@ def _reflected(found: Reflection, _given: Reflect, _store: str) -> Reply:
         "skipped": found.skipped,
         "sequence": found.sequence,
     }
-    more = f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
+    text, more = listing(lines)
     said = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
-    return Reply("\n".join([head, *kept]), {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
+    text = "\n".join(filter(None, (head, text)))
+    return Reply(text, {"dry_run": found.dry_run, "proposals": [], **said}, more, "; ".join(hints))
 
 
 @present.register
-def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
+def _forgotten(found: layers.ForgetAnswer, given: Forget, _store: str) -> Reply:
     if given.query:
         lines = lines_within(map(_match_line, found.matches), _ROOM)
         head = f"Nothing was forgotten; {counted(len(found.matches), 'memory fits', 'memories fit')}:"
@@ -322,7 +332,7 @@ def _forgotten(found: ForgetAnswer, given: Forget, _store: str) -> Reply:
     return Reply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
-def _match_line(match: ForgetMatch) -> str:
+def _match_line(match: layers.ForgetMatch) -> str:
     return f"[{match.id}] ({match.memory_type}) {match.content}"
 
 
@@ -418,7 +428,7 @@ MEMORY_TOOLS: tuple[Tool[Any], ...] = (
         "only lists what fits. What was true and changed: retain with supersedes.",
         Forget,
         "forgetting",
-        lambda graph, given: forgetting.forget(graph, as_request(ForgetRequest, given)),
+        lambda graph, given: forgetting.forget(graph, as_request(layers.ForgetRequest, given)),
         "deletes",
         administers_with="erase",
     ),

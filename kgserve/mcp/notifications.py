@@ -10,27 +10,283 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import anyio
+import anyio.to_thread
 import structlog
+from anyio import CapacityLimiter
 from mcp import MCPError, types
-from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
 from kgserve.access.authentication import RequestContext
-from kgserve.errors import InvalidInput, NotFound
-from kgserve.mcp.calls import visit_of
-from kgserve.mcp.uris import Place, place_of
-from kgserve.mcp.watching import MAX_STORES, News, Watching
+from kgserve.errors import InvalidInput, KgserveError, NotFound, ServedElsewhere
+from kgserve.journal.tail import Tail
+from kgserve.mcp.calls import Context, default_store, visit_of
+from kgserve.mcp.present import counted
+from kgserve.mcp.resources import Place, place_of
+from kgserve.model.change import ChangeSet
+from kgserve.model.events import Event, Position, Told
+from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.ops.graph import Graphs
+from kgserve.ops.metrics import standing_of
+from kgserve.ops.shares import Threads
+from kgserve.store.feed import Feed, Wake
 from kgserve.store.pool import StorePool
 
-log = structlog.get_logger()
+MAX_STORES = 256
+"""Stores that are followed at once: of each that is, the newest commits are kept in memory."""
 
-Context = ServerRequestContext[Any, Any]
+
+class News(NamedTuple):
+    """The places that have changed, and the stores that came, went, or got other settings."""
+
+    changed: set[Place]
+    announced: set[str]
+
+
+class _Store:
+    """What is watched in a store, and its commits, unless it is not there."""
+
+    def __init__(self) -> None:
+        self.watched: Counter[Place] = Counter()
+        self.commits: Touched | None = None
+
+    def close(self) -> None:
+        """Follow it no longer."""
+        if self.commits is not None:
+            self.commits.close()
+            self.commits = None
+
+
+class Watching:
+    """Which of the resources that somebody subscribed to have changed, told by the feeds of their stores.
+
+    For one event loop, that calls `begin` first. What blocks runs in a thread of its own.
+    """
+
+    def __init__(self, pool: StorePool) -> None:
+        self._pool = pool
+        self._thread = CapacityLimiter(1)
+        self._stores: dict[str, _Store] = {}
+        self._written_to: set[str] = set()
+        self._announced: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.some_news = asyncio.Event()
+
+    def begin(self) -> None:
+        """Remember the loop that is to be woken."""
+        self._loop = asyncio.get_running_loop()
+
+    def has_room(self, places: Iterable[Place]) -> bool:
+        """Whether the stores of these places can be followed as well."""
+        return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_STORES
+
+    async def add(self, places: Iterable[Place]) -> None:
+        """Watch these as well, from now on. A store that is not there is looked for when one is made."""
+        for place in (each for each in places if each.store):
+            self._stores.setdefault(place.store or "", _Store()).watched[place] += 1
+        for name in {place.store for place in places if place.store}:
+            await self._follow(name)
+
+    def remove(self, places: Iterable[Place]) -> None:
+        """Watch these no longer, unless somebody else does."""
+        for place in places:
+            if place.store and (store := self._stores.get(place.store)) is not None:
+                store.watched[place] -= 1
+                store.watched += Counter()  # keeps those that are positive
+                if not store.watched:
+                    self._stores.pop(place.store).close()
+
+    def announced(self, store: str) -> None:
+        """A store was made, dropped, or got other settings."""
+        self._announced.add(store)
+        self.some_news.set()
+
+    async def news(self) -> News:
+        """What has changed since the last time."""
+        self.some_news.clear()
+        written, self._written_to = self._written_to, set()
+        announced, self._announced = self._announced, set()
+        changed = {Place(name) for name in announced}
+        for name in announced:
+            changed |= await self._looked_after(name)
+        for name in written - announced:
+            changed |= await self._written(name)
+        return News(changed, announced)
+
+    def close(self) -> None:
+        """Follow nothing any longer."""
+        while self._stores:
+            self._stores.popitem()[1].close()
+
+    async def _looked_after(self, name: str) -> set[Place]:
+        """What changed in a store that was announced: all of it, unless it is the one that is followed."""
+        store = self._stores.get(name)
+        if store is None:
+            return set()
+        if store.commits is not None and not store.commits.feed.closed:
+            return await self._written(name)
+        store.close()
+        await self._follow(name)  # before it is told, so that nothing is missed
+        return {*store.watched}
+
+    async def _written(self, name: str) -> set[Place]:
+        store = self._stores.get(name)
+        if store is None or (commits := store.commits) is None:
+            return set()
+        if commits.feed.closed and not commits.feed.dropped:
+            return await self._looked_after(name)  # it has moved to another node
+        wanted = frozenset(place.node for place in store.watched if place.node is not None)
+        try:
+            nodes = await anyio.to_thread.run_sync(lambda: commits.since(wanted), limiter=self._thread)
+        except KgserveError:
+            return set()  # it is gone, which is announced
+        if nodes is None:
+            return set()
+        return {Place(name), Place(name, remembered=True), *(Place(name, node) for node in nodes)}
+
+    async def _follow(self, name: str) -> None:
+        if (store := self._stores.get(name)) is None or store.commits is not None:
+            return
+        try:
+            commits = await anyio.to_thread.run_sync(lambda: self._commits(name), limiter=self._thread)
+        except (KgserveError, FileNotFoundError):
+            return
+        if commits is None:
+            return
+        if self._stores.get(name) is not store or store.commits is not None:  # meanwhile
+            commits.close()
+        else:
+            store.commits = commits
+
+    def _commits(self, name: str) -> Touched | None:
+        try:
+            self._pool.require_files(name)
+        except NotFound:
+            return None
+        except ServedElsewhere:
+            # While a copy of it is open, that follows.
+            self._pool.release(self._pool.acquire(name, at_least=0))
+        return Touched(self._pool.feeds.of(name), self._waker(name))
+
+    def _waker(self, name: str) -> Callable[[], None]:
+        loop = self._loop
+
+        def wake() -> None:
+            if loop is not None:
+                loop.call_soon_threadsafe(self._wake, name)
+
+        return wake
+
+    def _wake(self, name: str) -> None:
+        self._written_to.add(name)
+        self.some_news.set()
+
+
+class Touched:
+    """One listener's way through the commits of a store, from now on. For one thread at a time.
+
+    A node is touched by what makes, changes or takes away the node itself or an edge at it.
+    """
+
+    def __init__(self, feed: Feed, wake: Wake) -> None:
+        """``wake`` is called by any thread when there may be news. Blocks a little. Raises NotFound, JournalDamaged."""
+        self.feed = feed
+        self._tail = Tail(feed.layout.journal)
+        self._unlisten = feed.listen(wake)
+        try:
+            self._seen = feed.latest
+        except BaseException:
+            self._unlisten()
+            raise
+
+    def since(self, wanted: AbstractSet[str]) -> set[str] | None:
+        """Those of the ``wanted`` nodes that were touched since the last look; None when no node was.
+
+        All of them when the commits can no longer be read: who looks again needlessly misses nothing. Blocks. Raises
+        NotFound when the store is gone.
+        """
+        latest, seen = self.feed.latest, self._seen
+        if latest <= seen:
+            return None
+        try:
+            return self._read_to(latest, wanted)
+        except (KgserveError, FileNotFoundError):
+            return set(wanted)
+        finally:
+            self._seen = latest
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._unlisten()
+
+    def _read_to(self, latest: int, wanted: AbstractSet[str]) -> set[str] | None:
+        found: set[str] = set()
+        is_any = False
+        while self._seen < latest and (len(found) < len(wanted) or not is_any):
+            for sequence, touched in self._commits(latest):
+                found.update(wanted & touched)
+                is_any = is_any or bool(touched)
+                self._seen = sequence
+        return found if is_any else None
+
+    def _commits(self, latest: int) -> Iterator[tuple[int, set[str]]]:
+        """The next commits, with the nodes that each touched."""
+        commits = self.feed.recent(Position.after(self._seen))
+        if not commits:
+            for change in self._tail.page(self._seen, latest):
+                yield change.sequence, _of_change(change)
+            return
+        for commit in commits:
+            ids = [_of_event(event) for event in commit.events]
+            if None in ids:  # too many rows for an event each
+                [change] = self._tail.read(commit.sequence, commit.sequence)
+                yield commit.sequence, _of_change(change)
+            else:
+                yield commit.sequence, {node_id for some in ids for node_id in some or ()}
+
+
+def _of_event(event: Event) -> tuple[str, ...] | None:
+    found: tuple[str, ...] | None = None
+    match event.subject:
+        case NodeRow() as row:
+            found = (row.id,)
+        case EdgeRow() as row:
+            found = _ends(row.key)
+        case LinkRow() as row:
+            found = (row.edge.source,)
+        case LinkKey() as key:
+            found = (key.edge[0],)
+        case str() as node_id:
+            found = (node_id,)
+        case Told():
+            found = ()  # its row is told of, too
+        case tuple() as key:
+            found = _ends(key)
+        case _:
+            pass
+    return found
+
+
+def _of_change(change: ChangeSet) -> set[str]:
+    touched = set(change.node_ids())
+    for key in (*(row.key for row in (*change.edges_created, *change.edges_updated)), *change.edges_deleted):
+        touched.update(_ends(key))
+    touched.update(row.edge.source for row in (*change.links_created, *change.links_updated))
+    touched.update(key.edge[0] for key in change.links_deleted)
+    return touched
+
+
+def _ends(key: EdgeKey) -> tuple[str, str]:
+    return key[0], key[1]
+
+
+log = structlog.get_logger()
 
 MAX_LISTENERS = 256
 MAX_LISTENERS_OF_A_KEY = 64
@@ -43,13 +299,6 @@ _listening: ContextVar[Subscriber] = ContextVar("listening")
 """Whose stream is about to begin: the SDK's handler hands it to no bus."""
 
 
-class _Session(NamedTuple):
-    """A session of the handshake era; its own stream is reached through the request that began it."""
-
-    stream: ServerSession
-    subscriber: Subscriber
-
-
 class Notifications:
     """Follows the stores of a pool while `following` runs."""
 
@@ -57,7 +306,7 @@ class Notifications:
         self._feeds = pool.feeds
         self._bus = _Bus()
         self._handler = ListenHandler(self._bus, max_subscriptions=MAX_LISTENERS)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Subscriber] = {}
         self._listeners: Counter[str] = Counter()
         self._changed: set[str] = set()
         self._some_changed = asyncio.Event()
@@ -88,12 +337,12 @@ class Notifications:
     async def subscribe(self, context: Context, uri: str, place: Place) -> None:
         """Tell a session of the handshake era of a resource from now on. Raises MCPError for one more than it may."""
         if (session := self._session(context)) is not None:
-            await self._subscriptions.add(session.subscriber, {uri: place})
+            await self._subscriptions.add(session, {uri: place})
 
     def unsubscribe(self, context: Context, uri: str) -> None:
         """Tell it no longer."""
         if (session := self._session(context)) is not None:
-            self._subscriptions.remove(session.subscriber, [uri])
+            self._subscriptions.remove(session, [uri])
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
@@ -134,19 +383,19 @@ class Notifications:
         """End the streams of those who listen."""
         self._handler.close()
 
-    def _session(self, context: Context) -> _Session | None:
+    def _session(self, context: Context) -> Subscriber | None:
         key = context.request.headers.get(_SESSION_HEADER) if context.request is not None else None
         if key is None:
             return None
         if key not in self._sessions:
-            self._sessions[key] = _Session(context.session, Subscriber(visit_of(context)))
+            self._sessions[key] = Subscriber(visit_of(context), context.session)
             # The one place that learns of every end: deleted, idle for too long, cut off.
             context.session._connection.exit_stack.callback(self._session_ended, key)  # noqa: SLF001
         return self._sessions[key]
 
     def _session_ended(self, key: str) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
-            self._subscriptions.end(session.subscriber)
+            self._subscriptions.end(session)
 
     def _add(self, store: str) -> None:
         self._changed.add(store)
@@ -159,8 +408,8 @@ class Notifications:
         stores, self._changed = self._changed, set()
         self._bus.concerned = stores
         await self._bus.publish(ResourcesListChanged())
-        concerned = [each.stream for each in self._sessions.values() if _concerns(each.subscriber.visit, stores)]
-        await asyncio.gather(*(_patiently(stream.send_resource_list_changed) for stream in concerned))
+        concerned = [each.stream for each in self._sessions.values() if _concerns(each.visit, stores)]
+        await asyncio.gather(*(_patiently(stream.send_resource_list_changed) for stream in concerned if stream))
 
     async def _tell_of_resources(self) -> None:
         await self._watching.some_news.wait()
@@ -168,7 +417,9 @@ class Notifications:
         news = await self._watching.news()
         await self._bus.tell(news)
         concerned = [
-            _updated(each.stream, uris) for each in self._sessions.values() if (uris := each.subscriber.concerned(news))
+            _updated(each.stream, uris)
+            for each in self._sessions.values()
+            if each.stream and (uris := each.concerned(news))
         ]
         await asyncio.gather(*concerned)
 
@@ -252,10 +503,14 @@ MAX_SUBSCRIPTIONS_OF_A_KEY = 1_000
 
 
 class Subscriber:
-    """A session or a listener, with what it subscribed to."""
+    """A session or a listener, with what it subscribed to.
 
-    def __init__(self, visit: RequestContext) -> None:
+    A session of the handshake era has its own stream, which is reached through the request that began it.
+    """
+
+    def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
         self.visit = visit
+        self.stream = stream
         self.places: dict[str, Place] = {}
 
     def concerned(self, news: News) -> list[str]:
@@ -310,3 +565,95 @@ class Subscriptions:
 
 def _too_many(limit: str) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, f"{limit}; end another first")
+
+
+LEVELS: tuple[types.LoggingLevel, ...] = get_args(types.LoggingLevel)
+"""The least first."""
+LOGGER = "kgserve.indexes"
+SEARCHING = frozenset({"search_knowledge", "search_batch", "get_context"})
+_VIEWS = ("keyword", "vector")
+_LEVEL = "kgserve.log_level"
+_META_LEVEL = "io.modelcontextprotocol/logLevel"
+
+
+class Notice(NamedTuple):
+    """Something to be told, and how bad it is."""
+
+    level: types.LoggingLevel
+    message: str
+
+
+class Notices:
+    """Log messages for clients that want them: what is wrong with the indexes that a call of theirs was answered from.
+
+    In the handshake era a client says once from which level on (`logging/setLevel`), in the stateless era with each
+    call. Nothing is sent to who has not asked, and nothing of what the server does for others.
+    """
+
+    def __init__(self, graphs: Graphs, threads: Threads) -> None:
+        self._graphs = graphs
+        self._threads = threads
+
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """Remember from which level on a session of the handshake era wants to be told."""
+        _state(context)[_LEVEL] = params.level
+        return types.EmptyResult()
+
+    async def after(self, context: Context, params: types.CallToolRequestParams) -> None:
+        """Tell what concerns a call that was just answered, on the stream of its answer."""
+        level = _wanted(context)
+        if level is None or params.name not in SEARCHING:
+            return
+        given = params.arguments or {}
+        store = given.get("index") or given.get("store") or default_store(context)
+        if not isinstance(store, str):
+            return
+        graphs = self._graphs.seen_by(visit_of(context).caller)
+        try:
+            for notice in await self._threads.read(lambda: list(_of_store(graphs, store))):
+                if LEVELS.index(notice.level) >= LEVELS.index(level):
+                    await _send(context, notice, store)
+        except Exception:  # the call has its answer
+            log.exception("client_not_told", store=store)
+
+
+def _of_store(graphs: Graphs, name: str) -> Iterator[Notice]:
+    indexer = graphs.indexer
+    if indexer is None:
+        return
+    try:
+        with graphs.graph(name).lease() as store:
+            found = standing_of(store, indexer, None)
+    except KgserveError:
+        return  # the answer of the call says why
+    for view in _VIEWS:
+        if found.failing.get(view):
+            yield Notice("error", f"the {view} index fails; searches use what it has so far, the server's log says why")
+        if lag := found.lags.get(view):
+            behind = counted(lag, "commit")
+            yield Notice("notice", f"the {view} index is {behind} behind; at_least makes a search wait for one")
+    if indexer.embedder.degraded:
+        yield Notice("warning", "there is no embedding model: meaning is judged by words and letters alone")
+
+
+def _wanted(context: Context) -> types.LoggingLevel | None:
+    """From which level on the caller wants to be told; None when it has not asked."""
+    asked: Any = (context.meta or {}).get(_META_LEVEL) if context.protocol_version >= "2026" else _level(context)
+    return asked if asked in LEVELS else None
+
+
+def _level(context: Context) -> Any:
+    return _state(context).get(_LEVEL)
+
+
+def _state(context: Context) -> dict[str, Any]:
+    """What is kept of a session until it ends."""
+    return context.session._connection.state  # noqa: SLF001
+
+
+async def _send(context: Context, notice: Notice, store: str) -> None:
+    data: Mapping[str, str] = {"store": store, "message": notice.message}
+    params = types.LoggingMessageNotificationParams(level=notice.level, logger=LOGGER, data=data)
+    await context.session.send_notification(
+        types.LoggingMessageNotification(params=params), related_request_id=context.request_id
+    )

@@ -11,6 +11,7 @@ from functools import singledispatch
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from kgserve.errors import ConflictManual
@@ -20,6 +21,7 @@ from kgserve.mcp.values import (
     LONG,
     MOST,
     TEASER,
+    as_json,
     brief_attributes,
     brief_tags,
     encode,
@@ -34,33 +36,7 @@ from kgserve.mcp.values import (
     own_attributes,
     shortened,
 )
-from kgserve.model.answers import (
-    BatchHit,
-    BatchSearchAnswer,
-    ContextAnswer,
-    CountAnswer,
-    CypherAnswer,
-    DeleteEdgeAnswer,
-    DeleteNodeAnswer,
-    DeleteNodesAnswer,
-    Edge,
-    InjectAnswer,
-    ListedNode,
-    ListedPage,
-    Node,
-    NodeAnswer,
-    NodeHistory,
-    NodesAnswer,
-    NodeState,
-    ReachedNode,
-    SchemaDescription,
-    SearchAnswer,
-    SearchHit,
-    Skipped,
-    TagFreq,
-    TagList,
-    TraverseAnswer,
-)
+from kgserve.model import answers
 from kgserve.model.merging import MergeAnswer, NotRestored, UnmergeAnswer
 from kgserve.model.versioned import EdgeList, EdgeResult, NodeResult, PutNodeAnswer, PutSubgraphAnswer, RetireAnswer
 
@@ -116,7 +92,7 @@ def present(answer: Any, _given: Any, _store: str) -> Reply:
 
 
 @present.register
-def _inject(found: InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
+def _inject(found: answers.InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
     if isinstance(given, schemas.RevertEntity):
         return _revert(found, given.id, given.version)
     if isinstance(given, schemas.EntityHistory):
@@ -131,29 +107,29 @@ def _inject(found: InjectAnswer, given: msgspec.Struct, store: str) -> Reply:
     skipped = first_fitting(map(msgspec.to_builtins, found.edges_skipped[:_SKIPPED_SHOWN]), _ROOM // 2)
     hint = "add the nodes that are missing and send the skipped edges again"
     hint = "; ".join(filter(None, (hint, _followed(found.redirected))))
-    return Reply(_text(lines), {**counts, "edges_skipped": skipped}, hint=hint)
+    return Reply(joined(lines), {**counts, "edges_skipped": skipped}, hint=hint)
 
 
-def _followed(redirected: dict[str, str] | msgspec.UnsetType) -> str:
+def _followed(redirected: dict[str, str] | UnsetType) -> str:
     """What is said of edges that went to other nodes than those that they named, which had been merged."""
     each = [f"{quoted(source)} is {quoted(to)}" for source, to in [*(redirected or {}).items()][:_SKIPPED_SHOWN]]
     return f"ends that were merged are followed: {', '.join(each)}" if each else ""
 
 
-def _counts(found: InjectAnswer) -> dict[str, Any]:
+def _counts(found: answers.InjectAnswer) -> dict[str, Any]:
     """What a write did, without what it did not do."""
     counts = msgspec.structs.asdict(found)
     unasked = ("nodes_sent", "edges_sent", "edges_skipped")
     return {name: number for name, number in counts.items() if number and name not in unasked}
 
 
-def _changed(found: InjectAnswer, what: str) -> list[str]:
+def _changed(found: answers.InjectAnswer, what: str) -> list[str]:
     words = {"created": "new", "updated": "changed", "unchanged": "unchanged"}
     numbers = ((getattr(found, f"{what}_{name}"), word) for name, word in words.items())
     return [f"{counted(number, what[:-1])} {word}" for number, word in numbers if number]
 
 
-def _revert(found: InjectAnswer, entity: str, version: int) -> Reply:
+def _revert(found: answers.InjectAnswer, entity: str, version: int) -> Reply:
     values = {"changed": not found.nodes_unchanged, **_counts(found)}
     if found.nodes_unchanged:
         said = f"is as it was in version {version} already; nothing changed"
@@ -163,7 +139,7 @@ def _revert(found: InjectAnswer, entity: str, version: int) -> Reply:
 
 
 @present.register
-def _delete_entity(found: DeleteNodeAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
+def _delete_entity(found: answers.DeleteNodeAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
     if not found.existed:
         return Reply(f"There was no entity {quoted(found.deleted_id)}; nothing changed.", msgspec.to_builtins(found))
     text = f"Deleted {quoted(found.deleted_id)} with {counted(found.edges_deleted, 'edge')}."
@@ -171,7 +147,7 @@ def _delete_entity(found: DeleteNodeAnswer, _given: schemas.DeleteEntity, _store
 
 
 @present.register
-def _delete_entities(found: DeleteNodesAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
+def _delete_entities(found: answers.DeleteNodesAnswer, _given: schemas.DeleteEntity, _store: str) -> Reply:
     done = "Would delete" if found.dry_run else "Deleted"
     ids = first_fitting(found.ids, _ROOM // 2)
     missing = first_fitting(found.missing, _ROOM // 4)
@@ -181,7 +157,7 @@ def _delete_entities(found: DeleteNodesAnswer, _given: schemas.DeleteEntity, _st
     values: dict[str, Any] = {"dry_run": found.dry_run, "count": found.count, "ids": ids}
     values |= {"missing": missing} if missing else {}
     more = "more entities fit than go at once: send it again" if found.more else ""
-    return Reply(_text(lines), values | {"edges_deleted": found.edges_deleted, "sequence": found.sequence}, more)
+    return Reply(joined(lines), values | {"edges_deleted": found.edges_deleted, "sequence": found.sequence}, more)
 
 
 @present.register
@@ -215,7 +191,7 @@ def _unmerged(found: UnmergeAnswer, _given: schemas.MergeEntities, _store: str) 
 
 
 @present.register
-def _delete_relation(found: DeleteEdgeAnswer, given: schemas.DeleteRelation, _store: str) -> Reply:
+def _delete_relation(found: answers.DeleteEdgeAnswer, given: schemas.DeleteRelation, _store: str) -> Reply:
     edge = _arrow(given)
     text = f"Deleted {edge}." if found.existed else f"There was no {edge}; nothing changed."
     return Reply(text, msgspec.to_builtins(found))
@@ -240,14 +216,14 @@ def _put(found: PutNodeAnswer, _given: schemas.PutNode, _store: str) -> Reply:
     return Reply(text, values | {name: value for name, value in beside.items() if value}, hint="; ".join(hints))
 
 
-def _written(node: Node) -> dict[str, Any]:
+def _written(node: answers.Node) -> dict[str, Any]:
     """The node of an answer to who has just sent it: what the store has added, and its beginning."""
     return {"node": {"version": node.version, **item(node, detail=False)}}
 
 
 def conflict(error: ConflictManual) -> Reply:
     """What to say of a node that was kept beside other versions, in the form of `put_node`'s answers."""
-    node: Node = error.node
+    node: answers.Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
     hint = (
         f"to settle it read each other head (get_entity with id={quoted(node.id)} and version={others}), join what "
@@ -275,11 +251,11 @@ def _put_subgraph(found: PutSubgraphAnswer, _given: schemas.PutSubgraph, store: 
     lines += ["Versions written:", *made] if made else []
     values = msgspec.to_builtins(found)
     if fits(values, _ROOM):
-        return Reply(_text(lines), values)
+        return Reply(joined(lines), values)
     values["nodes"] = list(map(_short_node_result, found.nodes))
     values["edges"] = list(map(_short_edge_result, found.edges))
     more = "refs, ids of edges and long errors were left out for their size; the order is as sent"
-    return Reply(_text(lines), values, more)
+    return Reply(joined(lines), values, more)
 
 
 def _short_node_result(result: NodeResult) -> dict[str, Any]:
@@ -302,7 +278,7 @@ def _retire(found: RetireAnswer, given: msgspec.Struct, _store: str) -> Reply:
 
 
 @present.register
-def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Reply:
+def _traverse(found: answers.TraverseAnswer, given: schemas.Traverse, _store: str) -> Reply:
     when = _moment_asked(given)
     head = f"Traversal from {quoted(given.start_id)} (depth {given.depth}){when} — "
     head += f"{len(found.nodes)} nodes, {len(found.edges)} edges"
@@ -333,14 +309,14 @@ def _traverse(found: TraverseAnswer, given: schemas.Traverse, _store: str) -> Re
     return Reply("\n".join(lines), values, more, hint)
 
 
-def _ends(edge: Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
+def _ends(edge: answers.Edge) -> tuple[tuple[str | None, str], tuple[str | None, str]]:
     """The ends of an edge of a walk, each with its store, which is told where a walk goes through several."""
     store = edge.store or None
     return (store, edge.source), (edge.to_graph or store, edge.target)
 
 
 @present.register
-def _get_entity(found: NodeAnswer, given: schemas.GetEntity, _store: str) -> Reply:
+def _get_entity(found: answers.NodeAnswer, given: schemas.GetEntity, _store: str) -> Reply:
     whole = found.node
     end = given.content_offset + _CONTENT_OF_ONE
     node = replace(
@@ -371,39 +347,39 @@ def _get_entity(found: NodeAnswer, given: schemas.GetEntity, _store: str) -> Rep
     return Reply(_entity_text(node, edges, _moment_asked(given)), values | redirected, "; ".join(more), hint)
 
 
-def _redirect(source: str | msgspec.UnsetType) -> tuple[str, dict[str, Any]]:
+def _redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
     """What is said of an answer about another node than the one that was asked for."""
     if not source:
         return "", {}
     return f"{quoted(source)} was merged into this entity", {"redirected_from": source}
 
 
-def _one(node: Node, *, detail: bool) -> dict[str, Any]:
+def _one(node: answers.Node, *, detail: bool) -> dict[str, Any]:
     if detail:
         return msgspec.to_builtins(node)
     stamps = {"version": node.version, "updated_at": _second(node.updated_at), "created_by": node.created_by}
     return {"content": "", **lean(node), **{name: value for name, value in stamps.items() if value}}
 
 
-def _entity_text(node: Node, edges: dict[str, list[Edge]], when: str) -> str:
+def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when: str) -> str:
     author = f" by {quoted(node.created_by)}" if node.created_by else ""
     head = f"{quoted(node.id)} ({node.type}){when}, version {node.version}, changed {_second(node.updated_at)}{author}"
     facts = _facts(replace(node, attributes={})).strip()
     lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]
-    lines += [f"Attributes: {_json(node.attributes)}"] if node.attributes else []
+    lines += [f"Attributes: {as_json(node.attributes)}"] if node.attributes else []
     lines += ["Outgoing:", *map(_edge_line, edges["outgoing"])] if edges["outgoing"] else []
     lines += ["Incoming:", *map(_edge_line, edges["incoming"])] if edges["incoming"] else []
     kept = lines_within(lines, _ROOM + 500)
     return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
 
 
-def fitting(nodes: Sequence[ListedNode], *, detail: bool) -> int:
+def fitting(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
     """How many of a page's first nodes can be presented, as text and as values; one at least."""
     return max(len(_page(nodes, _listed_line, detail=detail, content=LONG)[0]), 1)
 
 
 @present.register
-def _list_entities(found: ListedPage, given: schemas.ListEntities, store: str) -> Reply:
+def _list_entities(found: answers.ListedPage, given: schemas.ListEntities, store: str) -> Reply:
     nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=LONG)
     more = f"the next page: cursor={quoted(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{counted(len(nodes), 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
@@ -411,7 +387,7 @@ def _list_entities(found: ListedPage, given: schemas.ListEntities, store: str) -
 
 
 @present.register
-def _some_entities(found: NodesAnswer, given: schemas.ListEntities, store: str) -> Reply:
+def _some_entities(found: answers.NodesAnswer, given: schemas.ListEntities, store: str) -> Reply:
     nodes, lines = _page(found.nodes, _listed_line, detail=given.detail, content=TEASER if given.compact else LONG)
     more = (
         f"{len(found.nodes) - len(nodes):,} of them did not fit: ask for fewer" if len(nodes) < len(found.nodes) else ""
@@ -424,7 +400,7 @@ def _some_entities(found: NodesAnswer, given: schemas.ListEntities, store: str) 
 
 
 @present.register
-def _counted(found: CountAnswer, given: schemas.ListEntities, store: str) -> Reply:
+def _counted(found: answers.CountAnswer, given: schemas.ListEntities, store: str) -> Reply:
     least = "" if found.exact else "at least "
     text = f"{least}{counted(found.count, 'entity', 'entities')} of {quoted(store)}{_moment_asked(given)}"
     return Reply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
@@ -440,7 +416,7 @@ def _list_relations(found: EdgeList, given: schemas.ListRelations, _store: str) 
 
 
 @present.register
-def _history(found: NodeHistory, given: msgspec.Struct, _store: str) -> Reply:
+def _history(found: answers.NodeHistory, given: msgspec.Struct, _store: str) -> Reply:
     detail = isinstance(given, schemas.EntityHistory) and given.detail
     shown, lines = _page(found.states, _state_lines, detail=detail)
     states = shown if detail else list(map(_state_values, found.states[: len(shown)]))
@@ -450,7 +426,7 @@ def _history(found: NodeHistory, given: msgspec.Struct, _store: str) -> Reply:
     return Reply("\n".join([head, *lines]), {"id": found.id, "states": states, "next_before": next_before}, more)
 
 
-def _state_values(state: NodeState) -> dict[str, Any]:
+def _state_values(state: answers.NodeState) -> dict[str, Any]:
     """A state by its version and what it changed; the first one, which changed nothing, by its content."""
     node = state.node
     named = {"version": node.version, "created_by": node.created_by}
@@ -460,7 +436,7 @@ def _state_values(state: NodeState) -> dict[str, Any]:
     return {**values, "node": {name: value for name, value in named.items() if value}}
 
 
-def _state_lines(state: NodeState) -> str:
+def _state_lines(state: answers.NodeState) -> str:
     until = "now" if state.recorded_to is None else moment(state.recorded_to)
     end = ", then deleted" if state.deleted else ""
     author = f" by {quoted(state.node.created_by)}" if state.node.created_by else ""
@@ -470,11 +446,11 @@ def _state_lines(state: NodeState) -> str:
 
 
 def _value(value: Any) -> str:
-    return shortened(_json(value), _VALUE_LINE)
+    return shortened(as_json(value), _VALUE_LINE)
 
 
 @present.register
-def _search(found: SearchAnswer, given: schemas.Search, _store: str) -> Reply:
+def _search(found: answers.SearchAnswer, given: schemas.Search, _store: str) -> Reply:
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
         reply = reply._replace(more=f"the next hits: offset={given.offset + len(found.hits)}")
@@ -482,7 +458,7 @@ def _search(found: SearchAnswer, given: schemas.Search, _store: str) -> Reply:
 
 
 @present.register
-def _search_batch(found: BatchSearchAnswer, given: msgspec.Struct, _store: str) -> Reply:
+def _search_batch(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> Reply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
     detail = getattr(given, "detail", False)
     reply = _hits(found.hits, " / ".join(asked), 0, detail=detail)
@@ -499,7 +475,7 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
     return given.queries or () if isinstance(given, schemas.Search | schemas.SearchBatch) else ()
 
 
-def _hits(hits: Sequence[SearchHit | BatchHit], query: str, offset: int, *, detail: bool) -> Reply:
+def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> Reply:
     head = f"{counted(len(hits), 'hit')} for {quoted(shortened(query, EXCERPT))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
     shown, lines = _page(hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=EXCERPT)
@@ -516,7 +492,7 @@ def _degraded(reply: Reply, *, degraded: bool, meaning: bool) -> Reply:
     return reply._replace(hint=hint, values={**reply.values, "degraded": True})
 
 
-def _hit_line(number: int, hit: SearchHit | BatchHit) -> str:
+def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
     node = hit.node
     content = f"\n   {shortened(node.content, EXCERPT)}" if node.content else ""
     facts = _facts(node)
@@ -524,7 +500,7 @@ def _hit_line(number: int, hit: SearchHit | BatchHit) -> str:
 
 
 @present.register
-def _context(found: ContextAnswer, given: schemas.Context, _store: str) -> Reply:
+def _context(found: answers.ContextAnswer, given: schemas.Context, _store: str) -> Reply:
     if not found.ids:
         text = f"Nothing was found for {quoted(shortened(given.query, EXCERPT))}."
         return Reply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
@@ -535,11 +511,11 @@ def _context(found: ContextAnswer, given: schemas.Context, _store: str) -> Reply
 
 
 @present.register
-def _query(found: CypherAnswer, given: schemas.QueryCypher, _store: str) -> Reply:
+def _query(found: answers.CypherAnswer, given: schemas.QueryCypher, _store: str) -> Reply:
     rows = first_fitting(found.rows, _ROOM)
-    lines = lines_within(map(_json, rows), _ROOM)
+    lines = lines_within(map(as_json, rows), _ROOM)
     rows = rows[: len(lines)]
-    head = f"{counted(len(found.rows), 'row')} of {_json(found.columns)}"
+    head = f"{counted(len(found.rows), 'row')} of {as_json(found.columns)}"
     truncated = found.truncated or len(rows) < len(found.rows)
     values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
     if given.detail:
@@ -547,22 +523,22 @@ def _query(found: CypherAnswer, given: schemas.QueryCypher, _store: str) -> Repl
     return Reply("\n".join([head, *lines]), values, _more_rows(found, len(rows)))
 
 
-def _more_rows(found: CypherAnswer, shown: int) -> str:
+def _more_rows(found: answers.CypherAnswer, shown: int) -> str:
     if shown < len(found.rows):
         return f"{len(found.rows) - shown:,} rows more: fewer or shorter columns (substring), or SKIP and LIMIT"
     return "there are more rows: raise max_rows, or use SKIP and LIMIT" if found.truncated else ""
 
 
 @present.register
-def _describe_schema(found: SchemaDescription, _given: schemas.DescribeSchema, _store: str) -> Reply:
+def _describe_schema(found: answers.SchemaDescription, _given: schemas.DescribeSchema, _store: str) -> Reply:
     lists = {name: first_fitting(getattr(found, name), _ROOM // 3) for name in ("kinds", "tag_prefixes", "tags")}
     cut = any(len(kept) < len(getattr(found, name)) for name, kept in lists.items())
     more = "less frequent ones were left out for their size; list_tags takes a prefix" if cut else ""
     values = replace(found, **lists)
-    return Reply(_text(_schema_lines(values)), msgspec.to_builtins(values), more)
+    return Reply(joined(_schema_lines(values)), msgspec.to_builtins(values), more)
 
 
-def _schema_lines(values: SchemaDescription) -> list[str]:
+def _schema_lines(values: answers.SchemaDescription) -> list[str]:
     lines = [f'Schema of "{values.store}": {counted(values.node_count, "node")}', "Types:"]
     for kind in values.kinds:
         lines.append(f"  {kind.kind}: {kind.count:,}")
@@ -573,7 +549,7 @@ def _schema_lines(values: SchemaDescription) -> list[str]:
 
 
 @present.register
-def _list_tags(found: TagList, given: schemas.ListTags, _store: str) -> Reply:
+def _list_tags(found: answers.TagList, given: schemas.ListTags, _store: str) -> Reply:
     tags = first_fitting(found.tags, _ROOM)
     lines = lines_within(map(_tag_line, tags), _ROOM)
     more = ""
@@ -586,11 +562,12 @@ def _list_tags(found: TagList, given: schemas.ListTags, _store: str) -> Reply:
     return Reply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-def _tag_line(each: TagFreq) -> str:
+def _tag_line(each: answers.TagFreq) -> str:
     return f"  {quoted(each.tag)}: {each.count:,}"
 
 
-def _text(lines: Iterable[str]) -> str:
+def joined(lines: Iterable[str]) -> str:
+    """The first of some lines, as many as an answer has room for."""
     return "\n".join(lines_within(lines, _ROOM))
 
 
@@ -605,11 +582,7 @@ def _page(
 
 def quoted(text: str) -> str:
     """Text in double quotes on one line, as JSON writes it."""
-    return _json(text)
-
-
-def _json(value: Any) -> str:
-    return encode(value).decode()
+    return as_json(text)
 
 
 def counted(number: int, noun: str, nouns: str = "") -> str:
@@ -635,60 +608,60 @@ def _moment_asked(given: schemas.Traverse | schemas.GetEntity | schemas.ListEnti
     return as_of + (", true or not" if given.valid_at == "any" else f", true at {given.valid_at}")
 
 
-def _arrow(edge: Edge | Skipped | NotRestored | schemas.DeleteRelation) -> str:
-    source = f"{quoted(edge.source)}{_place(edge.store) if isinstance(edge, Edge) else ''}"
-    into = _place(edge.to_graph) if isinstance(edge, Edge | schemas.DeleteRelation) else ""
+def _arrow(edge: answers.Edge | answers.Skipped | NotRestored | schemas.DeleteRelation) -> str:
+    source = f"{quoted(edge.source)}{_place(edge.store) if isinstance(edge, answers.Edge) else ''}"
+    into = _place(edge.to_graph) if isinstance(edge, answers.Edge | schemas.DeleteRelation) else ""
     return f"{source} -[{edge.relation_type}]-> {quoted(edge.target)}{into}"
 
 
-def _place(store: str | msgspec.UnsetType) -> str:
+def _place(store: str | UnsetType) -> str:
     """The store of a thing, where it is told."""
     return f" of store {quoted(store)}" if store else ""
 
 
-def _node_line(node: ReachedNode, mark: str) -> str:
+def _node_line(node: answers.ReachedNode, mark: str) -> str:
     """A node in one line, its content shortened."""
     if is_missing(node):
         return f"  {mark} {quoted(node.id)}{_place(node.store)} is not there"
-    whole = replace(node, summary=msgspec.UNSET, tags=msgspec.UNSET, attributes={})
+    whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
     return f"  {mark} {quoted(node.id)} ({node.type}){_place(node.store)}{_facts(whole)}{_content(node, TEASER)}"
 
 
-def _listed_line(node: Node | ListedNode) -> str:
+def _listed_line(node: answers.Node | answers.ListedNode) -> str:
     return f"  - {quoted(node.id)} ({node.type}){_facts(node)}{_content(node, LONG)}"
 
 
-def _content(node: Node | ListedNode, most: int) -> str:
+def _content(node: answers.Node | answers.ListedNode, most: int) -> str:
     return f" {quoted(shortened(node.content, most))}" if node.content else ""
 
 
-def _edge_line(edge: Edge) -> str:
+def _edge_line(edge: answers.Edge) -> str:
     """An edge in one line."""
     return f"  {_arrow(edge)}{''.join(f' {fact}' for fact in _edge_facts(edge))}"
 
 
-def _edge_facts(edge: Edge) -> Iterator[str]:
+def _edge_facts(edge: answers.Edge) -> Iterator[str]:
     if edge.weight != 1:
         yield f"weight={edge.weight:.4g}"
     if isinstance(edge.ordinal, int):
         yield f"ordinal={edge.ordinal}"
     yield from _validity(edge)
     if attributes := own_attributes(edge):
-        yield shortened(_json(attributes), _ATTRIBUTES_LINE)
+        yield shortened(as_json(attributes), _ATTRIBUTES_LINE)
 
 
-def _facts(node: Node | ListedNode) -> str:
+def _facts(node: answers.Node | answers.ListedNode) -> str:
     """What a node has beyond id, type and content, as `` name=value …``; empty when it has nothing."""
     return "".join(f" {fact}" for fact in _each_fact(node))
 
 
-def _each_fact(node: Node | ListedNode) -> Iterator[str]:
+def _each_fact(node: answers.Node | answers.ListedNode) -> Iterator[str]:
     if node.summary:
         yield f"summary={quoted(shortened(node.summary, TEASER))}"
     if node.tags:
         yield f"tags={shortened(', '.join(map(quoted, node.tags)), _TAGS_LINE)}"
     if node.attributes:
-        yield shortened(_json(node.attributes), _ATTRIBUTES_LINE)
+        yield shortened(as_json(node.attributes), _ATTRIBUTES_LINE)
     yield from _validity(node)
     if node.stale:
         yield "stale"
@@ -703,7 +676,7 @@ def _each_fact(node: Node | ListedNode) -> Iterator[str]:
         yield f"superseded_by={node.superseded_by}"
 
 
-def _validity(thing: Node | ListedNode | Edge) -> Iterator[str]:
+def _validity(thing: answers.Node | answers.ListedNode | answers.Edge) -> Iterator[str]:
     if thing.valid_from:
         yield f"valid_from={moment(thing.valid_from)}"
     if thing.valid_to:

@@ -1,4 +1,4 @@
-"""What the tools take, as Structs, and what describes a store.
+"""What the tools take, as Structs, and the JSON Schemas that are made of those.
 
 A field that may be left out is unset and not null, although null is taken: clients look for one plain type per field
 in a schema, and some send text for what has two. Such a field is left out when it is empty, too.
@@ -14,42 +14,111 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.errors import FieldError, InvalidInput
-from kgserve.mcp.json_schema import UNLISTED
+from kgserve.errors import InvalidInput
+from kgserve.model import requests, versioned
 from kgserve.model.answers import MAX_TAGS_LISTED
 from kgserve.model.attributes import Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
 from kgserve.model.queries import MAX_EDGES_OFFSET, MAX_OFFSET, MAX_PAGE, MAX_STATES
-from kgserve.model.requests import (
-    MAX_ALSO,
-    MAX_CYPHER_ROWS,
-    MAX_DEPTH,
-    MAX_TRAVERSED_NODES,
-    AsOfText,
-    BatchSearchRequest,
-    ContextRequest,
-    CypherRequest,
-    Direction,
-    EdgeInput,
-    InjectRequest,
-    NodeInput,
-    RevertRequest,
-    SearchRequest,
-    SearchVariant,
-    TraverseRequest,
-)
-from kgserve.model.versioned import (
-    MAX_SUBGRAPH_EDGES,
-    MAX_SUBGRAPH_NODES,
-    EdgeSpec,
-    NodeSpec,
-    PutNodeRequest,
-    PutSubgraphRequest,
-    RetireEdgeRequest,
-    RetireRequest,
-    Unread,
-)
-from kgserve.model.versioned_names import FieldNames
+from kgserve.model.versioned_names import FieldNames, again
+
+Schema = Mapping[str, Any]
+
+UNLISTED = "unlisted"
+"""Marks what is taken and not shown: other names of a field, and what hardly anybody needs."""
+
+_REFERENCE = "#/$defs/"
+_KEPT = ("type", "description", "enum", "default", "required")
+_LARGEST_LIMIT = 100_000
+"""A maximum above it is no word to a model."""
+_ITEMS: dict[str, str] = {
+    **dict.fromkeys(("id", "type", "content", "attributes", "metadata", "tags", "relation_type", "weight"), ""),
+    "summary": "Short form of the content",
+    "freshness_at": "Stale from then on, RFC 3339",
+    "created_by": "Who writes this",
+    "to_graph": "Store that `to` is in, if another",
+    "valid_from": "True from then on, RFC 3339",
+    "valid_to": "True until then, RFC 3339",
+}
+"""Words for fields of items, whose Structs are the REST interface's and say more there."""
+
+
+@cache
+def input_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """What a tool takes, in few and plain words: one type for each field, every Struct where it stands.
+
+    These every family of models understands: converters to the schemas of models drop or refuse references,
+    alternatives, exclusive bounds and closed objects. All limits hold nevertheless: arguments are read into
+    the Structs. Defaults that are empty, nothing or false are left out, unless the Struct has ``every_default``.
+    """
+    root, definitions = _parts(struct)
+    made = _plain(root, definitions)
+    if getattr(struct, "every_default", False):
+        for name, field in made.get("properties", {}).items():
+            field.update({key: value for key, value in root["properties"][name].items() if key == "default"})
+    # The root's own description would say what the tool's says.
+    return {key: value for key, value in made.items() if key != "description"}
+
+
+def _parts(struct: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of ``struct`` itself, and those of others that it refers to, by name."""
+    [root], made = msgspec.json.schema_components([struct], ref_template=f"{_REFERENCE}{{name}}")
+    definitions = _typed(made)
+    return definitions.pop(_name(root)), definitions
+
+
+def _name(part: Schema) -> str:
+    return part["$ref"].removeprefix(_REFERENCE)
+
+
+def _plain(part: Schema, definitions: Schema) -> dict[str, Any]:
+    """The part without anything that some family of models does not take."""
+    found = _one(part, definitions)
+    made = {key: found[key] for key in _KEPT if found.get(key)}
+    if found.get("maximum", _LARGEST_LIMIT) < _LARGEST_LIMIT:
+        made["maximum"] = found["maximum"]
+    if "items" in found:
+        made["items"] = _item(_plain(found["items"], definitions))
+    if "properties" in found:
+        shown = {name: field for name, field in found["properties"].items() if UNLISTED not in field}
+        made["properties"] = {name: _plain(field, definitions) for name, field in shown.items()}
+    return made
+
+
+def _one(part: Schema, definitions: Schema) -> Schema:
+    """The part itself in the place of a reference; of alternatives the one that is a text, or else the first."""
+    if "$ref" in part:
+        return {**definitions[_name(part)], **part}
+    if "anyOf" not in part:
+        return part
+    choices = [_one(choice, definitions) for choice in part["anyOf"] if choice.get("type") != "null"]
+    return {**min(choices, key=lambda choice: choice.get("type") != "string"), **part}
+
+
+def _item(part: dict[str, Any]) -> dict[str, Any]:
+    """An item of a list, whose fields are described in the words for those; it has none itself if it is plain."""
+    if "properties" not in part:
+        return {key: value for key, value in part.items() if key != "description"}
+    for name in part["properties"].keys() & _ITEMS.keys():
+        field = part["properties"][name]
+        field.pop("description", None)
+        if words := _ITEMS[name]:
+            field["description"] = words
+    return part
+
+
+def _typed(part: Any) -> Any:
+    """The part with a type beside every enumeration of texts, which clients that build forms look for."""
+    if isinstance(part, list):
+        return [_typed(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _typed(value) for key, value in part.items()}
+    values = found.get("enum")
+    if isinstance(values, list) and "type" not in found and all(isinstance(value, str) for value in values):
+        found["type"] = "string"
+    return found
+
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -68,9 +137,9 @@ _RelationTypes = Annotated[list[str], Meta(max_length=100, description="Only the
 _Types = Annotated[list[str], Meta(max_length=100, description="Any of these")] | UnsetType
 _Tags = Annotated[list[str], Meta(max_length=100, description="All of these")] | UnsetType
 _Wanted = Annotated[Wanted, Meta(description='Such as {"status": "open"}')] | UnsetType
-_Also = Annotated[list[_Label], Meta(max_length=MAX_ALSO, description="Other stores to ask, too")] | UnsetType
+_Also = Annotated[list[_Label], Meta(max_length=requests.MAX_ALSO, description="Other stores to ask, too")] | UnsetType
 _AtLeast = Annotated[Annotated[int, Meta(ge=0)] | UnsetType, UNLISTED_FIELD]
-_AsOf = Annotated[AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
+_AsOf = Annotated[requests.AsOfText, Meta(description="As known then: RFC 3339 time or sequence")] | UnsetType
 _ValidAt = (
     Annotated[str, Meta(max_length=64, description="True then in the world: RFC 3339 time, now, any")] | UnsetType
 )
@@ -95,7 +164,10 @@ def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S
 
     def extended(own: type[S]) -> type[S]:
         left = [each for each in msgspec.structs.fields(request) if each.name not in {*own.__struct_fields__, *but}]
-        fields = [(each.name, _COMMON[each.name], UNSET) if each.name in _COMMON else _same(each) for each in left]
+        fields = [
+            (each.name, _COMMON[each.name], UNSET) if each.name in _COMMON else (each.name, each.type, again(each))
+            for each in left
+        ]
         return _made(own.__name__, own, own.__doc__ or "", fields) if fields else own
 
     return extended
@@ -104,11 +176,6 @@ def with_fields_of(request: type[msgspec.Struct], *but: str) -> Callable[[type[S
 def _made(name: str, base: type[S], doc: str, fields: Sequence[tuple[str, Any, Any]]) -> type[S]:
     made = msgspec.defstruct(name, fields, bases=(base,), namespace={"__doc__": doc}, kw_only=True)
     return cast("type[S]", made)
-
-
-def _same(each: msgspec.structs.FieldInfo) -> tuple[str, Any, Any]:
-    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory, "name": each.encode_name}
-    return each.name, each.type, field(**said)
 
 
 def as_request(request: type[S], given: msgspec.Struct) -> S:
@@ -146,7 +213,7 @@ class Detailed(Naming, kw_only=True):
 _When = Annotated[str, Meta(max_length=64)] | None
 
 
-class InjectNode(NodeInput):
+class InjectNode(requests.NodeInput):
     """An entity."""
 
     id: _Id
@@ -161,7 +228,7 @@ class InjectNode(NodeInput):
     valid_to: _When = None
 
 
-class InjectEdge(EdgeInput):
+class InjectEdge(requests.EdgeInput):
     """A relation."""
 
     source: _Id = field(name="from")
@@ -175,7 +242,7 @@ class InjectEdge(EdgeInput):
     valid_to: _When = None
 
 
-@with_fields_of(InjectRequest, "touch")
+@with_fields_of(requests.InjectRequest, "touch")
 class Inject(Arguments, kw_only=True):
     """Nodes and edges to create or update, in one atomic batch."""
 
@@ -203,23 +270,23 @@ class DeleteRelation(Arguments, kw_only=True):
     to_graph: _ToGraph = UNSET
 
 
-@with_fields_of(TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+@with_fields_of(requests.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
 class Traverse(Detailed, kw_only=True):
     """Where to start, how far to go, and along which edges."""
 
     start_id: _Id
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops")] = 2
+    depth: Annotated[int, Meta(ge=1, le=requests.MAX_DEPTH, description="Hops")] = 2
     relation_types: _RelationTypes = UNSET
-    direction: Annotated[Direction, Meta(description="Of relations")] = "outgoing"
-    max_nodes: Annotated[int, Meta(ge=1, le=MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
-        MAX_TRAVERSED_NODES
+    direction: Annotated[requests.Direction, Meta(description="Of relations")] = "outgoing"
+    max_nodes: Annotated[int, Meta(ge=1, le=requests.MAX_TRAVERSED_NODES, description="Most nodes, nearest first")] = (
+        requests.MAX_TRAVERSED_NODES
     )
     follow_symlinks: Annotated[bool, Meta(description="Into other stores, too")] = False
     as_of: _AsOf = UNSET
     valid_at: _ValidAt = UNSET
 
 
-@with_fields_of(SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
+@with_fields_of(requests.SearchRequest, "min_similarity", "alpha", "fusion", "explain", "neighbours", "syntax", "kinds")
 class Search(Detailed, kw_only=True):
     """What to look for, how, and among what."""
 
@@ -239,19 +306,19 @@ class Search(Detailed, kw_only=True):
     types: _Types = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[_Id, Meta(description="Start of mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=MAX_DEPTH, description="Hops in mode graph")] = 2
+    depth: Annotated[int, Meta(ge=1, le=requests.MAX_DEPTH, description="Hops in mode graph")] = 2
     tags: _Tags = UNSET
     fresh_only: Annotated[bool, Meta(description="Nothing stale")] = False
 
 
-@with_fields_of(BatchSearchRequest)
+@with_fields_of(requests.BatchSearchRequest)
 class SearchBatch(Detailed, kw_only=True):
     """Several ways to ask the same."""
 
-    queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
+    queries: Annotated[list[requests.SearchVariant], Meta(min_length=1, max_length=8)]
 
 
-@with_fields_of(ContextRequest, "format", "limit")
+@with_fields_of(requests.ContextRequest, "format", "limit")
 class Context(Detailed, kw_only=True):
     """A question, and how much text may answer it."""
 
@@ -266,7 +333,7 @@ class GetEntity(Detailed, kw_only=True):
     id: _Id
     content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to pass over")] = 0
     relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to pass over")] = 0
-    direction: Annotated[Direction, Meta(description="Which relations to show")] = "both"
+    direction: Annotated[requests.Direction, Meta(description="Which relations to show")] = "both"
     version: Annotated[_Version, Meta(description="This version of it, without relations")] | UnsetType = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Incoming relations of other stores, too")] = False
     as_of: _AsOf = UNSET
@@ -307,7 +374,7 @@ class ListRelations(Detailed, kw_only=True):
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; left out: overwrite any")] | None
 
 
-@with_fields_of(PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+@with_fields_of(versioned.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
 class PutNode(Naming, kw_only=True):
     """A version of a node, whole: what is left out is empty."""
 
@@ -328,7 +395,7 @@ class PutNode(Naming, kw_only=True):
     metadata: Annotated[dict[str, Any] | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class SubgraphNode(NodeSpec, kw_only=True):
+class SubgraphNode(versioned.NodeSpec, kw_only=True):
     """A node of a subgraph, whole: what is left out is empty. Without an id a new one is made."""
 
     ref: Annotated[_Name, Meta(description="How relations of this call name it")] | None = None
@@ -340,7 +407,7 @@ class SubgraphNode(NodeSpec, kw_only=True):
     metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
-class SubgraphEdge(EdgeSpec, kw_only=True):
+class SubgraphEdge(versioned.EdgeSpec, kw_only=True):
     """A relation of a subgraph."""
 
     source: Annotated[_Name, Meta(description="A ref of this call, or an id that exists")] | None = field(
@@ -360,32 +427,28 @@ class SubgraphEdge(EdgeSpec, kw_only=True):
 class PutSubgraph(Arguments, kw_only=True):
     """Nodes, then edges, each written by itself."""
 
-    nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {MAX_SUBGRAPH_NODES}")] = field(
-        default_factory=list[SubgraphNode]
-    )
-    edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {MAX_SUBGRAPH_EDGES}")] = field(
-        default_factory=list[SubgraphEdge]
-    )
+    nodes: Annotated[list[SubgraphNode], Meta(description=f"At most {versioned.MAX_SUBGRAPH_NODES}")] = []
+    edges: Annotated[list[SubgraphEdge], Meta(description=f"At most {versioned.MAX_SUBGRAPH_EDGES}")] = []
     apart: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"nodes": SubgraphNode, "edges": SubgraphEdge}
 
 
-def subgraph(given: PutSubgraph) -> PutSubgraphRequest:
+def subgraph(given: PutSubgraph) -> versioned.PutSubgraphRequest:
     """The request that the arguments make, in the contract's own names."""
-    nodes: list[SubgraphNode | Unread] = [*given.nodes]
-    edges: list[SubgraphEdge | Unread] = [*given.edges]
+    nodes: list[SubgraphNode | versioned.Unread] = [*given.nodes]
+    edges: list[SubgraphEdge | versioned.Unread] = [*given.edges]
     refs = {node.ref for node in nodes if node.ref}
-    return PutSubgraphRequest(
-        nodes=[node if isinstance(node, Unread) else _node_spec(node) for node in nodes],
-        edges=[edge if isinstance(edge, Unread) else _edge_spec(edge, refs) for edge in edges],
+    return versioned.PutSubgraphRequest(
+        nodes=[node if isinstance(node, versioned.Unread) else _node_spec(node) for node in nodes],
+        edges=[edge if isinstance(edge, versioned.Unread) else _edge_spec(edge, refs) for edge in edges],
     )
 
 
-def _node_spec(node: SubgraphNode) -> NodeSpec:
-    return _spec(NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
+def _node_spec(node: SubgraphNode) -> versioned.NodeSpec:
+    return _spec(versioned.NodeSpec, node, {"lineage_id": node.id, **_named(node.type, node)})
 
 
-def _edge_spec(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> EdgeSpec:
-    return _spec(EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
+def _edge_spec(edge: SubgraphEdge, refs: AbstractSet[str | None]) -> versioned.EdgeSpec:
+    return _spec(versioned.EdgeSpec, edge, _ends(edge, refs) | _named(edge.relation_type, edge))
 
 
 def _named(kind: str | None, given: SubgraphNode | SubgraphEdge) -> dict[str, Any]:
@@ -403,7 +466,7 @@ def _spec(kind: type[S], given: msgspec.Struct, ours: dict[str, Any]) -> S:
     return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
 
 
-@with_fields_of(RetireRequest)
+@with_fields_of(versioned.RetireRequest)
 class RetireEntity(Arguments, kw_only=True):
     """The node, and until when it was true."""
 
@@ -412,7 +475,7 @@ class RetireEntity(Arguments, kw_only=True):
     created_by: _Author = UNSET
 
 
-@with_fields_of(RetireEdgeRequest)
+@with_fields_of(versioned.RetireEdgeRequest)
 class RetireRelation(DeleteRelation, kw_only=True):
     """The edge, and until when it was true."""
 
@@ -450,8 +513,7 @@ def end_of(given: Retire) -> RetireEntity | RetireRelation:
         return RetireEntity(id=given.id, valid_to=given.valid_to, created_by=given.created_by)
     source, target, relation_type = edge
     if given.id or not (source and target and relation_type):
-        message = "give either the id of an entity, or from, to and relation_type of a relation"
-        raise InvalidInput(f"id: {message}", (FieldError("id", message),))
+        raise InvalidInput.at("id", "give either the id of an entity, or from, to and relation_type of a relation")
     return RetireRelation(
         source=source,
         target=target,
@@ -471,7 +533,7 @@ class EntityHistory(Detailed, kw_only=True):
     revert_to: Annotated[_Version, Meta(description="Write it as it was in this version")] | UnsetType = UNSET
 
 
-@with_fields_of(RevertRequest)
+@with_fields_of(requests.RevertRequest)
 class RevertEntity(Arguments, kw_only=True):
     """The entity, and the version that it shall be like again."""
 
@@ -490,11 +552,11 @@ class ListTags(Arguments, kw_only=True):
     limit: Annotated[int, Meta(description="Most tags, at most 100")] = MAX_TAGS_LISTED
 
 
-@with_fields_of(CypherRequest, "mode")
+@with_fields_of(requests.CypherRequest, "mode")
 class QueryCypher(Detailed, kw_only=True):
     """One Cypher statement that reads."""
 
     query: _Query
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}
     timeout_ms: Annotated[Annotated[int, Meta(ge=1)] | UnsetType, UNLISTED_FIELD] = UNSET
-    max_rows: Annotated[int, Meta(ge=0, le=MAX_CYPHER_ROWS)] = 100
+    max_rows: Annotated[int, Meta(ge=0, le=requests.MAX_CYPHER_ROWS)] = 100

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.errors import FieldError, InvalidInput
-from kgserve.mcp.present import Reply, counted, present, quoted
+from kgserve.errors import InvalidInput
+from kgserve.mcp.present import Reply, counted, joined, present, quoted
 from kgserve.mcp.schemas import Arguments, as_request, with_fields_of
 from kgserve.mcp.tools import Tool
 from kgserve.mcp.values import (
     LEFT_OUT,
     MOST,
     TEASER,
+    as_json,
     brief_attributes,
     brief_tags,
-    encode,
     first_fitting,
     lines_within,
     shortened,
@@ -67,8 +67,8 @@ class ConfigureStore(Arguments, kw_only=True):
 
     conflict_policy: (
         Annotated[ConflictPolicy, Meta(description="Of a write based on a former version: it wins, or both are kept")]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+        | UnsetType
+    ) = UNSET
     # Neither is unset: what is empty clears.
     description: (
         Annotated[str, Meta(max_length=MAX_NAME_BYTES, description="For people; left out: kept; empty: cleared")] | None
@@ -182,8 +182,7 @@ def _configure(graph: Graph, given: ConfigureStore) -> Configured:
 
 def _drop_store(graph: Graph, given: DropStore) -> DropAnswer:
     if given.confirm != given.index:
-        message = "must repeat the name of the store; nothing was dropped"
-        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+        raise InvalidInput.at("confirm", "must repeat the name of the store; nothing was dropped")
     return stores.drop_store(graph.graphs.graph(given.index), as_request(DropQuery, given))
 
 
@@ -222,7 +221,7 @@ def _store_values(each: StoreSummary) -> dict[str, Any]:
 def _settings_values(chosen: StoreChoices | StoreSettingsAnswer | Description, room: int) -> dict[str, Any]:
     """The settings of a store, but for empty ones. Lists and metadata of more than ``room`` characters are cut."""
     about = chosen.description if isinstance(chosen, Description) else chosen.name
-    metadata = LEFT_OUT if chosen.metadata is msgspec.UNSET else brief_attributes(chosen.metadata, room)
+    metadata = LEFT_OUT if chosen.metadata is UNSET else brief_attributes(chosen.metadata, room)
     found = {
         "description": about,
         "kind_whitelist": brief_tags(chosen.kind_whitelist, room),
@@ -242,7 +241,7 @@ def _settings_said(values: dict[str, Any]) -> Iterator[str]:
     if "description" in values:
         yield f"description {quoted(values['description'])}"
     if "metadata" in values:
-        yield f"metadata {_encoded(values['metadata'])}"
+        yield f"metadata {as_json(values['metadata'])}"
 
 
 @present.register
@@ -286,7 +285,7 @@ def _described_reply(found: Description, given: msgspec.Struct, _store: str) -> 
         hints.append(f"search has yet to see the last {counted(found.indexes_behind, 'commit')}")
     left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
     more = "less frequent ones are left out: tags_prefix asks for tags that begin so" if left else ""
-    return Reply(_joined(lines), values, more, "; ".join(hints))
+    return Reply(joined(lines), values, more, "; ".join(hints))
 
 
 def _linked(links: LinkManifest) -> dict[str, dict[str, int]]:
@@ -309,14 +308,6 @@ def _type_line(each: dict[str, Any]) -> str:
         for one in each.get("examples", ())
     )
     return f"  {each['type']}: {each['count']:,}" + (f", such as {examples}" if examples else "")
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(lines_within(lines, _ROOM))
-
-
-def _encoded(value: object) -> str:
-    return encode(value).decode()
 
 
 _DESCRIBED: dict[str, Any] = {"nodes": 0, "edges": 0, "types": [], "relation_types": {}}

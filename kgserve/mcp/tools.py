@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kgserve.access.caller import Role
 from kgserve.decoding import convert
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.mcp import present, schemas
 from kgserve.mcp.schemas import as_request
 from kgserve.model import answers, queries, requests, versioned
@@ -123,8 +123,7 @@ def _list_relations(graph: Graph, given: schemas.ListRelations) -> versioned.Edg
 
 def _search(graph: Graph, given: schemas.Search) -> answers.SearchAnswer | answers.BatchSearchAnswer:
     if bool(given.query) == bool(given.queries):
-        message = "give what to look for as query, or several wordings of it as queries"
-        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+        raise InvalidInput.at("query", "give what to look for as query, or several wordings of it as queries")
     if given.query:
         return search.search(graph, as_request(requests.SearchRequest, given))
     if given.mode == "graph":
@@ -156,8 +155,7 @@ def _merge(graph: Graph, given: schemas.MergeEntities) -> Future[MergeAnswer] | 
     if given.undo:
         return unmerging.unmerge(graph, as_request(UnmergeNode, given))
     if not given.into:
-        message = "is required, unless undo is true: the id of the entity that stays"
-        raise InvalidInput(f"into: {message}", (FieldError("into", message),))
+        raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity that stays")
     return merging.merge(graph, as_request(MergeNode, given))
 
 

@@ -10,18 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from kgserve.model.answers import (
-    BatchHit,
-    Edge,
-    FieldChange,
-    ListedNode,
-    Node,
-    NodeState,
-    ReachedNode,
-    SearchHit,
-)
+from kgserve.model import answers
 
 MOST = 25_000
 """Characters of an answer, as text and as JSON."""
@@ -48,14 +40,22 @@ T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 
+
+def as_json(value: Any) -> str:
+    """A value as JSON."""
+    return encode(value).decode()
+
+
 _UNASKED: dict[type[msgspec.Struct], tuple[str, ...]] = {
     **dict.fromkeys(
-        (Node, ReachedNode, ListedNode),
+        (answers.Node, answers.ReachedNode, answers.ListedNode),
         ("version", "sequence", "created_at", "updated_at", "created_by", "freshness_at", "depth"),
     ),
-    Edge: ("id", "version", "sequence", "created_by"),
-    **dict.fromkeys((SearchHit, BatchHit), ("keyword_score", "semantic_score", "queries_matched", "hops", "why")),
-    NodeState: ("from_sequence", "to_sequence"),
+    answers.Edge: ("id", "version", "sequence", "created_by"),
+    **dict.fromkeys(
+        (answers.SearchHit, answers.BatchHit), ("keyword_score", "semantic_score", "queries_matched", "hops", "why")
+    ),
+    answers.NodeState: ("from_sequence", "to_sequence"),
 }
 """What is left out unless it is asked for."""
 
@@ -74,7 +74,7 @@ def item(thing: Any, *, detail: bool, content: int = TEASER) -> dict[str, Any]:
 
 def is_missing(thing: object) -> bool:
     """Whether something is a node of a walk that a link leads to and that is not there."""
-    return isinstance(thing, ReachedNode) and bool(thing.missing)
+    return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
 
 
 def items(things: Iterable[Any], room: int, *, detail: bool, content: int = TEASER) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def items(things: Iterable[Any], room: int, *, detail: bool, content: int = TEAS
     return first_fitting((item(each, detail=detail, content=content) for each in things), room)
 
 
-def outline(node: ReachedNode) -> dict[str, Any]:
+def outline(node: answers.ReachedNode) -> dict[str, Any]:
     """A node of a walk, by id, type and the beginning of its content."""
     return {name: value for name, value in lean(_brief_node(node, TEASER)).items() if name not in _OUTLINE}
 
@@ -91,7 +91,7 @@ def lean(thing: Any) -> Any:
     """A thing without what is not asked for, and without what is empty or usual."""
     if isinstance(thing, list):
         return [lean(each) for each in thing]
-    if isinstance(thing, FieldChange):
+    if isinstance(thing, answers.FieldChange):
         return msgspec.to_builtins(thing)
     if not isinstance(thing, msgspec.Struct):
         return thing
@@ -99,20 +99,20 @@ def lean(thing: Any) -> Any:
     names = zip(thing.__struct_fields__, thing.__struct_encode_fields__, strict=True)
     unasked = _UNASKED.get(type(thing), ())
     found = {wire: lean(values[name]) for name, wire in names if name not in unasked}
-    if isinstance(thing, Edge):
+    if isinstance(thing, answers.Edge):
         found["attributes"] = own_attributes(thing)
         if thing.weight == _USUAL_WEIGHT:
             del found["weight"]
-    if isinstance(thing, SearchHit | BatchHit):
+    if isinstance(thing, answers.SearchHit | answers.BatchHit):
         found["score"] = round(thing.score, 2)
     return {name: value for name, value in found.items() if not _is_nothing(value)}
 
 
 def _is_nothing(value: object) -> bool:
-    return value is None or value is msgspec.UNSET or value is False or value in ("", [], {})
+    return value is None or value is UNSET or value is False or value in ("", [], {})
 
 
-def own_attributes(edge: Edge) -> dict[str, Any]:
+def own_attributes(edge: answers.Edge) -> dict[str, Any]:
     """The attributes of an edge but for the times that each has."""
     return {name: value for name, value in edge.attributes.items() if name not in _STAMPS}
 
@@ -158,7 +158,7 @@ def shortened(text: str, most: int, mark: str = "…") -> str:
     return text if len(text) <= most else text[: most - len(mark)] + mark
 
 
-def _brief_node(node: Node | ListedNode, content: int) -> Node | ListedNode:
+def _brief_node(node: answers.Node | answers.ListedNode, content: int) -> answers.Node | answers.ListedNode:
     return replace(
         node,
         content=node.content and shortened(node.content, content),
@@ -168,19 +168,19 @@ def _brief_node(node: Node | ListedNode, content: int) -> Node | ListedNode:
     )
 
 
-def _brief_edge(edge: Edge, content: int) -> Edge:
+def _brief_edge(edge: answers.Edge, content: int) -> answers.Edge:
     return replace(edge, attributes=brief_attributes(edge.attributes, max(content, _ATTRIBUTES)))
 
 
-def _brief_hit(hit: SearchHit | BatchHit, content: int) -> SearchHit | BatchHit:
+def _brief_hit(hit: answers.SearchHit | answers.BatchHit, content: int) -> answers.SearchHit | answers.BatchHit:
     return replace(hit, node=_brief_node(hit.node, content))
 
 
-def _brief_state(state: NodeState, content: int) -> NodeState:
+def _brief_state(state: answers.NodeState, content: int) -> answers.NodeState:
     changes = [replace(each, before=_brief_value(each.before), after=_brief_value(each.after)) for each in state.diff]
     kept = first_fitting(changes, _CHANGES)
     if len(kept) < len(changes):
-        kept.append(FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
+        kept.append(answers.FieldChange(path="…", before=None, after=f"{len(changes) - len(kept):,} more changes"))
     return replace(state, node=_brief_node(state.node, content), diff=kept)
 
 
@@ -191,8 +191,8 @@ def _brief_value(value: Any) -> Any:
 
 
 _BRIEF: dict[type[Any], Callable[[Any, int], Any]] = {
-    **dict.fromkeys((Node, ReachedNode, ListedNode), _brief_node),
-    **dict.fromkeys((SearchHit, BatchHit), _brief_hit),
-    Edge: _brief_edge,
-    NodeState: _brief_state,
+    **dict.fromkeys((answers.Node, answers.ReachedNode, answers.ListedNode), _brief_node),
+    **dict.fromkeys((answers.SearchHit, answers.BatchHit), _brief_hit),
+    answers.Edge: _brief_edge,
+    answers.NodeState: _brief_state,
 }

@@ -64,7 +64,6 @@ WHERE p.active AND c.active ORDER BY e.child, e.created DESC, p.id DESC
 _STEP = "SELECT id, parent, created, others, closing FROM parent WHERE child = ?"
 _PUT = "INSERT OR REPLACE INTO parent VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM parent WHERE child = ?"
-_CLOSE = "UPDATE parent SET closing = ? WHERE child = ?"
 _ABOVE = """
 WITH RECURSIVE above (number, depth) AS (
     SELECT :number, 0 UNION ALL
@@ -400,51 +399,55 @@ def all_below(reader: sqlite3.Connection) -> str:
     return _BELOW_WITH_VERSIONS if reader.execute(_VERSIONS).fetchone()[0] else _BELOW
 
 
-def below(
-    reader: sqlite3.Connection, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool
-) -> BelowPage:
-    """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
-    values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT + 1}
-    found: list[Placed] = []
-    last = after
-    for number, (node_id, depth, fits) in enumerate(reader.execute(_LOOK_NEAR if near else _LOOK, values), 1):
-        if number > MOST_LOOKED_AT or (fits and len(found) == limit):
-            return BelowPage(found, last)
-        if fits:
-            found.append(Placed(node_id, depth))
-        last = node_id
-    return BelowPage(found, None)
-
-
-def above(reader: sqlite3.Connection, memory_id: str, now: int, layer: int | None) -> list[Placed]:
-    """The memories above one that are true at a moment, the nearest first."""
-    values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_DEPTH}
-    return [Placed(node_id, depth) for node_id, depth, fits in reader.execute(_UP, values) if fits]
-
-
-def children(reader: sqlite3.Connection, memory_id: str, now: int) -> int:
-    """How many memories stand directly below one and are true at a moment."""
-    return reader.execute(_MANY_CHILDREN, {"id": memory_id, "now": now}).fetchone()[0]
-
-
 def size(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
     """How many memories stand below one, ``most`` or more not told apart."""
     return reader.execute(_MANY_BELOW, {"id": memory_id, "most": most}).fetchone()[0]
 
 
-def among(reader: sqlite3.Connection, memory_id: str, ids: Iterable[str]) -> set[str]:
-    """Those of some memories that stand below one, or are versions of such."""
-    found = of_some(reader.execute, _AMONG, [*ids], before=(memory_id,))
-    return {node_id for (node_id,) in found}
+class HierarchyLookups:
+    """What is asked of it, through a connection."""
 
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._run = connection.execute
 
-def some(reader: sqlite3.Connection, memory_id: str, limit: int) -> list[str]:
-    """At most so many of the memories below one, and their versions."""
-    query = f"SELECT m.id {all_below(reader)} 1 LIMIT :limit"
-    return [node_id for (node_id,) in reader.execute(query, {"under": memory_id, "limit": limit})]
+    def beneath(self, memory_id: str, now: int, layer: int | None, after: str, limit: int, *, near: bool) -> BelowPage:
+        """The next memories below one that are true at a moment, in the order of ids; ``near``: directly below it."""
+        values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MOST_LOOKED_AT + 1}
+        found: list[Placed] = []
+        last = after
+        for number, (node_id, depth, fits) in enumerate(self._run(_LOOK_NEAR if near else _LOOK, values), 1):
+            if number > MOST_LOOKED_AT or (fits and len(found) == limit):
+                return BelowPage(found, last)
+            if fits:
+                found.append(Placed(node_id, depth))
+            last = node_id
+        return BelowPage(found, None)
 
+    def above(self, memory_id: str, now: int, layer: int | None = None) -> list[Placed]:
+        """The memories above one that are true at a moment, the nearest first."""
+        values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_DEPTH}
+        return [Placed(node_id, depth) for node_id, depth, fits in self._run(_UP, values) if fits]
 
-def more_general(reader: sqlite3.Connection, memory_id: str, layer: int, limit: int) -> list[str]:
-    """At most so many memories directly below one whose layer is more general than one."""
-    values = {"id": memory_id, "layer": layer, "most": limit}
-    return [node_id for (node_id,) in reader.execute(_GENERAL_CHILDREN, values)]
+    def children(self, memory_id: str, now: int) -> int:
+        """How many memories stand directly below one and are true at a moment."""
+        return self._run(_MANY_CHILDREN, {"id": memory_id, "now": now}).fetchone()[0]
+
+    def size_below(self, memory_id: str, most: int) -> int:
+        """How many memories stand below one, ``most`` or more not told apart."""
+        return size(self._connection, memory_id, most)
+
+    def among_below(self, memory_id: str, ids: Iterable[str]) -> set[str]:
+        """Those of some memories that stand below one, or are versions of such."""
+        found = of_some(self._run, _AMONG, [*ids], before=(memory_id,))
+        return {node_id for (node_id,) in found}
+
+    def some_below(self, memory_id: str, limit: int) -> list[str]:
+        """At most so many of the memories below one, and their versions."""
+        query = f"SELECT m.id {all_below(self._connection)} 1 LIMIT :limit"
+        return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]
+
+    def more_general(self, memory_id: str, layer: int, limit: int) -> list[str]:
+        """At most so many memories directly below one whose layer is more general than one."""
+        values = {"id": memory_id, "layer": layer, "most": limit}
+        return [node_id for (node_id,) in self._run(_GENERAL_CHILDREN, values)]

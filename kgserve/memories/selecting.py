@@ -186,10 +186,11 @@ def _actives(wanted: MemoryFilter) -> tuple[int, ...]:
 
 
 def _any_bounded(reader: sqlite3.Connection) -> bool:
-    return _count(reader, BOUNDED, "") > 0
+    return count(reader, BOUNDED, "") > 0
 
 
-def _count(reader: sqlite3.Connection, kind: str, name: str) -> int:
+def count(reader: sqlite3.Connection, kind: str, name: str) -> int:
+    """What is counted under a kind and a name."""
     found = reader.execute(sql.COUNT, (kind, name)).fetchone()
     return found[0] if found else 0
 
@@ -205,7 +206,7 @@ def _selection(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequenc
 
 def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: Values) -> _Way:
     """The index to go along. What has ended is not counted by type and tag: entries of an index are, up to a number."""
-    ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", _count(reader, TOTAL, ""))]
+    ways = [_Way("FROM memory AS m INDEXED BY memory_created WHERE", count(reader, TOTAL, ""))]
     if wanted.ended or wanted.looks_back:
         ways = [_Way(ways[0].source, _MOST_KEY)]
         ways += [_Way(_by_tag(at), _entries(reader, _TAGGED, [tag])) for at, tag in enumerate(wanted.tags)]
@@ -213,12 +214,12 @@ def _fewest(reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[i
             size = sum(_entries(reader, _OF_TYPE, [each]) for each in set(wanted.types))
             ways.append(_Way(_BY_TYPE, size))
     else:
-        ways += [_Way(_by_tag(at), _count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
+        ways += [_Way(_by_tag(at), count(reader, TAGS, tag)) for at, tag in enumerate(wanted.tags)]
         if wanted.source:
-            ways.append(_Way(_BY_SOURCE, _count(reader, SOURCES, wanted.source)))
+            ways.append(_Way(_BY_SOURCE, count(reader, SOURCES, wanted.source)))
         if wanted.types:
-            count = sum(_count(reader, TYPES, each) for each in set(wanted.types))
-            ways.append(_Way(_BY_TYPE, count))
+            size = sum(count(reader, TYPES, each) for each in set(wanted.types))
+            ways.append(_Way(_BY_TYPE, size))
     if wanted.among is not None:
         ways.append(_Way(_AMONG, len(wanted.among)))
     if wanted.entity:

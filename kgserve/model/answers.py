@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.model.fields import EdgeExtrasShown, NodeExtrasShown, Shown
 
@@ -36,14 +37,14 @@ class ReachedNode(Node, kw_only=True):
 
     type: str = ""
     content: str = ""
-    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     version: int = 0
     sequence: int = 0
     created_at: str = ""
     updated_at: str = ""
     depth: int
-    store: str | msgspec.UnsetType = msgspec.UNSET
-    missing: bool | msgspec.UnsetType = msgspec.UNSET
+    store: str | UnsetType = UNSET
+    missing: bool | UnsetType = UNSET
 
 
 class Edge(EdgeExtrasShown):
@@ -54,20 +55,19 @@ class Edge(EdgeExtrasShown):
     """
 
     id: str
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
+    source: str = field(name="from")
+    target: str = field(name="to")
     relation_type: str
     weight: float
     attributes: dict[str, Any]
     version: int
     sequence: int
-    to_graph: str | msgspec.UnsetType = msgspec.UNSET
-    store: str | msgspec.UnsetType = msgspec.UNSET
+    to_graph: str | UnsetType = UNSET
+    store: str | UnsetType = UNSET
 
 
 RedirectedFrom = (
-    Annotated[str, msgspec.Meta(description="The id that was asked for; it was merged into the node answered")]
-    | msgspec.UnsetType
+    Annotated[str, Meta(description="The id that was asked for; it was merged into the node answered")] | UnsetType
 )
 
 
@@ -75,9 +75,9 @@ MAX_REDIRECTED = 1_000
 Redirected = (
     Annotated[
         dict[str, str],
-        msgspec.Meta(description="Ends of edges that had been merged, each with the node that took its place"),
+        Meta(description="Ends of edges that had been merged, each with the node that took its place"),
     ]
-    | msgspec.UnsetType
+    | UnsetType
 )
 """Of more than `MAX_REDIRECTED` only some are told."""
 
@@ -86,8 +86,8 @@ class Skipped(msgspec.Struct, kw_only=True):
     """An edge that was left out, by its place in the request."""
 
     index: int
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
+    source: str = field(name="from")
+    target: str = field(name="to")
     relation_type: str
     reason: str
 
@@ -104,10 +104,10 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     edges_created: int
     edges_updated: int
     edges_unchanged: int
-    edges_skipped: Annotated[list[Skipped], msgspec.Meta(description="At most the first 100")]
+    edges_skipped: Annotated[list[Skipped], Meta(description="At most the first 100")]
     edges_skipped_count: int
-    sequence: Annotated[int, msgspec.Meta(description="The store's commit number once this write is in it")]
-    redirected: Redirected = msgspec.UNSET
+    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
+    redirected: Redirected = UNSET
 
 
 class DeleteNodeAnswer(msgspec.Struct, kw_only=True):
@@ -134,9 +134,9 @@ class TraverseAnswer(msgspec.Struct, kw_only=True):
     nodes: list[ReachedNode]
     edges: list[Edge]
     count: int
-    truncated: Annotated[bool, msgspec.Meta(description="More nodes or edges were in reach than are returned")]
-    sequence: Annotated[int, msgspec.Meta(description="A commit that the walk has seen, at least")]
-    redirected_from: RedirectedFrom = msgspec.UNSET
+    truncated: Annotated[bool, Meta(description="More nodes or edges were in reach than are returned")]
+    sequence: Annotated[int, Meta(description="A commit that the walk has seen, at least")]
+    redirected_from: RedirectedFrom = UNSET
 
 
 class NodeAnswer(msgspec.Struct, kw_only=True):
@@ -146,7 +146,7 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
     outgoing: list[Edge]
     incoming: list[Edge]
     edges_truncated: bool
-    redirected_from: RedirectedFrom = msgspec.UNSET
+    redirected_from: RedirectedFrom = UNSET
 
 
 class NodePage(msgspec.Struct, kw_only=True):
@@ -160,15 +160,15 @@ class NodesAnswer(msgspec.Struct, kw_only=True):
     """Some nodes in the order in which they were asked for, each once."""
 
     nodes: list[Node]
-    missing: Annotated[list[str], msgspec.Meta(description="Ids of which there is no node, or none then")]
+    missing: Annotated[list[str], Meta(description="Ids of which there is no node, or none then")]
 
 
 class CountAnswer(msgspec.Struct, kw_only=True):
     """How many nodes fit."""
 
     count: int
-    exact: Annotated[bool, msgspec.Meta(description="False: at least so many; a count looks at about 500,000 nodes")]
-    sequence: Annotated[int, msgspec.Meta(description="The commit as of which they were counted")]
+    exact: Annotated[bool, Meta(description="False: at least so many; a count looks at about 500,000 nodes")]
+    sequence: Annotated[int, Meta(description="The commit as of which they were counted")]
 
 
 class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
@@ -176,11 +176,11 @@ class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
 
     ok: Literal[True] = True
     dry_run: bool
-    count: Annotated[int, msgspec.Meta(description="Nodes deleted, or to be deleted")]
+    count: Annotated[int, Meta(description="Nodes deleted, or to be deleted")]
     ids: list[str]
     edges_deleted: int
-    missing: Annotated[list[str], msgspec.Meta(description="Ids that were sent and did not fit, or are not there")]
-    more: Annotated[bool, msgspec.Meta(description="More nodes fit than are deleted at once; send it again")]
+    missing: Annotated[list[str], Meta(description="Ids that were sent and did not fit, or are not there")]
+    more: Annotated[bool, Meta(description="More nodes fit than are deleted at once; send it again")]
     sequence: int
 
 
@@ -204,12 +204,12 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     edges_created: int
     edges_updated: int
     edges_unchanged: int
-    edges_skipped: Annotated[list[LineError], msgspec.Meta(description="At most the first 100")]
+    edges_skipped: Annotated[list[LineError], Meta(description="At most the first 100")]
     edges_skipped_count: int
-    errors: Annotated[list[LineError], msgspec.Meta(description="At most the first 100")]
+    errors: Annotated[list[LineError], Meta(description="At most the first 100")]
     error_count: int
     sequence: int
-    redirected: Redirected = msgspec.UNSET
+    redirected: Redirected = UNSET
 
 
 class SearchHit(Shown, kw_only=True, omit_defaults=True):
@@ -217,10 +217,10 @@ class SearchHit(Shown, kw_only=True, omit_defaults=True):
 
     node: Node
     score: float
-    keyword_score: Annotated[float | None, msgspec.Meta(description="BM25")] = None
-    semantic_score: Annotated[float | None, msgspec.Meta(description="Cosine similarity, -1 to 1")] = None
-    hops: Annotated[int | None, msgspec.Meta(description="Distance from the start or from the best hits")] = None
-    why: Annotated[str | None, msgspec.Meta(description="How the score came about, when asked to explain")] = None
+    keyword_score: Annotated[float | None, Meta(description="BM25")] = None
+    semantic_score: Annotated[float | None, Meta(description="Cosine similarity, -1 to 1")] = None
+    hops: Annotated[int | None, Meta(description="Distance from the start or from the best hits")] = None
+    why: Annotated[str | None, Meta(description="How the score came about, when asked to explain")] = None
 
 
 class SearchAnswer(msgspec.Struct, kw_only=True):
@@ -228,7 +228,7 @@ class SearchAnswer(msgspec.Struct, kw_only=True):
 
     hits: list[SearchHit]
     degraded: bool
-    index_sequence: Annotated[int, msgspec.Meta(description="The commit that the indexes have seen")]
+    index_sequence: Annotated[int, Meta(description="The commit that the indexes have seen")]
     took_ms: float
 
 
@@ -236,7 +236,7 @@ class BatchHit(msgspec.Struct, kw_only=True):
     """A node that at least one variant found; ``queries_matched`` are the places of those variants, from 0."""
 
     node: Node
-    score: Annotated[float, msgspec.Meta(description="Sum of 1 / (60 + rank) over the variants that found it")]
+    score: Annotated[float, Meta(description="Sum of 1 / (60 + rank) over the variants that found it")]
     queries_matched: list[int]
 
 
@@ -256,13 +256,12 @@ class ContextAnswer(msgspec.Struct, kw_only=True):
     """The text to give to a language model, and the ids of the nodes that are in it."""
 
     text: str
-    tokens: Annotated[int, msgspec.Meta(description="Of the text, counted so as to err high; never over the budget")]
+    tokens: Annotated[int, Meta(description="Of the text, counted so as to err high; never over the budget")]
     ids: list[str]
     stores: (
-        Annotated[list[str], msgspec.Meta(description="With `also` or `follow_symlinks`, the store of each id")]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
-    truncated: Annotated[bool, msgspec.Meta(description="There was more than the budget allowed")]
+        Annotated[list[str], Meta(description="With `also` or `follow_symlinks`, the store of each id")] | UnsetType
+    ) = UNSET
+    truncated: Annotated[bool, Meta(description="There was more than the budget allowed")]
     degraded: bool
     index_sequence: int
 
@@ -297,8 +296,8 @@ class CypherAnswer(msgspec.Struct, kw_only=True):
     columns: list[str]
     types: list[str]
     rows: list[list[Any]]
-    row_count: Annotated[int, msgspec.Meta(description="Rows in this answer")]
-    truncated: Annotated[bool, msgspec.Meta(description="There were more rows than max_rows")]
+    row_count: Annotated[int, Meta(description="Rows in this answer")]
+    truncated: Annotated[bool, Meta(description="There were more rows than max_rows")]
     took_ms: float
     changes: CypherChanges | None = None
 
@@ -333,7 +332,7 @@ class NodeState(msgspec.Struct, kw_only=True):
     recorded_to: str | None
     deleted: bool
     diff: list[FieldChange]
-    also_by: list[AlsoBy] | msgspec.UnsetType = msgspec.UNSET
+    also_by: list[AlsoBy] | UnsetType = UNSET
 
 
 class NodeHistory(msgspec.Struct, kw_only=True):
@@ -347,8 +346,8 @@ class NodeHistory(msgspec.Struct, kw_only=True):
 class EdgeKeyAnswer(msgspec.Struct):
     """Names one edge."""
 
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
+    source: str = field(name="from")
+    target: str = field(name="to")
     relation_type: str
 
 
@@ -372,7 +371,7 @@ class ChangesPage(msgspec.Struct, kw_only=True):
 
     changes: list[ChangeEntry]
     next_since: int | None
-    sequence: Annotated[int, msgspec.Meta(description="The store's commit number now")]
+    sequence: Annotated[int, Meta(description="The store's commit number now")]
 
 
 class RestoreAnswer(msgspec.Struct, kw_only=True):
@@ -420,15 +419,15 @@ class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     count: int
-    examples: Annotated[list[str], msgspec.Meta(description="At most 3, of at most 120 characters")]
+    examples: Annotated[list[str], Meta(description="At most 3, of at most 120 characters")]
 
 
 class TagPrefixFreq(msgspec.Struct, frozen=True, kw_only=True):
     """Tags of the form `prefix:value`, by what is in front of the first colon."""
 
     prefix: str
-    count: Annotated[int, msgspec.Meta(description="Tags so prefixed, over all nodes")]
-    values: Annotated[list[str], msgspec.Meta(description="The most frequent values, at most 10")]
+    count: Annotated[int, Meta(description="Tags so prefixed, over all nodes")]
+    values: Annotated[list[str], Meta(description="The most frequent values, at most 10")]
 
 
 class TagFreq(msgspec.Struct, frozen=True, kw_only=True):
@@ -443,9 +442,9 @@ class SchemaDescription(msgspec.Struct, kw_only=True):
 
     store: str
     node_count: int
-    kinds: Annotated[list[KindFreq], msgspec.Meta(description="At most 100")]
-    tag_prefixes: Annotated[list[TagPrefixFreq], msgspec.Meta(description="At most 100")]
-    tags: Annotated[list[TagFreq], msgspec.Meta(description="At most 100")]
+    kinds: Annotated[list[KindFreq], Meta(description="At most 100")]
+    tag_prefixes: Annotated[list[TagPrefixFreq], Meta(description="At most 100")]
+    tags: Annotated[list[TagFreq], Meta(description="At most 100")]
 
 
 class TagList(msgspec.Struct, kw_only=True):
@@ -463,8 +462,8 @@ class ListedNode(NodeExtrasShown):
     sequence: int
     created_at: str
     updated_at: str
-    content: str | msgspec.UnsetType = msgspec.UNSET
-    attributes: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    content: str | UnsetType = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
 
 
 class ListedPage(msgspec.Struct, kw_only=True):
@@ -510,7 +509,7 @@ class Whoami(msgspec.Struct, kw_only=True):
 class BrowserKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a page is to be allowed."""
 
-    role: Annotated[Literal["read", "write"], msgspec.Meta(description="What it may do")] = "read"
+    role: Annotated[Literal["read", "write"], Meta(description="What it may do")] = "read"
 
 
 class BrowserKey(msgspec.Struct, kw_only=True):
@@ -543,6 +542,6 @@ class Problem(msgspec.Struct, kw_only=True):
     status: int
     detail: str
     instance: str
-    errors: list[dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
-    oldest: int | msgspec.UnsetType = msgspec.UNSET
-    node: Node | msgspec.UnsetType = msgspec.UNSET
+    errors: list[dict[str, str]] | UnsetType = UNSET
+    oldest: int | UnsetType = UNSET
+    node: Node | UnsetType = UNSET

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from kgserve.decoding import json_decoder
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES
@@ -20,7 +21,7 @@ MAX_ATTRIBUTES_TEXT = MAX_ATTRIBUTES_BYTES
 ATTRIBUTES = "Only nodes with all of these attributes, exactly: texts, numbers, true, false; null: there, and null"
 
 Scalar = str | int | float | bool | None
-Wanted = Annotated[dict[str, Scalar], msgspec.Meta(max_length=MAX_CONDITIONS, description=ATTRIBUTES)]
+Wanted = Annotated[dict[str, Scalar], Meta(max_length=MAX_CONDITIONS, description=ATTRIBUTES)]
 """Attributes asked for, by key."""
 
 _DIGEST_BYTES = 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 MAX_RECORDS = 1000
 
@@ -32,10 +33,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of what is on record."""
 
-    node: Annotated[str, msgspec.Meta(min_length=1, max_length=64, description="Only what this node wrote")] | None = (
-        None
-    )
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_RECORDS, description="Most records, the newest")] = 100
+    node: Annotated[str, Meta(min_length=1, max_length=64, description="Only what this node wrote")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_RECORDS, description="Most records, the newest")] = 100
 
 
 class AuditAnswer(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 import msgspec
+from msgspec import UNSET
 
 from kgserve.errors import Conflict
 from kgserve.model.change import Access
@@ -303,8 +304,8 @@ def _is_backwards(put: NodeExtrasPut | EdgeExtrasPut | None, old: NodeExtras | E
     if put is None:
         return False
     start, end = put.valid_from, put.valid_to
-    start = (old and old.valid_from) if start is msgspec.UNSET else start
-    end = (old and old.valid_to) if end is msgspec.UNSET else end
+    start = (old and old.valid_from) if start is UNSET else start
+    end = (old and old.valid_to) if end is UNSET else end
     return start is not None and end is not None and end < start
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 READ_HEADER = "Kgserve-Read"
 AT_LEAST_HEADER = "Kgserve-At-Least"
@@ -37,7 +38,7 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
 class MoveRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Where a store is to go."""
 
-    to: Annotated[str, msgspec.Meta(min_length=1, max_length=64, description="Name of a node that is alive")]
+    to: Annotated[str, Meta(min_length=1, max_length=64, description="Name of a node that is alive")]
 
 
 class MoveAnswer(msgspec.Struct, kw_only=True):

@@ -17,7 +17,7 @@ from kgserve.model.batch import EdgePut, edge_again
 from kgserve.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
 from kgserve.model.hierarchy import CHILD_OF
 from kgserve.model.likeness import fingerprint
-from kgserve.model.memories import Cluster, Contradiction, Suggestion
+from kgserve.model.memories import PINNED, Cluster, Contradiction, Suggestion
 from kgserve.model.merging import MERGED_INTO, moved_key
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.model.withdrawing import VERSION_OF
@@ -31,7 +31,6 @@ MAX_MEMBERS = 1_000
 MAX_TOLD = 100
 EPISODE = 3
 """The layer of events: two that sound alike are two."""
-PINNED = 1.0
 _MAX_RECORD = MAX_ATTRIBUTES_BYTES - (16 << 10)
 _STEPS = 1_000
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from kgserve.model.answers import Edge, Node
 
@@ -145,7 +146,7 @@ def _object(nodes: Iterable[bytes], edges: Iterable[bytes]) -> str:
 def _json_node(entry: Entry) -> bytes:
     node = entry.node
     former = {"superseded_by": node.superseded_by, "is_current": node.is_current}
-    told = {name: value for name, value in former.items() if value is not msgspec.UNSET}
+    told = {name: value for name, value in former.items() if value is not UNSET}
     return _json({"id": node.id, "type": node.type, "content": node.content, **told}, entry.store)
 
 
@@ -153,7 +154,7 @@ def _said_of(node: Node) -> str:
     """Of a version that is not the present one, whether it still counts."""
     if node.superseded_by:
         return f", superseded by version {node.superseded_by}"
-    return "" if node.is_current is msgspec.UNSET else ", in conflict" if node.is_current else ", no longer"
+    return "" if node.is_current is UNSET else ", in conflict" if node.is_current else ", no longer"
 
 
 def _json_edge(edge: Edge, store: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.model.fields import MAX_ID_BYTES
 from kgserve.model.requests import VALID_AT, AsOf, Direction
@@ -20,8 +21,8 @@ LIVES_SHOWN = 100
 DrawnField = Literal["label", "degree", "valid", "version", "tags", "layer", "confidence", "parent"]
 USUAL_FIELDS: frozenset[DrawnField] = frozenset({"label", "degree", "valid"})
 
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
-_Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 Life = tuple[int, int | None]
 """The commit from which a state held, and that from which it did no longer; None: it still does."""
@@ -33,50 +34,40 @@ class DrawRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which nodes to draw: one of `ids`, `around` and `overview`."""
 
     ids: (
-        Annotated[
-            list[_Id], msgspec.Meta(max_length=MAX_DRAWN_IDS, description="These nodes, and all edges among them")
-        ]
-        | None
+        Annotated[list[_Id], Meta(max_length=MAX_DRAWN_IDS, description="These nodes, and all edges among them")] | None
     ) = None
     around: (
-        Annotated[list[_Id], msgspec.Meta(max_length=MAX_STARTS, description="These nodes, and what is around them")]
-        | None
+        Annotated[list[_Id], Meta(max_length=MAX_STARTS, description="These nodes, and what is around them")] | None
     ) = None
     overview: (
         Annotated[
             int,
-            msgspec.Meta(
-                description="So many nodes with most edges, and what is around them; below 1 is 1, above 100 is 100"
-            ),
+            Meta(description="So many nodes with most edges, and what is around them; below 1 is 1, above 100 is 100"),
         ]
         | None
     ) = None
-    depth: Annotated[int, msgspec.Meta(description="Hops around them; negative is 0, above 10 is 10")] = 1
-    direction: Annotated[Direction, msgspec.Meta(description="Of the edges that are followed")] = "both"
+    depth: Annotated[int, Meta(description="Hops around them; negative is 0, above 10 is 10")] = 1
+    direction: Annotated[Direction, Meta(description="Of the edges that are followed")] = "both"
     per_node: Annotated[
-        int, msgspec.Meta(description="Neighbours of one node that are added, the strongest edges first; at most 5,000")
+        int, Meta(description="Neighbours of one node that are added, the strongest edges first; at most 5,000")
     ] = 50
     max_nodes: Annotated[
-        int, msgspec.Meta(description="Nodes in all, if not named by `ids`; below 1 is 1, above 5,000 is 5,000")
+        int, Meta(description="Nodes in all, if not named by `ids`; below 1 is 1, above 5,000 is 5,000")
     ] = 300
-    types: Annotated[list[_Label], msgspec.Meta(max_length=100, description="Add only nodes of these types")] | None = (
-        None
-    )
-    relation_types: (
-        Annotated[list[_Label], msgspec.Meta(max_length=100, description="Only edges of these types")] | None
-    ) = None
+    types: Annotated[list[_Label], Meta(max_length=100, description="Add only nodes of these types")] | None = None
+    relation_types: Annotated[list[_Label], Meta(max_length=100, description="Only edges of these types")] | None = None
     fields: (
         Annotated[
             list[DrawnField],
-            msgspec.Meta(max_length=16, description="Columns beside id and type; left out: label, degree, valid"),
+            Meta(max_length=16, description="Columns beside id and type; left out: label, degree, valid"),
         ]
         | None
     ) = None
     lives: Annotated[
-        bool, msgspec.Meta(description="Say from which commit until which each state held, and bring what is gone")
+        bool, Meta(description="Say from which commit until which each state held, and bring what is gone")
     ] = False
     as_of: AsOf | None = None
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -94,17 +85,17 @@ class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: list[str]
     type: list[int]
-    label: list[str] | msgspec.UnsetType = msgspec.UNSET
-    degree: list[int | None] | msgspec.UnsetType = msgspec.UNSET
-    valid_from: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    valid_to: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    version: list[int] | msgspec.UnsetType = msgspec.UNSET
-    tags: list[list[str]] | msgspec.UnsetType = msgspec.UNSET
-    layer: list[int | None] | msgspec.UnsetType = msgspec.UNSET
-    confidence: list[float | None] | msgspec.UnsetType = msgspec.UNSET
-    parent: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    lives: list[list[ToldLife]] | msgspec.UnsetType = msgspec.UNSET
-    lives_cut: list[int] | msgspec.UnsetType = msgspec.UNSET
+    label: list[str] | UnsetType = UNSET
+    degree: list[int | None] | UnsetType = UNSET
+    valid_from: list[str | None] | UnsetType = UNSET
+    valid_to: list[str | None] | UnsetType = UNSET
+    version: list[int] | UnsetType = UNSET
+    tags: list[list[str]] | UnsetType = UNSET
+    layer: list[int | None] | UnsetType = UNSET
+    confidence: list[float | None] | UnsetType = UNSET
+    parent: list[str | None] | UnsetType = UNSET
+    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives_cut: list[int] | UnsetType = UNSET
 
 
 class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -113,14 +104,14 @@ class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
     There are 100,000 at most.
     """
 
-    source: list[int] = msgspec.field(name="from")
-    target: list[int] = msgspec.field(name="to")
+    source: list[int] = field(name="from")
+    target: list[int] = field(name="to")
     type: list[int]
     weight: list[float]
-    valid_from: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    valid_to: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    lives: list[list[ToldLife]] | msgspec.UnsetType = msgspec.UNSET
-    lives_cut: list[int] | msgspec.UnsetType = msgspec.UNSET
+    valid_from: list[str | None] | UnsetType = UNSET
+    valid_to: list[str | None] | UnsetType = UNSET
+    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives_cut: list[int] | UnsetType = UNSET
 
 
 class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -129,15 +120,15 @@ class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
     The rest is as that of edges. There are 10,000 at most. They are not followed: ask the other store for its nodes.
     """
 
-    source: list[int] = msgspec.field(name="from")
+    source: list[int] = field(name="from")
     to_graph: list[str]
-    target: list[str] = msgspec.field(name="to")
+    target: list[str] = field(name="to")
     type: list[int]
     weight: list[float]
-    valid_from: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    valid_to: list[str | None] | msgspec.UnsetType = msgspec.UNSET
-    lives: list[list[ToldLife]] | msgspec.UnsetType = msgspec.UNSET
-    lives_cut: list[int] | msgspec.UnsetType = msgspec.UNSET
+    valid_from: list[str | None] | UnsetType = UNSET
+    valid_to: list[str | None] | UnsetType = UNSET
+    lives: list[list[ToldLife]] | UnsetType = UNSET
+    lives_cut: list[int] | UnsetType = UNSET
 
 
 class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -156,14 +147,14 @@ class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
     edges: DrawnEdges
     left_out: list[list[int]]
     missing: list[str]
-    links: DrawnLinks | msgspec.UnsetType = msgspec.UNSET
-    redirected: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    links: DrawnLinks | UnsetType = UNSET
+    redirected: dict[str, str] | UnsetType = UNSET
 
 
 class TimelineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How finely to tell commits over time."""
 
-    buckets: Annotated[int, msgspec.Meta(description="Spans of time; below 1 is 1, above 1,000 is 1,000")] = 120
+    buckets: Annotated[int, Meta(description="Spans of time; below 1 is 1, above 1,000 is 1,000")] = 120
 
 
 class Timeline(msgspec.Struct, kw_only=True):

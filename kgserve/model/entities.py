@@ -12,6 +12,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 
 import msgspec
+from msgspec import UNSET, UnsetType, field
 
 ENTITY_TYPE = "entity"
 """The type of an entity that has none."""
@@ -23,36 +24,36 @@ class Entity(msgspec.Struct, kw_only=True):
     """A name, a type, and what is known."""
 
     name: str
-    entity_type: str = msgspec.field(name="entityType")
+    entity_type: str = field(name="entityType")
     observations: list[str]
 
 
 class Relation(msgspec.Struct, kw_only=True):
     """What leads from one name to another."""
 
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    relation_type: str = msgspec.field(name="relationType")
+    source: str = field(name="from")
+    target: str = field(name="to")
+    relation_type: str = field(name="relationType")
 
 
 class NewObservations(msgspec.Struct, kw_only=True):
     """What is to be added to an entity."""
 
-    name: str = msgspec.field(name="entityName")
+    name: str = field(name="entityName")
     contents: list[str]
 
 
 class AddedObservations(msgspec.Struct, kw_only=True):
     """What was added to an entity: what it did not say yet."""
 
-    name: str = msgspec.field(name="entityName")
-    added: list[str] = msgspec.field(name="addedObservations")
+    name: str = field(name="entityName")
+    added: list[str] = field(name="addedObservations")
 
 
 class OldObservations(msgspec.Struct, kw_only=True):
     """What an entity is to say no longer."""
 
-    name: str = msgspec.field(name="entityName")
+    name: str = field(name="entityName")
     observations: list[str]
 
 
@@ -86,7 +87,7 @@ class KnowledgeGraph(msgspec.Struct, kw_only=True):
 
     entities: list[Entity] = []
     relations: list[Relation] = []
-    more: str | msgspec.UnsetType = msgspec.UNSET
+    more: str | UnsetType = UNSET
 
 
 # A carriage return may stand before the end of a line: to be empty is to have no character at all.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from kgserve.decoding import decode_json
 from kgserve.model.fields import NO_EXTRAS
@@ -64,7 +65,7 @@ class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ids: (
         Annotated[
             list[Id],
-            msgspec.Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000; left out: what was set aside"),
+            Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000; left out: what was set aside"),
         ]
         | None
     ) = None
@@ -73,7 +74,7 @@ class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ExtractAnswer(msgspec.Struct, kw_only=True):
     """What waits for the language model now."""
 
-    queued: Annotated[int, msgspec.Meta(description="Memories that this call has made wait")]
-    missing: Annotated[list[str], msgspec.Meta(description="Ids of the call that are no memories with a text")]
-    waiting: Annotated[int, msgspec.Meta(description="All memories that wait")]
+    queued: Annotated[int, Meta(description="Memories that this call has made wait")]
+    missing: Annotated[list[str], Meta(description="Ids of the call that are no memories with a text")]
+    waiting: Annotated[int, Meta(description="All memories that wait")]
     sequence: int

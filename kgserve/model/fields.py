@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Annotated, Any, LiteralString, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.model.times import format_time, time_of
 
@@ -27,10 +28,10 @@ MAX_CONTEXT_BYTES = 64 << 10
 MAX_TAGS = 100
 MAX_ORDINAL = 1 << 53
 
-Moment = int | None | msgspec.UnsetType
+Moment = int | None | UnsetType
 """A time to store, None to have none, UNSET to keep what is stored."""
-Number = float | None | msgspec.UnsetType
-_Text = str | msgspec.UnsetType
+Number = float | None | UnsetType
+_Text = str | UnsetType
 
 
 class Type(NamedTuple):
@@ -315,42 +316,37 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 
     summary: str | None = None
     tags: tuple[str, ...] | None = None
-    freshness_at: Moment = msgspec.UNSET
+    freshness_at: Moment = UNSET
     created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-    name: _Text = msgspec.UNSET
-    confidence: Number = msgspec.UNSET
-    confidence_at: Moment = msgspec.UNSET
-    importance: Number = msgspec.UNSET
-    source: _Text = msgspec.UNSET
-    context: _Text = msgspec.UNSET
-    layer: Moment = msgspec.UNSET
-    ended: _Text = msgspec.UNSET
-    former_from: Moment = msgspec.UNSET
-    former_to: Moment = msgspec.UNSET
-    belongs_to: _Text = msgspec.UNSET
-
-    @property
-    def says_any(self) -> bool:
-        """Whether a node without extras has some once this is written."""
-        return self.onto(NO_EXTRAS) != NO_EXTRAS
+    valid_from: Moment = UNSET
+    valid_to: Moment = UNSET
+    name: _Text = UNSET
+    confidence: Number = UNSET
+    confidence_at: Moment = UNSET
+    importance: Number = UNSET
+    source: _Text = UNSET
+    context: _Text = UNSET
+    layer: Moment = UNSET
+    ended: _Text = UNSET
+    former_from: Moment = UNSET
+    former_to: Moment = UNSET
+    belongs_to: _Text = UNSET
 
     def onto(self, old: NodeExtras) -> NodeExtras:
         """What is stored once this is written, without conflicts."""
         return NodeExtras(
             old.summary if self.summary is None else self.summary,
             old.tags if self.tags is None else self.tags,
-            old.freshness_at if self.freshness_at is msgspec.UNSET else self.freshness_at,
+            old.freshness_at if self.freshness_at is UNSET else self.freshness_at,
             self.created_by,
-            old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
-            old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
+            old.valid_from if self.valid_from is UNSET else self.valid_from,
+            old.valid_to if self.valid_to is UNSET else self.valid_to,
             (),
             *self._memory(old),
         )
 
     def _memory(self, old: NodeExtras) -> Sequence[Any]:
-        given, unset = _memory_of_node(self), msgspec.UNSET
+        given, unset = _memory_of_node(self), UNSET
         if given == _NO_MEMORY_PUT:
             return _memory_of_node(old)
         return [was if value is unset else value for value, was in zip(given, _memory_of_node(old), strict=True)]
@@ -363,22 +359,22 @@ class NodeExtrasPut(msgspec.Struct, frozen=True):
 class EdgeExtrasPut(msgspec.Struct, frozen=True):
     """The extras of an edge to write, as `NodeExtrasPut`."""
 
-    ordinal: Moment = msgspec.UNSET
+    ordinal: Moment = UNSET
     created_by: str = ""
-    valid_from: Moment = msgspec.UNSET
-    valid_to: Moment = msgspec.UNSET
-    confidence: Number = msgspec.UNSET
-    context: _Text = msgspec.UNSET
+    valid_from: Moment = UNSET
+    valid_to: Moment = UNSET
+    confidence: Number = UNSET
+    context: _Text = UNSET
 
     def onto(self, old: EdgeExtras) -> EdgeExtras:
         """What is stored once this is written."""
         return EdgeExtras(
-            old.ordinal if self.ordinal is msgspec.UNSET else self.ordinal,
+            old.ordinal if self.ordinal is UNSET else self.ordinal,
             self.created_by,
-            old.valid_from if self.valid_from is msgspec.UNSET else self.valid_from,
-            old.valid_to if self.valid_to is msgspec.UNSET else self.valid_to,
-            old.confidence if self.confidence is msgspec.UNSET else self.confidence,
-            old.context if self.context is msgspec.UNSET else self.context,
+            old.valid_from if self.valid_from is UNSET else self.valid_from,
+            old.valid_to if self.valid_to is UNSET else self.valid_to,
+            old.confidence if self.confidence is UNSET else self.confidence,
+            old.context if self.context is UNSET else self.context,
         )
 
     def over(self, earlier: EdgeExtrasPut | None) -> EdgeExtrasPut:
@@ -397,68 +393,56 @@ def _joined(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) -> 
     return [was if given is keeping or given == keeping else given for given, was, keeping in values]
 
 
-_Moment = Annotated[str, msgspec.Meta(max_length=64)]
-_Author = (
-    Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
-)
-_Start = Annotated[_Moment, msgspec.Meta(description="True from then on (RFC 3339); empty: none")] | None
-_End = Annotated[_Moment, msgspec.Meta(description="True until then (RFC 3339); empty: none")] | None
-_Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Moment = Annotated[str, Meta(max_length=64)]
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who writes this state; never interpreted")] | None
+_Start = Annotated[_Moment, Meta(description="True from then on (RFC 3339); empty: none")] | None
+_End = Annotated[_Moment, Meta(description="True until then (RFC 3339); empty: none")] | None
+_Tag = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class NodeExtrasInput(msgspec.Struct, kw_only=True):
     """The extras of a node as callers send them."""
 
     summary: Annotated[
-        str | None, msgspec.Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
+        str | None, Meta(description="Short form of the content, at most 4 KiB; left out: kept; empty: cleared")
     ] = None
     tags: (
         Annotated[
             list[_Tag],
-            msgspec.Meta(
-                max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"
-            ),
+            Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; left out: kept; given: replaces"),
         ]
         | None
     ) = None
-    freshness_at: Annotated[_Moment, msgspec.Meta(description="Stale from then on (RFC 3339); empty: none")] | None = (
-        None
-    )
+    freshness_at: Annotated[_Moment, Meta(description="Stale from then on (RFC 3339); empty: none")] | None = None
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
-    name: (
-        Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="What it is called, beside its id")] | None
-    ) = None
+    name: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="What it is called, beside its id")] | None = None
     confidence: (
-        Annotated[float, msgspec.Meta(ge=0, le=1, description="Makes the node a memory; fades from confidence_at on")]
-        | None
+        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; fades from confidence_at on")] | None
     ) = None
     confidence_at: (
-        Annotated[_Moment, msgspec.Meta(description="When the confidence was that (RFC 3339); empty: at creation")]
-        | None
+        Annotated[_Moment, Meta(description="When the confidence was that (RFC 3339); empty: at creation")] | None
     ) = None
-    importance: Annotated[float, msgspec.Meta(ge=0, le=1, description="Of a memory; 1 pins it")] | None = None
+    importance: Annotated[float, Meta(ge=0, le=1, description="Of a memory; 1 pins it")] | None = None
     source: (
-        Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Where a memory is from; empty: cleared")]
-        | None
+        Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Where a memory is from; empty: cleared")] | None
     ) = None
-    context: Annotated[str, msgspec.Meta(description="What a memory was met in, at most 64 KiB")] | None = None
-    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
+    context: Annotated[str, Meta(description="What a memory was met in, at most 64 KiB")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
 
 
 class EdgeExtrasInput(msgspec.Struct, kw_only=True):
     """The extras of an edge as callers send them."""
 
     ordinal: (
-        Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")]
-        | None
+        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Place among the edges of its source")] | None
     ) = None
     created_by: _Author = None
     valid_from: _Start = None
     valid_to: _End = None
-    confidence: Annotated[float, msgspec.Meta(ge=0, le=1, description="How sure it is, 0 to 1")] | None = None
-    context: Annotated[str, msgspec.Meta(description="What it was met in, at most 64 KiB")] | None = None
+    confidence: Annotated[float, Meta(ge=0, le=1, description="How sure it is, 0 to 1")] | None = None
+    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
 
 
 class NodeExtrasLine(msgspec.Struct, kw_only=True):
@@ -505,7 +489,7 @@ class Shown(msgspec.Struct):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [(name, value) for name, value in values if value is not msgspec.UNSET and value is not None]
+        return [(name, value) for name, value in values if value is not UNSET and value is not None]
 
 
 class NodeExtrasShown(Shown, kw_only=True):
@@ -515,27 +499,27 @@ class NodeExtrasShown(Shown, kw_only=True):
     ``superseded_by`` is the version after it, and ``is_current`` whether it is one of the node's heads.
     """
 
-    summary: _Text = msgspec.UNSET
-    tags: list[str] | msgspec.UnsetType = msgspec.UNSET
-    freshness_at: _Text = msgspec.UNSET
-    stale: bool | msgspec.UnsetType = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
-    conflicts: list[int] | msgspec.UnsetType = msgspec.UNSET
-    superseded_by: int | msgspec.UnsetType = msgspec.UNSET
-    is_current: bool | msgspec.UnsetType = msgspec.UNSET
-    name: _Text = msgspec.UNSET
-    confidence: float | msgspec.UnsetType = msgspec.UNSET
-    confidence_at: _Text = msgspec.UNSET
-    importance: float | msgspec.UnsetType = msgspec.UNSET
-    source: _Text = msgspec.UNSET
-    context: _Text = msgspec.UNSET
-    layer: int | msgspec.UnsetType = msgspec.UNSET
-    ended: _Text = msgspec.UNSET
-    former_from: _Text = msgspec.UNSET
-    former_to: _Text = msgspec.UNSET
-    belongs_to: _Text = msgspec.UNSET
+    summary: _Text = UNSET
+    tags: list[str] | UnsetType = UNSET
+    freshness_at: _Text = UNSET
+    stale: bool | UnsetType = UNSET
+    created_by: _Text = UNSET
+    valid_from: _Text = UNSET
+    valid_to: _Text = UNSET
+    conflicts: list[int] | UnsetType = UNSET
+    superseded_by: int | UnsetType = UNSET
+    is_current: bool | UnsetType = UNSET
+    name: _Text = UNSET
+    confidence: float | UnsetType = UNSET
+    confidence_at: _Text = UNSET
+    importance: float | UnsetType = UNSET
+    source: _Text = UNSET
+    context: _Text = UNSET
+    layer: int | UnsetType = UNSET
+    ended: _Text = UNSET
+    former_from: _Text = UNSET
+    former_to: _Text = UNSET
+    belongs_to: _Text = UNSET
 
     def show(self, extras: NodeExtras) -> None:
         """Set what there is; a row's way to its JSON, and so without a loop."""
@@ -581,12 +565,12 @@ class NodeExtrasShown(Shown, kw_only=True):
 class EdgeExtrasShown(Shown, kw_only=True):
     """The extras of an edge as callers get them, those that are set, times as text."""
 
-    ordinal: int | msgspec.UnsetType = msgspec.UNSET
-    created_by: _Text = msgspec.UNSET
-    valid_from: _Text = msgspec.UNSET
-    valid_to: _Text = msgspec.UNSET
-    confidence: float | msgspec.UnsetType = msgspec.UNSET
-    context: _Text = msgspec.UNSET
+    ordinal: int | UnsetType = UNSET
+    created_by: _Text = UNSET
+    valid_from: _Text = UNSET
+    valid_to: _Text = UNSET
+    confidence: float | UnsetType = UNSET
+    context: _Text = UNSET
 
     def show(self, extras: EdgeExtras) -> None:
         """Set what there is."""
@@ -616,12 +600,12 @@ class EdgeExtrasShown(Shown, kw_only=True):
         )
 
 
-_NOTHING_SHOWN = (msgspec.UNSET,) * len(_MEMORY)
+_NOTHING_SHOWN = (UNSET,) * len(_MEMORY)
 _Value = TypeVar("_Value", int, float, str)
 
 
-def _value_of(shown: _Value | msgspec.UnsetType) -> _Value | None:
-    return None if shown is msgspec.UNSET else shown
+def _value_of(shown: _Value | UnsetType) -> _Value | None:
+    return None if shown is UNSET else shown
 
 
 _STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO_MEMORY, strict=True)]
@@ -630,7 +614,7 @@ _STORED_AS = [(field.type is TIME, none) for field, none in zip(NODE.memory, _NO
 def _stored(stored_as: tuple[bool, Any], shown: Any) -> Any:
     """What is stored of a value of a memory: what stands for nothing where none is shown."""
     is_time, none = stored_as
-    if shown is msgspec.UNSET or shown is None:
+    if shown is UNSET or shown is None:
         return none
     return time_of(shown) if is_time else shown
 

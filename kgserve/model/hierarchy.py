@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.model.fields import NO_EXTRAS
@@ -49,41 +50,39 @@ def check_layers(child: NodeRow, parent: NodeRow) -> None:
 class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of what stands above or below a memory."""
 
-    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="Only those of this layer")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="Only those of this layer")] | None = None
     as_of: AsOfText | None = None
 
 
 class BelowQuery(HierarchyQuery, kw_only=True):
     """The query of what stands below a memory, page by page in the order of ids."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 100
-    cursor: Annotated[Id, msgspec.Meta(description="The id that the header `Link` of the page before names")] | None = (
-        None
-    )
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 100
+    cursor: Annotated[Id, Meta(description="The id that the header `Link` of the page before names")] | None = None
 
 
 class AncestorsRequest(HierarchyQuery, kw_only=True):
     """What a memory stands below."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class BelowRequest(BelowQuery, kw_only=True):
     """What stands below a memory."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class WholeMemoryRequest(MemoryQuery, kw_only=True):
     """A memory to be read with what belongs to it."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class PlacedMemory(Memory, kw_only=True):
     """A memory above or below another one, so many levels away."""
 
-    depth: Annotated[int, msgspec.Meta(description="Levels between the two: 1 for a parent or a child")]
+    depth: Annotated[int, Meta(description="Levels between the two: 1 for a parent or a child")]
 
 
 class PlacedPage(msgspec.Struct, frozen=True):
@@ -109,9 +108,9 @@ class FormerMemory(msgspec.Struct, kw_only=True):
 class WholeMemory(Memory, kw_only=True):
     """A memory with what belongs to it: its parent, how many stand directly below it, and what it was."""
 
-    parent: Annotated[Memory | None, msgspec.Meta(description="What it stands below; null: nothing")]
-    children: Annotated[int, msgspec.Meta(description="Memories directly below it that are true now")]
+    parent: Annotated[Memory | None, Meta(description="What it stands below; null: nothing")]
+    children: Annotated[int, Meta(description="Memories directly below it that are true now")]
     versions: Annotated[
         list[FormerMemory],
-        msgspec.Meta(description="Former versions and those that it absorbed, by when they were true; the first 100"),
+        Meta(description="Former versions and those that it absorbed, by when they were true; the first 100"),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from kgserve.model.attributes import Condition, has_all
 from kgserve.model.rows import NodeRow
@@ -108,13 +109,13 @@ class MemoryFilter(msgspec.Struct, frozen=True):
     under: str = ""
     orphans: bool = False
     ended: str = ""
-    valid_at: int | msgspec.UnsetType | None = msgspec.UNSET
+    valid_at: int | UnsetType | None = UNSET
     among: frozenset[str] | None = None
 
     @property
     def moment(self) -> int | None:
         """When they have to be true in the world; None: whenever."""
-        return self.now if self.valid_at is msgspec.UNSET else self.valid_at
+        return self.now if self.valid_at is UNSET else self.valid_at
 
     @property
     def looks_back(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.model.attributes import ATTRIBUTES, MAX_ATTRIBUTES_TEXT, Wanted
 from kgserve.model.fields import MAX_ID_BYTES, MAX_TAGS
@@ -42,15 +43,15 @@ Outcome = Literal["created", "duplicate", "merged"]
 Differs = Literal["", "not", "numbers", "names", "words"]
 """What keeps two texts apart; nothing where they say the same, and layer, type or policy kept them apart."""
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
-Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
-Text = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)]
-Time = Annotated[str, msgspec.Meta(max_length=64)]
-Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+Text = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
+Time = Annotated[str, Meta(max_length=64)]
+Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 Metadata = dict[str, Any]
-_Tags = Annotated[list[Label], msgspec.Meta(max_length=MAX_TAGS)]
-_Labels = Annotated[list[Label], msgspec.Meta(max_length=100)]
+_Tags = Annotated[list[Label], Meta(max_length=MAX_TAGS)]
+_Labels = Annotated[list[Label], Meta(max_length=100)]
 _CONTENT = "What to remember: text, 1 byte to 1 MiB"
 _TYPE = (
     "Kind of memory: observation, decision, learning, error, pattern, preference, fact, procedure, or a word of your "
@@ -63,61 +64,56 @@ _PARENT = "Id of the memory that it stands below, of the same layer or of a more
 _DRY = "Say what would be done, and do nothing"
 
 
+SPAN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
+"""Some seconds, minutes, hours, days or weeks."""
+_EXPIRES = "The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to"
+ExpiresIn = Annotated[str, Meta(pattern=SPAN, description=_EXPIRES)] | None
+Deduplicated = (
+    Annotated[Dedup, Meta(description="What it may be merged into; left out: as the store's settings say")] | None
+)
+
+
 class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whom or what a memory is about, by name; who is not there is made."""
 
-    name: Annotated[Label, msgspec.Meta(description="Its name, an alias, or its id")]
-    entity_type: Annotated[Label, msgspec.Meta(description="Its type; unknown: any that has the name")] = UNKNOWN
-    relevance: Annotated[Share, msgspec.Meta(description="How much the memory is about it, 0 to 1")] = 1.0
+    name: Annotated[Label, Meta(description="Its name, an alias, or its id")]
+    entity_type: Annotated[Label, Meta(description="Its type; unknown: any that has the name")] = UNKNOWN
+    relevance: Annotated[Share, Meta(description="How much the memory is about it, 0 to 1")] = 1.0
 
 
 class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A memory to store."""
 
-    content: Annotated[str, msgspec.Meta(min_length=1, description=_CONTENT)]
-    memory_type: Annotated[Label, msgspec.Meta(description=_TYPE)] | None = None
-    tags: Annotated[_Tags, msgspec.Meta(description="At most 100 of 1 to 512 bytes")] = []
-    confidence: Annotated[Share, msgspec.Meta(description=_CONFIDENCE)] = 1.0
-    source: Annotated[Text, msgspec.Meta(description="Where it is from, such as a conversation")] | None = None
-    context: Annotated[str, msgspec.Meta(description="What it was met in, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
+    content: Annotated[str, Meta(min_length=1, description=_CONTENT)]
+    memory_type: Annotated[Label, Meta(description=_TYPE)] | None = None
+    tags: Annotated[_Tags, Meta(description="At most 100 of 1 to 512 bytes")] = []
+    confidence: Annotated[Share, Meta(description=_CONFIDENCE)] = 1.0
+    source: Annotated[Text, Meta(description="Where it is from, such as a conversation")] | None = None
+    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+    metadata: Annotated[Metadata, Meta(description="Any JSON object, at most 256 KiB and 64 levels")] = {}
     entity_names: Annotated[
-        list[Label], msgspec.Meta(max_length=MAX_NAMED, description="Whom or what it is about; made if need be")
+        list[Label], Meta(max_length=MAX_NAMED, description="Whom or what it is about; made if need be")
     ] = []
     entities: Annotated[
-        list[AssociatedEntity], msgspec.Meta(max_length=MAX_NAMED, description="The same, with types and relevance")
+        list[AssociatedEntity], Meta(max_length=MAX_NAMED, description="The same, with types and relevance")
     ] = []
     memory_id: (
-        Annotated[Id, msgspec.Meta(description="Its id; left out: a new one. A node that has it becomes a memory")]
-        | None
-    ) = msgspec.field(default=None, name="id")
-    importance: Annotated[Share, msgspec.Meta(description=_IMPORTANCE)] = USUAL_IMPORTANCE
-    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description=_LAYER)] | None = None
-    parent_id: Annotated[Text, msgspec.Meta(description=_PARENT)] | None = None
-    valid_from: Annotated[Time, msgspec.Meta(description="True in the world from then on (RFC 3339)")] | None = None
-    valid_to: Annotated[Time, msgspec.Meta(description="True in the world until then (RFC 3339)")] | None = None
-    expires_in: (
-        Annotated[
-            str,
-            msgspec.Meta(
-                pattern=r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])",
-                description="The same as a time from now, such as 30m, 12h, 7d or 2w; not beside valid_to",
-            ),
-        ]
-        | None
-    ) = None
+        Annotated[Id, Meta(description="Its id; left out: a new one. A node that has it becomes a memory")] | None
+    ) = field(default=None, name="id")
+    importance: Annotated[Share, Meta(description=_IMPORTANCE)] = USUAL_IMPORTANCE
+    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER)] | None = None
+    parent_id: Annotated[Text, Meta(description=_PARENT)] | None = None
+    valid_from: Annotated[Time, Meta(description="True in the world from then on (RFC 3339)")] | None = None
+    valid_to: Annotated[Time, Meta(description="True in the world until then (RFC 3339)")] | None = None
+    expires_in: ExpiresIn = None
     created_at: (
-        Annotated[Time, msgspec.Meta(description="When it came to be (RFC 3339), not in the future; left out: now")]
-        | None
+        Annotated[Time, Meta(description="When it came to be (RFC 3339), not in the future; left out: now")] | None
     ) = None
-    dedup: (
-        Annotated[Dedup, msgspec.Meta(description="What it may be merged into; left out: as the store's settings say")]
-        | None
-    ) = None
+    dedup: Deduplicated = None
     dedup_threshold: (
         Annotated[
             Share,
-            msgspec.Meta(description="Cosine above which `similarity` merges; left out: as the store's settings say"),
+            Meta(description="Cosine above which `similarity` merges; left out: as the store's settings say"),
         ]
         | None
     ) = None
@@ -126,90 +122,84 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class StoreMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Memories to store in one commit, each as if it came after those before it."""
 
-    memories: Annotated[
-        list[StoreMemoryRequest], msgspec.Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")
-    ]
+    memories: Annotated[list[StoreMemoryRequest], Meta(min_length=1, max_length=MAX_BATCH, description="At most 1,000")]
 
 
 class MemoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to read one memory."""
 
-    touch: Annotated[bool, msgspec.Meta(description="Count it as a use, which raises its confidence")] = True
+    touch: Annotated[bool, Meta(description="Count it as a use, which raises its confidence")] = True
 
 
 class MemoryRequest(MemoryQuery, kw_only=True):
     """One memory to read."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class MemoryId(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Names one memory."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class UpdateMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to change in a memory. What is left out, or null, stays; an empty text, list or object clears."""
 
-    content: Annotated[str, msgspec.Meta(min_length=1, description=_CONTENT)] | None = None
-    memory_type: Annotated[Label, msgspec.Meta(description="Another kind of memory")] | None = None
-    tags: Annotated[_Tags, msgspec.Meta(description="Replaces all of them")] | None = None
-    confidence: Annotated[Share, msgspec.Meta(description="How sure it is now, 0 to 1; fades from now on")] | None = (
-        None
-    )
-    source: Annotated[Text, msgspec.Meta(description="Where it is from")] | None = None
-    context: Annotated[str, msgspec.Meta(description="What it was met in, at most 64 KiB")] | None = None
-    metadata: Annotated[Metadata, msgspec.Meta(description="Replaces all of it")] | None = None
+    content: Annotated[str, Meta(min_length=1, description=_CONTENT)] | None = None
+    memory_type: Annotated[Label, Meta(description="Another kind of memory")] | None = None
+    tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None
+    confidence: Annotated[Share, Meta(description="How sure it is now, 0 to 1; fades from now on")] | None = None
+    source: Annotated[Text, Meta(description="Where it is from")] | None = None
+    context: Annotated[str, Meta(description="What it was met in, at most 64 KiB")] | None = None
+    metadata: Annotated[Metadata, Meta(description="Replaces all of it")] | None = None
     entity_names: (
         Annotated[
             list[Label],
-            msgspec.Meta(max_length=MAX_NAMED, description="Whom or what it is about; replaces all of them"),
+            Meta(max_length=MAX_NAMED, description="Whom or what it is about; replaces all of them"),
         ]
         | None
     ) = None
-    importance: Annotated[Share, msgspec.Meta(description=_IMPORTANCE)] | None = None
-    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description=_LAYER)] | None = None
-    parent_id: Annotated[Text, msgspec.Meta(description=f"{_PARENT}; empty: none")] | None = None
-    valid_from: Annotated[Time, msgspec.Meta(description="RFC 3339; empty: none")] | None = None
-    valid_to: Annotated[Time, msgspec.Meta(description="RFC 3339; empty: none")] | None = None
+    importance: Annotated[Share, Meta(description=_IMPORTANCE)] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description=_LAYER)] | None = None
+    parent_id: Annotated[Text, Meta(description=f"{_PARENT}; empty: none")] | None = None
+    valid_from: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
+    valid_to: Annotated[Time, Meta(description="RFC 3339; empty: none")] | None = None
     based_on_version: (
-        Annotated[Version, msgspec.Meta(description="The version that was seen; another one now is a conflict")] | None
+        Annotated[Version, Meta(description="The version that was seen; another one now is a conflict")] | None
     ) = None
 
 
 class UpdateMemoryRequest(UpdateMemory, kw_only=True):
     """A memory, and what to change in it."""
 
-    memory_id: str = msgspec.field(name="id")
+    memory_id: str = field(name="id")
 
 
 class DeleteMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which memories to delete: those that all filters let pass, of which there must be one that is not empty."""
 
-    memory_ids: Annotated[list[Id], msgspec.Meta(max_length=MAX_BATCH, description="Only these")] | None = None
-    before_date: Annotated[Time, msgspec.Meta(description="Only those created before then (RFC 3339)")] | None = None
+    memory_ids: Annotated[list[Id], Meta(max_length=MAX_BATCH, description="Only these")] | None = None
+    before_date: Annotated[Time, Meta(description="Only those created before then (RFC 3339)")] | None = None
     min_confidence_below: (
-        Annotated[Share, msgspec.Meta(description="Only those whose confidence has faded below that")] | None
+        Annotated[Share, Meta(description="Only those whose confidence has faded below that")] | None
     ) = None
-    memory_types: Annotated[_Labels, msgspec.Meta(description="Only those of these types")] | None = None
-    dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
+    memory_types: Annotated[_Labels, Meta(description="Only those of these types")] | None = None
+    dry_run: Annotated[bool, Meta(description=_DRY)] = False
 
 
 class WhichMemories(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which memories: those that all filters let pass."""
 
-    types: Annotated[_Labels, msgspec.Meta(description="Of any of these types")] | None = None
-    tags: Annotated[_Labels, msgspec.Meta(description="With all of these tags")] | None = None
-    min_confidence: Annotated[Share, msgspec.Meta(description="Whose confidence has not faded below that")] | None = (
-        None
-    )
-    after_date: Annotated[Time, msgspec.Meta(description="Created then or later (RFC 3339)")] | None = None
-    before_date: Annotated[Time, msgspec.Meta(description="Created before then (RFC 3339)")] | None = None
-    entity: Annotated[Label, msgspec.Meta(description="About this entity: its id, name or alias")] | None = None
-    source: Annotated[Label, msgspec.Meta(description="From this source")] | None = None
-    layer: Annotated[int, msgspec.Meta(ge=0, le=3, description="Of this layer")] | None = None
-    under: Annotated[Id, msgspec.Meta(description="Below this memory, at any depth: its id")] | None = None
+    types: Annotated[_Labels, Meta(description="Of any of these types")] | None = None
+    tags: Annotated[_Labels, Meta(description="With all of these tags")] | None = None
+    min_confidence: Annotated[Share, Meta(description="Whose confidence has not faded below that")] | None = None
+    after_date: Annotated[Time, Meta(description="Created then or later (RFC 3339)")] | None = None
+    before_date: Annotated[Time, Meta(description="Created before then (RFC 3339)")] | None = None
+    entity: Annotated[Label, Meta(description="About this entity: its id, name or alias")] | None = None
+    source: Annotated[Label, Meta(description="From this source")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="Of this layer")] | None = None
+    under: Annotated[Id, Meta(description="Below this memory, at any depth: its id")] | None = None
 
 
 Sorted = Literal["created", "updated", "confidence", "accessed"]
@@ -219,36 +209,34 @@ class MemoriesQuery(WhichMemories, kw_only=True):
     """The query of a list of memories. Lists do not count as uses."""
 
     metadata: (
-        Annotated[str, msgspec.Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
     ) = None
     orphans: Annotated[
-        bool, msgspec.Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
+        bool, Meta(description="Only those below none, but for domains and concepts, layers 0 and 1")
     ] = False
     ended: (
         Annotated[
             Literal["superseded", "merged", "forgotten", "pruned", "any"],
-            msgspec.Meta(description="Those that were withdrawn so; any: all that there are; left out: none of them"),
+            Meta(description="Those that were withdrawn so; any: all that there are; left out: none of them"),
         ]
         | None
     ) = None
-    sort: Annotated[Sorted, msgspec.Meta(description="Newest, or most, first")] = "created"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 20
+    sort: Annotated[Sorted, Meta(description="Newest, or most, first")] = "created"
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most memories on the page")] = 20
     offset: Annotated[
-        int, msgspec.Meta(ge=0, le=MAX_SKIPPED, description="Memories to pass over; with the first page only")
+        int, Meta(ge=0, le=MAX_SKIPPED, description="Memories to pass over; with the first page only")
     ] = 0
-    cursor: Annotated[str, msgspec.Meta(description="`next_cursor` of the page before")] | None = None
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
+    cursor: Annotated[str, Meta(description="`next_cursor` of the page before")] | None = None
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
 
 
 MAX_QUESTION = 10_000
-_Query = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=MAX_QUESTION, description="What to look for, in plain words")
-]
+_Query = Annotated[str, Meta(min_length=1, max_length=MAX_QUESTION, description="What to look for, in plain words")]
 
 
 Expand = Annotated[
     bool,
-    msgspec.Meta(
+    Meta(
         description="Also what stands beside the ten best: parent, children, siblings, what is related or about "
         "the same; what says the same is shown once"
     ),
@@ -259,23 +247,16 @@ MAX_BUDGET = 1_000_000
 class Recalling(WhichMemories, kw_only=True):
     """How to recall, but for the query."""
 
-    mode: Annotated[SearchMode, msgspec.Meta(description="By words, by meaning, by both, or from entity to entity")] = (
-        "hybrid"
-    )
-    limit: (
-        Annotated[int, msgspec.Meta(ge=1, le=MAX_RECALLED, description="Most hits; left out: 20, or as set")] | None
-    ) = None
-    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_SKIPPED, description="Hits to pass over")] = 0
+    mode: Annotated[SearchMode, Meta(description="By words, by meaning, by both, or from entity to entity")] = "hybrid"
+    limit: Annotated[int, Meta(ge=1, le=MAX_RECALLED, description="Most hits; left out: 20, or as set")] | None = None
+    offset: Annotated[int, Meta(ge=0, le=MAX_SKIPPED, description="Hits to pass over")] = 0
     min_confidence: (
-        Annotated[
-            Share, msgspec.Meta(description="Whose confidence has not faded below that; left out: 0.1, or as set")
-        ]
-        | None
+        Annotated[Share, Meta(description="Whose confidence has not faded below that; left out: 0.1, or as set")] | None
     ) = None
     min_similarity: (
         Annotated[
             float,
-            msgspec.Meta(
+            Meta(
                 ge=-1,
                 le=1,
                 description="By meaning, only what has this cosine; left out: in semantic mode 0.5, or as set",
@@ -283,28 +264,27 @@ class Recalling(WhichMemories, kw_only=True):
         ]
         | None
     ) = None
-    alpha: Annotated[Share, msgspec.Meta(description="Weight of words against meaning; left out: 0.4, or as set")] | (
+    alpha: Annotated[Share, Meta(description="Weight of words against meaning; left out: 0.4, or as set")] | (
         None
     ) = None
     entity: (
-        Annotated[Label, msgspec.Meta(description="About this entity, by id, name or alias; in graph mode, from there")]
-        | None
+        Annotated[Label, Meta(description="About this entity, by id, name or alias; in graph mode, from there")] | None
     ) = None
-    depth: Annotated[int, msgspec.Meta(ge=1, le=10, description="Hops from entity to entity, in graph mode")] = 2
-    touch: Annotated[bool, msgspec.Meta(description="Count the hits as used, which raises their confidence")] = True
-    at_least: (
-        Annotated[int, msgspec.Meta(ge=0, description="Wait for the indexes to see this sequence, up to 10 s")] | None
-    ) = None
-    explain: Annotated[bool, msgspec.Meta(description="Say of each hit why it is one")] = False
-    valid_at: Annotated[str, msgspec.Meta(max_length=64, description=VALID_AT)] | None = None
+    depth: Annotated[int, Meta(ge=1, le=10, description="Hops from entity to entity, in graph mode")] = 2
+    touch: Annotated[bool, Meta(description="Count the hits as used, which raises their confidence")] = True
+    at_least: Annotated[int, Meta(ge=0, description="Wait for the indexes to see this sequence, up to 10 s")] | None = (
+        None
+    )
+    explain: Annotated[bool, Meta(description="Say of each hit why it is one")] = False
+    valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT)] | None = None
     expand: Expand = False
     past: Annotated[
         Literal["hide", "show"],
-        msgspec.Meta(description="show: also what was superseded, with 0.7 of its score"),
+        Meta(description="show: also what was superseded, with 0.7 of its score"),
     ] = "hide"
-    budget: (
-        Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")] | None
-    ) = None
+    budget: Annotated[int, Meta(ge=1, le=MAX_BUDGET, description="Most tokens of all contents, by estimate")] | None = (
+        None
+    )
     also: Also = None
 
 
@@ -320,7 +300,7 @@ class RecallingQuery(Recalling, kw_only=True):
     """How to recall, as a query."""
 
     metadata: (
-        Annotated[str, msgspec.Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
+        Annotated[str, Meta(max_length=MAX_ATTRIBUTES_TEXT, description=f"{ATTRIBUTES}. A JSON object")] | None
     ) = None
     as_of: AsOfText | None = None
 
@@ -328,33 +308,31 @@ class RecallingQuery(Recalling, kw_only=True):
 class RecallQuery(RecallingQuery, kw_only=True):
     """What to recall, as a query. Lists are given by repeating the parameter."""
 
-    query: _Query = msgspec.field(name="q")
+    query: _Query = field(name="q")
 
 
 class ApplyPlan(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The plan of a dry run."""
 
-    plan: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
+    plan: Annotated[int, Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
 
 
 class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to consolidate."""
 
     similarity_threshold: (
-        Annotated[
-            Share, msgspec.Meta(description="Cosine that all of a cluster have with each other; left out: 0.85, or set")
-        ]
+        Annotated[Share, Meta(description="Cosine that all of a cluster have with each other; left out: 0.85, or set")]
         | None
     ) = None
-    dry_run: Annotated[bool, msgspec.Meta(description="Say what would be merged, and merge nothing")] = False
+    dry_run: Annotated[bool, Meta(description="Say what would be merged, and merge nothing")] = False
     guard: Annotated[
-        bool, msgspec.Meta(description="Keep apart what differs in numbers, names, negations, opposites or things")
+        bool, Meta(description="Keep apart what differs in numbers, names, negations, opposites or things")
     ] = True
-    types: Annotated[_Labels, msgspec.Meta(description="Only memories of these types")] | None = None
+    types: Annotated[_Labels, Meta(description="Only memories of these types")] | None = None
     apply: (
         Annotated[
             ApplyPlan,
-            msgspec.Meta(description="Do exactly what a dry run has told, asked for as it was, or it is a conflict"),
+            Meta(description="Do exactly what a dry run has told, asked for as it was, or it is a conflict"),
         ]
         | None
     ) = None
@@ -363,25 +341,25 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class UndoConsolidation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to undo."""
 
-    force: Annotated[bool, msgspec.Meta(description="Also where a memory was changed since")] = False
+    force: Annotated[bool, Meta(description="Also where a memory was changed since")] = False
 
 
 class UndoConsolidationRequest(UndoConsolidation, kw_only=True):
     """A run of consolidation to undo."""
 
-    run_id: str = msgspec.field(name="id")
+    run_id: str = field(name="id")
 
 
 class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of the runs of consolidation."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED, description="Most runs, newest first")] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED, description="Most runs, newest first")] = 20
 
 
 class PruneMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How to prune."""
 
-    dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
+    dry_run: Annotated[bool, Meta(description=_DRY)] = False
 
 
 class MemoryEntity(msgspec.Struct, kw_only=True):
@@ -419,21 +397,21 @@ class Memory(msgspec.Struct, kw_only=True):
     created_at: str
     updated_at: str
     version: int
-    layer: int | msgspec.UnsetType = msgspec.UNSET
-    parent_id: str | msgspec.UnsetType = msgspec.UNSET
-    valid_from: str | msgspec.UnsetType = msgspec.UNSET
-    valid_to: str | msgspec.UnsetType = msgspec.UNSET
-    ended: Ended | msgspec.UnsetType = msgspec.UNSET
-    belongs_to: str | msgspec.UnsetType = msgspec.UNSET
+    layer: int | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    valid_from: str | UnsetType = UNSET
+    valid_to: str | UnsetType = UNSET
+    ended: Ended | UnsetType = UNSET
+    belongs_to: str | UnsetType = UNSET
 
 
 class Similar(msgspec.Struct, kw_only=True):
     """A memory that is near a new one and was not merged with it: in what they differ, and how near they are."""
 
     id: str
-    similarity: Annotated[float, msgspec.Meta(description="Cosine")]
+    similarity: Annotated[float, Meta(description="Cosine")]
     differs: Differs
-    content: Annotated[str, msgspec.Meta(description="Its first 200 characters")]
+    content: Annotated[str, Meta(description="Its first 200 characters")]
 
 
 class StoredMemory(Memory, kw_only=True):
@@ -443,9 +421,9 @@ class StoredMemory(Memory, kw_only=True):
     """
 
     outcome: Outcome
-    similar: Annotated[list[Similar], msgspec.Meta(description="At most five from a cosine of 0.8 on, nearest first")]
-    near_checked: Annotated[bool, msgspec.Meta(description="False: there was no vector to compare by")]
-    sequence: Annotated[int, msgspec.Meta(description="The store's commit number once this write is in it")]
+    similar: Annotated[list[Similar], Meta(description="At most five from a cosine of 0.8 on, nearest first")]
+    near_checked: Annotated[bool, Meta(description="False: there was no vector to compare by")]
+    sequence: Annotated[int, Meta(description="The store's commit number once this write is in it")]
 
 
 class StoredInBatch(msgspec.Struct, kw_only=True):
@@ -481,10 +459,10 @@ class MemoriesDeleted(msgspec.Struct, kw_only=True):
 
     ok: Literal[True] = True
     dry_run: bool
-    count: Annotated[int, msgspec.Meta(description="Memories deleted, or to be deleted")]
-    ids: Annotated[list[str], msgspec.Meta(description="The first 100 of them")]
-    missing: Annotated[list[str], msgspec.Meta(description="Ids that were sent and are no memories that fit")]
-    more: Annotated[bool, msgspec.Meta(description="More fit than are deleted at once; send it again")]
+    count: Annotated[int, Meta(description="Memories deleted, or to be deleted")]
+    ids: Annotated[list[str], Meta(description="The first 100 of them")]
+    missing: Annotated[list[str], Meta(description="Ids that were sent and are no memories that fit")]
+    more: Annotated[bool, Meta(description="More fit than are deleted at once; send it again")]
     sequence: int
 
 
@@ -502,16 +480,14 @@ class RecalledMemory(Memory, kw_only=True):
     conversation, or anything with ``expand``.
     """
 
-    score: Annotated[float, msgspec.Meta(description="What it is sorted by, effective confidence included")]
-    keyword_score: float | msgspec.UnsetType = msgspec.UNSET
-    semantic_score: float | msgspec.UnsetType = msgspec.UNSET
-    hops: int | msgspec.UnsetType = msgspec.UNSET
-    via: Annotated[str, msgspec.Meta(description="The hit that gave to its score")] | msgspec.UnsetType = msgspec.UNSET
-    said: (
-        Annotated[int, msgspec.Meta(description="How many of those found say this, if several do")] | msgspec.UnsetType
-    ) = msgspec.UNSET
-    why: str | msgspec.UnsetType = msgspec.UNSET
-    store: Annotated[str, msgspec.Meta(description="With `also`, where it is")] | msgspec.UnsetType = msgspec.UNSET
+    score: Annotated[float, Meta(description="What it is sorted by, effective confidence included")]
+    keyword_score: float | UnsetType = UNSET
+    semantic_score: float | UnsetType = UNSET
+    hops: int | UnsetType = UNSET
+    via: Annotated[str, Meta(description="The hit that gave to its score")] | UnsetType = UNSET
+    said: Annotated[int, Meta(description="How many of those found say this, if several do")] | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+    store: Annotated[str, Meta(description="With `also`, where it is")] | UnsetType = UNSET
 
 
 class RecallAnswer(msgspec.Struct, kw_only=True):
@@ -520,13 +496,13 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
     hits: list[RecalledMemory]
     withheld: Annotated[
         dict[str, int],
-        msgspec.Meta(
+        Meta(
             description="Memories that match and were left out, by why: below_confidence, superseded, merged, "
             "forgotten, pruned, not_valid, over_budget"
         ),
     ]
     degraded: bool
-    index_sequence: Annotated[int, msgspec.Meta(description="The commit that the indexes have seen")]
+    index_sequence: Annotated[int, Meta(description="The commit that the indexes have seen")]
     took_ms: float
 
 
@@ -535,10 +511,10 @@ class Cluster(msgspec.Struct, kw_only=True):
 
     primary: str
     absorbed: list[str]
-    similarity: Annotated[float, msgspec.Meta(description="The least cosine between two; 1 for equal wording")]
+    similarity: Annotated[float, Meta(description="The least cosine between two; 1 for equal wording")]
     content: str
     tags: list[str]
-    reason: Annotated[str, msgspec.Meta(description="Why it is left; empty for one that is not")] = ""
+    reason: Annotated[str, Meta(description="Why it is left; empty for one that is not")] = ""
 
 
 class Suggestion(msgspec.Struct, frozen=True):
@@ -565,17 +541,15 @@ class ConsolidationReport(msgspec.Struct, kw_only=True):
 
     dry_run: bool
     run: str | None
-    plan: Annotated[int, msgspec.Meta(description="The commit that it was computed from")]
+    plan: Annotated[int, Meta(description="The commit that it was computed from")]
     threshold: float
     clusters_found: int
-    memories_merged: Annotated[int, msgspec.Meta(description="Memories that were merged into others")]
-    memories_deleted: Annotated[int, msgspec.Meta(description="Memories that were absorbed: withdrawn, not erased")]
-    clusters: Annotated[list[Cluster], msgspec.Meta(description="The first 100")]
-    contradictions: Annotated[list[Contradiction], msgspec.Meta(description="The first 100")]
+    memories_merged: Annotated[int, Meta(description="Memories that were merged into others")]
+    memories_deleted: Annotated[int, Meta(description="Memories that were absorbed: withdrawn, not erased")]
+    clusters: Annotated[list[Cluster], Meta(description="The first 100")]
+    contradictions: Annotated[list[Contradiction], Meta(description="The first 100")]
     contradictions_count: int
-    left: Annotated[
-        list[Cluster], msgspec.Meta(description="Found and not merged, each with its reason; the first 100")
-    ]
+    left: Annotated[list[Cluster], Meta(description="Found and not merged, each with its reason; the first 100")]
     near_checked: bool
     sequence: int
     took_ms: float
@@ -593,7 +567,7 @@ class ConsolidationRun(msgspec.Struct, kw_only=True):
     clusters: int
     merged: int
     deleted: int
-    suggestions: Annotated[list[Suggestion], msgspec.Meta(description="Near in meaning, and left to a person")]
+    suggestions: Annotated[list[Suggestion], Meta(description="Near in meaning, and left to a person")]
 
 
 class ConsolidationRuns(msgspec.Struct, kw_only=True):
@@ -606,7 +580,7 @@ class ConsolidationUndone(msgspec.Struct, kw_only=True):
     """What undoing a run brought back; ``skipped`` had been changed since and are as they are, or are gone."""
 
     run: str
-    restored: Annotated[list[str], msgspec.Meta(description="Memories that are back, the first 100")]
+    restored: Annotated[list[str], Meta(description="Memories that are back, the first 100")]
     restored_count: int
     skipped: list[str]
     sequence: int
@@ -619,6 +593,6 @@ class PruneReport(msgspec.Struct, kw_only=True):
     mode: Pruning
     threshold: float
     count: int
-    ids: Annotated[list[str], msgspec.Meta(description="The first 100")]
-    kept: Annotated[dict[str, int], msgspec.Meta(description="By why: pinned, layer, parent, recent")]
+    ids: Annotated[list[str], Meta(description="The first 100")]
+    kept: Annotated[dict[str, int], Meta(description="By why: pinned, layer, parent, recent")]
     sequence: int

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta, field
 
 from kgserve.model.answers import Node
 from kgserve.model.fields import MAX_ID_BYTES, NodeExtras
@@ -60,27 +61,27 @@ def refusal(node_id: str, survivor: str) -> str:
     return f"node {node_id!r} was merged into {survivor!r}: write to {survivor!r}, or unmerge {node_id!r} first"
 
 
-_Author = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
-_Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Who does it; never interpreted")] | None
+_Version = Annotated[int, Meta(ge=1, lt=1 << 53)]
 
 
 class MergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Into which node, and what that one takes over."""
 
-    into: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="The node that stays")]
+    into: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The node that stays")]
     attributes: Annotated[
         Literal["fill", "overwrite", "keep"],
-        msgspec.Meta(description="Taken over: those that it lacks, all of them, or none"),
+        Meta(description="Taken over: those that it lacks, all of them, or none"),
     ] = "fill"
     content: Annotated[
         Literal["fill", "overwrite", "append", "keep"],
-        msgspec.Meta(description="Taken over, with the summary: if it has none, in any case, behind its own, or never"),
+        Meta(description="Taken over, with the summary: if it has none, in any case, behind its own, or never"),
     ] = "fill"
     based_on_version: (
-        Annotated[_Version, msgspec.Meta(description="Only if the node that is merged is still at this version")] | None
+        Annotated[_Version, Meta(description="Only if the node that is merged is still at this version")] | None
     ) = None
     into_version: (
-        Annotated[_Version, msgspec.Meta(description="Only if the node that stays is still at this version")] | None
+        Annotated[_Version, Meta(description="Only if the node that stays is still at this version")] | None
     ) = None
     created_by: _Author = None
 
@@ -88,7 +89,7 @@ class MergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class MergeNode(MergeRequest, kw_only=True):
     """The node that is merged, and into which."""
 
-    node_id: str = msgspec.field(name="id")
+    node_id: str = field(name="id")
 
 
 class UnmergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -100,7 +101,7 @@ class UnmergeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class UnmergeNode(UnmergeRequest, kw_only=True):
     """The node that was merged."""
 
-    node_id: str = msgspec.field(name="id")
+    node_id: str = field(name="id")
 
 
 class MergeAnswer(msgspec.Struct, kw_only=True):
@@ -108,24 +109,22 @@ class MergeAnswer(msgspec.Struct, kw_only=True):
 
     ok: Literal[True] = True
     id: str
-    into: Annotated[str, msgspec.Meta(description="The node that stays; where the one named had been merged, its own")]
+    into: Annotated[str, Meta(description="The node that stays; where the one named had been merged, its own")]
     changed: bool
     node: Node
     edges_moved: int
-    edges_dropped: Annotated[int, msgspec.Meta(description="The node that stays had the same edge, which counts")]
-    loops_dropped: Annotated[int, msgspec.Meta(description="Edges between the two")]
-    taken_over: Annotated[list[str], msgspec.Meta(description=f"`content`, `attributes.NAME` …; at most {MAX_TOLD}")]
-    not_taken: Annotated[
-        list[str], msgspec.Meta(description=f"Where the two differ and its own stayed; at most {MAX_TOLD}")
-    ]
+    edges_dropped: Annotated[int, Meta(description="The node that stays had the same edge, which counts")]
+    loops_dropped: Annotated[int, Meta(description="Edges between the two")]
+    taken_over: Annotated[list[str], Meta(description=f"`content`, `attributes.NAME` …; at most {MAX_TOLD}")]
+    not_taken: Annotated[list[str], Meta(description=f"Where the two differ and its own stayed; at most {MAX_TOLD}")]
     sequence: int
 
 
 class NotRestored(msgspec.Struct, kw_only=True):
     """An edge that could not be put back, and why."""
 
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
+    source: str = field(name="from")
+    target: str = field(name="to")
     relation_type: str
     reason: str
 
@@ -139,16 +138,12 @@ class UnmergeAnswer(msgspec.Struct, kw_only=True):
     changed: bool
     node: Node
     edges_restored: int
-    edges_removed: Annotated[
-        int, msgspec.Meta(description="Edges that the other one had by the merge, and has no more")
-    ]
+    edges_removed: Annotated[int, Meta(description="Edges that the other one had by the merge, and has no more")]
     edges_kept: Annotated[
-        int, msgspec.Meta(description="Edges that both have now: the other one's own, or written since the merge")
+        int, Meta(description="Edges that both have now: the other one's own, or written since the merge")
     ]
-    not_restored: Annotated[
-        list[NotRestored], msgspec.Meta(description=f"Edges whose other end is gone; at most {MAX_TOLD}")
-    ]
+    not_restored: Annotated[list[NotRestored], Meta(description=f"Edges whose other end is gone; at most {MAX_TOLD}")]
     not_restored_count: int
-    given_back: Annotated[list[str], msgspec.Meta(description="What the other one had taken over and has no more")]
-    kept: Annotated[list[str], msgspec.Meta(description="What it had taken over and keeps, for it was written since")]
+    given_back: Annotated[list[str], Meta(description="What the other one had taken over and has no more")]
+    kept: Annotated[list[str], Meta(description="What it had taken over and keeps, for it was written since")]
     sequence: int

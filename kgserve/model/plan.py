@@ -36,9 +36,9 @@ from kgserve.model.batch import (
 )
 from kgserve.model.change import Access, ChangeSet, Former, LinksState, Said, StoreState
 from kgserve.model.digest import shift, shift_links
+from kgserve.model.events import former_of, kind_of
 from kgserve.model.fields import NO_EXTRAS, NodeExtras, Width
 from kgserve.model.merging import MERGED_INTO, refusal, survivor_of
-from kgserve.model.remembered import former_of, kind_of
 from kgserve.model.rows import EMPTY_OBJECT, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_attributes, edge_stamps
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import VERSION_OF, is_version_of

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.decoding import json_decoder
 from kgserve.model.batch import REFLECTION
-from kgserve.model.memories import MAX_TOLD, Id, Share
+from kgserve.model.memories import MAX_TOLD, Id, Memory, RecalledMemory, Share
+from kgserve.model.times import time_of
 
 REFLECTED = "reflected"
 """The relation from a run to what it has placed, made or set against something."""
@@ -27,7 +29,7 @@ MAX_NAME = 200
 
 ProposalKind = Literal["link", "concept", "contradiction"]
 State = Literal["open", "accepted", "refused"]
-_Numbers = Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=MAX_PROPOSALS)]], msgspec.Meta(max_length=MAX_PROPOSALS)]
+_Numbers = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_PROPOSALS)]], Meta(max_length=MAX_PROPOSALS)]
 _DRY = "Say what would be done and proposed, and write nothing"
 _NAMES = (
     "By the number of a proposal: of a concept the name to give it; of a link the id of the parent, where it is not "
@@ -38,36 +40,32 @@ _NAMES = (
 class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to reflect on; or which proposals of a run to accept or refuse; or a run to take back."""
 
-    query: (
-        Annotated[str, msgspec.Meta(min_length=1, max_length=10_000, description="Only what is nearest to this")] | None
-    ) = None
-    under: Annotated[Id, msgspec.Meta(description="Only concepts below this memory take others in: its id")] | None = (
+    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="Only what is nearest to this")] | None = (
         None
     )
+    under: Annotated[Id, Meta(description="Only concepts below this memory take others in: its id")] | None = None
     limit: Annotated[
-        int, msgspec.Meta(ge=1, le=MAX_LOOKED_AT, description="Most memories without a parent to look at, newest first")
+        int, Meta(ge=1, le=MAX_LOOKED_AT, description="Most memories without a parent to look at, newest first")
     ] = 1_000
     threshold: Annotated[
-        Share, msgspec.Meta(description="Score, a chance of being right, from which on a memory is put below a concept")
+        Share, Meta(description="Score, a chance of being right, from which on a memory is put below a concept")
     ] = 0.6
-    cluster_threshold: Annotated[
-        Share, msgspec.Meta(description="How near each two are that make a new concept together")
-    ] = 0.7
-    dry_run: Annotated[bool, msgspec.Meta(description=_DRY)] = False
-    run: Annotated[Id, msgspec.Meta(description="Whose proposals, or what to undo; left out: the last run")] | None = (
-        None
+    cluster_threshold: Annotated[Share, Meta(description="How near each two are that make a new concept together")] = (
+        0.7
     )
-    accept: Annotated[_Numbers, msgspec.Meta(description="Proposals to carry out, by their numbers")] = []
-    refuse: Annotated[_Numbers, msgspec.Meta(description="Proposals that are not to be made again")] = []
+    dry_run: Annotated[bool, Meta(description=_DRY)] = False
+    run: Annotated[Id, Meta(description="Whose proposals, or what to undo; left out: the last run")] | None = None
+    accept: Annotated[_Numbers, Meta(description="Proposals to carry out, by their numbers")] = []
+    refuse: Annotated[_Numbers, Meta(description="Proposals that are not to be made again")] = []
     names: (
         Annotated[
-            dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=512)]],
-            msgspec.Meta(max_length=MAX_PROPOSALS, description=_NAMES),
+            dict[str, Annotated[str, Meta(min_length=1, max_length=512)]],
+            Meta(max_length=MAX_PROPOSALS, description=_NAMES),
         ]
         | None
     ) = None
-    undo: Annotated[bool, msgspec.Meta(description="Take the run back, with what was accepted of it")] = False
-    answer: Annotated[bool, msgspec.Meta(description="Only answer `query`; needs a language model")] = False
+    undo: Annotated[bool, Meta(description="Take the run back, with what was accepted of it")] = False
+    answer: Annotated[bool, Meta(description="Only answer `query`; needs a language model")] = False
 
 
 class Candidate(msgspec.Struct, kw_only=True):
@@ -92,9 +90,7 @@ class Proposal(msgspec.Struct, kw_only=True):
     name: str = ""
     differs: str = ""
     state: State = "open"
-    reason: Annotated[
-        str | msgspec.UnsetType, msgspec.Meta(description="What a language model says of it, where one is set")
-    ] = msgspec.UNSET
+    reason: Annotated[str | UnsetType, Meta(description="What a language model says of it, where one is set")] = UNSET
 
     @property
     def key(self) -> str:
@@ -115,25 +111,23 @@ class Reflection(msgspec.Struct, kw_only=True):
 
     dry_run: bool
     run: str | None
-    looked_at: Annotated[int, msgspec.Meta(description="Memories without a parent that were looked at")]
-    merged: Annotated[int, msgspec.Meta(description="Memories that were absorbed by one that says the same")]
-    linked: Annotated[list[Link], msgspec.Meta(description=f"The first {MAX_TOLD}")]
+    looked_at: Annotated[int, Meta(description="Memories without a parent that were looked at")]
+    merged: Annotated[int, Meta(description="Memories that were absorbed by one that says the same")]
+    linked: Annotated[list[Link], Meta(description=f"The first {MAX_TOLD}")]
     linked_count: int
-    proposals: Annotated[list[Proposal], msgspec.Meta(description="By number; those to accept are `open`")]
-    proposals_count: Annotated[int, msgspec.Meta(description="All there are; more than are told come another time")]
-    stale: Annotated[list[str], msgspec.Meta(description=f"Memories that have faded; the first {MAX_TOLD}")]
+    proposals: Annotated[list[Proposal], Meta(description="By number; those to accept are `open`")]
+    proposals_count: Annotated[int, Meta(description="All there are; more than are told come another time")]
+    stale: Annotated[list[str], Meta(description=f"Memories that have faded; the first {MAX_TOLD}")]
     stale_count: int
-    undone: Annotated[int, msgspec.Meta(description="Memories that were placed, made or absorbed, and are no more")]
-    skipped: Annotated[list[str], msgspec.Meta(description="What somebody has changed since, and so was left")]
-    near_checked: Annotated[bool, msgspec.Meta(description="False: there were no vectors to compare by")]
+    undone: Annotated[int, Meta(description="Memories that were placed, made or absorbed, and are no more")]
+    skipped: Annotated[list[str], Meta(description="What somebody has changed since, and so was left")]
+    near_checked: Annotated[bool, Meta(description="False: there were no vectors to compare by")]
     sequence: int
     took_ms: float
-    answer: Annotated[
-        str | msgspec.UnsetType, msgspec.Meta(description="The answer to `query`; empty where nothing is remembered")
-    ] = msgspec.UNSET
-    used: Annotated[
-        list[str] | msgspec.UnsetType, msgspec.Meta(description="Ids of the memories that it is taken from")
-    ] = msgspec.UNSET
+    answer: Annotated[str | UnsetType, Meta(description="The answer to `query`; empty where nothing is remembered")] = (
+        UNSET
+    )
+    used: Annotated[list[str] | UnsetType, Meta(description="Ids of the memories that it is taken from")] = UNSET
 
 
 class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,3 +167,43 @@ mark_of = json_decoder(Mark).decode
 def new_run_id(now: int, chance: str) -> str:
     """The id of a run's node; ids sort by time, which is in microseconds."""
     return f"{REFLECTION}-{now // 1000:012x}-{chance}"
+
+
+_UNITS = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "min"))
+_MOST = 1_000
+
+
+def memory_line(memory: Memory, now: float, most: int = _MOST) -> str:
+    """A memory as one line: what it is, how sure, how old, and whom it is about.
+
+    ``now`` is in seconds since 1970; of the content it shows at most so many characters.
+    """
+    recalled = memory if isinstance(memory, RecalledMemory) else None
+    said = f", said {recalled.said} times" if recalled and recalled.said else ""
+    ended = f", {memory.ended}" if memory.ended else ""
+    beside = f" — beside [{recalled.via}]" if recalled and recalled.via else ""
+    content = " ".join(memory.content.split())
+    content = content if len(content) <= most else f"{content[: most - 1]}…"
+    names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
+    age = age_of(now - time_of(memory.created_at) / 1_000_000)
+    place = f", in {recalled.store}" if recalled and recalled.store else ""
+    facts = f"{memory.memory_type}, conf {memory.effective_confidence:.2f}, {age}{said}{ended}{place}"
+    return f"[{memory.id}] ({facts}) {content}{names}{beside}"
+
+
+def age_of(seconds: float) -> str:
+    """How long ago something was, in words."""
+    return next((f"{int(seconds // length):,} {unit} ago" for length, unit in _UNITS if seconds >= length), "just now")
+
+
+def proposal_line(proposal: Proposal) -> str:
+    """A numbered proposal as one line."""
+    ids = ", ".join(f"[{each}]" for each in proposal.ids)
+    said = {
+        "link": f"{ids} belongs below {', '.join(f'[{each.id}] ({each.score:.2f})' for each in proposal.candidates)}",
+        "concept": f"a new concept {proposal.name!r} above {ids}",
+        "contradiction": f"{ids} contradict each other in {proposal.differs}",
+    }[proposal.kind]
+    state = "" if proposal.state == "open" else f" ({proposal.state})"
+    reason = f" - {proposal.reason}" if proposal.reason else ""
+    return f"{proposal.number}. {said}{state}{reason}"

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.model.fields import AUTHOR, EDGE, NODE, EdgeExtras, Fields, NodeExtras, Width, names
 from kgserve.model.times import parse_time
 
@@ -170,8 +170,7 @@ def edge_key(text: str) -> EdgeKey:
     except ValueError:
         source = relation_type = target = ""
     if not (source and target and relation_type) or edge_id((source, target, relation_type)) != text:
-        message = "is not the id of an edge: source~relation_type~target, each percent-encoded"
-        raise InvalidInput(f"id: {message}", (FieldError("id", message),))
+        raise InvalidInput.at("id", "is not the id of an edge: source~relation_type~target, each percent-encoded")
     return source, target, relation_type
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.model.decay import HalfLives
 from kgserve.model.fields import MAX_ID_BYTES
@@ -44,11 +45,11 @@ IndexesKept = Literal["default", "none", "words", "words+meaning"]
 Keeping = Literal["all", "none"] | int
 """How much of a store's history is kept: everything, nothing, or the states that ended in so many last days."""
 
-_Kind = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
-_Name = Annotated[str | None, msgspec.Meta(description="For people, at most 512 bytes; left out: kept; empty: cleared")]
+_Kind = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+_Name = Annotated[str | None, Meta(description="For people, at most 512 bytes; left out: kept; empty: cleared")]
 _Policy = Annotated[
     ConflictPolicy | Literal[""] | None,
-    msgspec.Meta(
+    Meta(
         description="What becomes of a write that is based on a former version: it wins, or both are kept; "
         "left out or empty: stays, of a new store lww"
     ),
@@ -56,18 +57,18 @@ _Policy = Annotated[
 _Kinds = (
     Annotated[
         list[_Kind],
-        msgspec.Meta(max_length=MAX_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"),
+        Meta(max_length=MAX_KINDS, description="Types that nodes may have; left out: kept; empty: all of them"),
     ]
     | None
 )
 _Metadata = Annotated[
     dict[str, Any] | None,
-    msgspec.Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
+    Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
 _Indexed = (
     Annotated[
-        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY)]],
-        msgspec.Meta(
+        list[Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]],
+        Meta(
             max_length=MAX_INDEXED,
             description='Attributes whose values search finds nodes by; "*": all; left out: kept; empty: none',
         ),
@@ -77,23 +78,23 @@ _Indexed = (
 _Indexes = (
     Annotated[
         IndexesKept,
-        msgspec.Meta(
+        Meta(
             description="What search finds by: nothing, words, or words and meaning; default: what the server's option "
             "`indexes` says"
         ),
     ]
     | None
 )
-_Days = Annotated[int, msgspec.Meta(ge=1, le=MAX_DAYS)]
+_Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 _History = Annotated[
     Literal["all", "none"] | _Days | None,
-    msgspec.Meta(description="What is kept of former states: all, none, or those of so many last days (1 to 36,500)"),
+    Meta(description="What is kept of former states: all, none, or those of so many last days (1 to 36,500)"),
 ]
 
 
 _HalfLives = Annotated[
     dict[_Kind, HalfLife],
-    msgspec.Meta(max_length=MAX_KINDS, description="Half-lives of some types of memories; null: they stay"),
+    Meta(max_length=MAX_KINDS, description="Half-lives of some types of memories; null: they stay"),
 ]
 
 
@@ -130,7 +131,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How a store is to remember. What is left out, or null, stays; but a half-life that is null is none."""
 
-    half_life_days: HalfLife | msgspec.UnsetType = msgspec.UNSET
+    half_life_days: HalfLife | UnsetType = UNSET
     half_life_by_type: _HalfLives | None = None
     reinforcement: Reinforcement | None = None
     min_confidence: MinConfidence | None = None
@@ -152,7 +153,7 @@ class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
         """What they are then."""
         given = msgspec.structs.asdict(self)
         kept = {name for name, value in given.items() if value is None and name != "half_life_days"}
-        changes = {name: value for name, value in given.items() if name not in kept and value is not msgspec.UNSET}
+        changes = {name: value for name, value in given.items() if name not in kept and value is not UNSET}
         return msgspec.structs.replace(settings, **changes)
 
 
@@ -185,7 +186,7 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     indexed_attributes: _Indexed = None
     indexes: _Indexes = None
     history: _History = None
-    memory: Annotated[MemorySettingsChange | None, msgspec.Meta(description="How it remembers; merged by field")] = None
+    memory: Annotated[MemorySettingsChange | None, Meta(description="How it remembers; merged by field")] = None
 
 
 class StoreLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
@@ -214,7 +215,7 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     before: (
         Annotated[
             str,
-            msgspec.Meta(
+            Meta(
                 max_length=64,
                 description="Forget what had ended by then: a sequence, an RFC 3339 time, or days such as 30d; "
                 "left out: as the store's settings say",
@@ -247,7 +248,7 @@ class StoreChoices(msgspec.Struct, kw_only=True):
     conflict_policy: ConflictPolicy
     kind_whitelist: list[str]
     indexed_attributes: list[str]
-    metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
 
 
 class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -267,7 +268,7 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine_bytes: int
     created_at: str
     last_write: str | None = None
-    settings: StoreChoices | msgspec.UnsetType = msgspec.UNSET
+    settings: StoreChoices | UnsetType = UNSET
     lag: int | None = None
     last_check: str | None = None
     last_check_ok: bool | None = None
@@ -325,9 +326,9 @@ class IndexStatus(msgspec.Struct, kw_only=True):
 
     name: Literal["keyword", "vector", "past-keyword", "past-vector"]
     sequence: int
-    lag: Annotated[int, msgspec.Meta(description="Commits that it has not seen yet")]
+    lag: Annotated[int, Meta(description="Commits that it has not seen yet")]
     entities: int
-    pending: Annotated[int, msgspec.Meta(description="Entities of the present step that are still to come")]
+    pending: Annotated[int, Meta(description="Entities of the present step that are still to come")]
     bytes: int
     model: str
     degraded: bool
@@ -346,28 +347,28 @@ class ExtractionStatus(msgspec.Struct, kw_only=True):
     """How taking facts out of memories with a language model stands. Counts are since the store was opened."""
 
     model: str
-    sequence: Annotated[int, msgspec.Meta(description="The commit up to which new memories were noted")]
-    waiting: Annotated[int, msgspec.Meta(description="Memories that the model is yet to be given")]
-    set_aside: Annotated[list[SetAside], msgspec.Meta(description="The first 20")]
+    sequence: Annotated[int, Meta(description="The commit up to which new memories were noted")]
+    waiting: Annotated[int, Meta(description="Memories that the model is yet to be given")]
+    set_aside: Annotated[list[SetAside], Meta(description="The first 20")]
     set_aside_count: int
-    extracted: Annotated[int, msgspec.Meta(description="Memories of which the model's answer was taken in")]
-    items: Annotated[int, msgspec.Meta(description="Facts, entities and relations that were taken in")]
-    dropped: Annotated[int, msgspec.Meta(description="What the model proposed that could not be")]
-    failures: Annotated[int, msgspec.Meta(description="Questions without an answer that can be used")]
-    tokens_today: Annotated[int, msgspec.Meta(description="Tokens of this day (UTC), by the larger of count, estimate")]
-    daily_tokens: Annotated[int, msgspec.Meta(description="The most tokens of a day; 0: no limit")]
-    error: Annotated[str | None, msgspec.Meta(description="Why the last question failed, until one succeeds")]
+    extracted: Annotated[int, Meta(description="Memories of which the model's answer was taken in")]
+    items: Annotated[int, Meta(description="Facts, entities and relations that were taken in")]
+    dropped: Annotated[int, Meta(description="What the model proposed that could not be")]
+    failures: Annotated[int, Meta(description="Questions without an answer that can be used")]
+    tokens_today: Annotated[int, Meta(description="Tokens of this day (UTC), by the larger of count, estimate")]
+    daily_tokens: Annotated[int, Meta(description="The most tokens of a day; 0: no limit")]
+    error: Annotated[str | None, Meta(description="Why the last question failed, until one succeeds")]
 
 
 class SyncerStatus(msgspec.Struct, kw_only=True):
     """How telling an index of others what the store contains stands. Counts are since the store was opened."""
 
     name: str
-    sequence: Annotated[int, msgspec.Meta(description="The commit up to which it was told")]
-    lag: Annotated[int, msgspec.Meta(description="Commits that it was not told of yet")]
-    sent: Annotated[int, msgspec.Meta(description="Contents and deletions that it took")]
-    failures: Annotated[int, msgspec.Meta(description="Times that it did not")]
-    error: Annotated[str | None, msgspec.Meta(description="Why, until it takes them")]
+    sequence: Annotated[int, Meta(description="The commit up to which it was told")]
+    lag: Annotated[int, Meta(description="Commits that it was not told of yet")]
+    sent: Annotated[int, Meta(description="Contents and deletions that it took")]
+    failures: Annotated[int, Meta(description="Times that it did not")]
+    error: Annotated[str | None, Meta(description="Why, until it takes them")]
 
 
 class StoreStats(msgspec.Struct, kw_only=True):
@@ -377,43 +378,39 @@ class StoreStats(msgspec.Struct, kw_only=True):
     nodes: int
     edges: int
     sequence: int
-    types: Annotated[dict[str, int], msgspec.Meta(description="Nodes by type, the 100 most frequent")]
-    relation_types: Annotated[dict[str, int], msgspec.Meta(description="Edges by relation type, the 100 most frequent")]
+    types: Annotated[dict[str, int], Meta(description="Nodes by type, the 100 most frequent")]
+    relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, the 100 most frequent")]
     journal_bytes: int
     journal_segments: int
     snapshot_sequence: int | None
     engine_bytes: int
     engine_log_bytes: int
-    engine_lag: Annotated[int, msgspec.Meta(description="Commits that Cypher would have to wait for")]
-    engine_rebuilds: Annotated[int, msgspec.Meta(description="Since the store was opened")]
-    compactions: Annotated[int, msgspec.Meta(description="Since the store was opened")]
+    engine_lag: Annotated[int, Meta(description="Commits that Cypher would have to wait for")]
+    engine_rebuilds: Annotated[int, Meta(description="Since the store was opened")]
+    compactions: Annotated[int, Meta(description="Since the store was opened")]
     queued_writes: int
     indexes: list[IndexStatus]
     last_check: str | None
     last_check_ok: bool | None
-    digest: Annotated[str, msgspec.Meta(description="Order-independent digest of all rows, 32 hex digits")]
+    digest: Annotated[str, Meta(description="Order-independent digest of all rows, 32 hex digits")]
     created_at: str
-    history_lag: Annotated[int | None, msgspec.Meta(description="Commits that it has not seen yet")] = None
-    extraction: Annotated[
-        ExtractionStatus | msgspec.UnsetType, msgspec.Meta(description="Only where a language model is set")
-    ] = msgspec.UNSET
-    syncers: Annotated[
-        list[SyncerStatus] | msgspec.UnsetType, msgspec.Meta(description="Only where others are told of contents")
-    ] = msgspec.UNSET
+    history_lag: Annotated[int | None, Meta(description="Commits that it has not seen yet")] = None
+    extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Only where a language model is set")] = UNSET
+    syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Only where others are told of contents")] = (
+        UNSET
+    )
 
 
 _Folder = Annotated[
-    str, msgspec.Meta(max_length=1024, description="Folder below the server's backup_dir; left out: that folder itself")
+    str, Meta(max_length=1024, description="Folder below the server's backup_dir; left out: that folder itself")
 ]
-_Full = Annotated[bool, msgspec.Meta(description="Copy everything, not only what is new")]
-_Keep = Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
-_StoreName = Annotated[str, msgspec.Meta(pattern=f"^{STORE_NAME}", max_length=MAX_STORE_NAME)]
+_Full = Annotated[bool, Meta(description="Copy everything, not only what is new")]
+_Keep = Annotated[int, Meta(ge=1, le=10_000, description="Bases to keep, the newest; left out: all")] | None
+_StoreName = Annotated[str, Meta(pattern=f"^{STORE_NAME}", max_length=MAX_STORE_NAME)]
 _Until = (
     Annotated[
         str,
-        msgspec.Meta(
-            max_length=64, description="A sequence or an RFC 3339 time; left out: the end of the newest backup"
-        ),
+        Meta(max_length=64, description="A sequence or an RFC 3339 time; left out: the end of the newest backup"),
     ]
     | None
 )
@@ -430,7 +427,7 @@ class StoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class BackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which stores to back up, and where to."""
 
-    stores: Annotated[list[_StoreName], msgspec.Meta(description="Left out: all that the caller sees")] | None = None
+    stores: Annotated[list[_StoreName], Meta(description="Left out: all that the caller sees")] | None = None
     to: _Folder = ""
     full: _Full = False
     keep: _Keep = None
@@ -477,10 +474,10 @@ class BackupAnswer(msgspec.Struct, kw_only=True):
 class PreparedStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A store's folder that a local command has made in the data folder, and the state that it must open with."""
 
-    folder: Annotated[str, msgspec.Meta(max_length=128)]
+    folder: Annotated[str, Meta(max_length=128)]
     store: _StoreName
-    sequence: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    sequence: Annotated[int, Meta(ge=0, lt=1 << 53)]
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -488,13 +485,11 @@ class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
     source: _Folder = msgspec.field(default="", name="from")
     store: _StoreName | None = None
-    into: Annotated[_StoreName, msgspec.Meta(description="Another name for it")] | None = msgspec.field(
-        default=None, name="as"
-    )
+    into: Annotated[_StoreName, Meta(description="Another name for it")] | None = msgspec.field(default=None, name="as")
     until: _Until = None
-    prepared: (
-        Annotated[PreparedStore, msgspec.Meta(description="For `kgserve restore` on the server's own machine")] | None
-    ) = None
+    prepared: Annotated[PreparedStore, Meta(description="For `kgserve restore` on the server's own machine")] | None = (
+        None
+    )
 
 
 class RestoredStore(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.errors import KgserveError
 from kgserve.model.answers import Edge, Node, RedirectedFrom
@@ -17,21 +18,21 @@ from kgserve.model.requests import ToGraph
 MAX_SUBGRAPH_NODES = 50
 MAX_SUBGRAPH_EDGES = 100
 
-_Name = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)]
-_Tags = Annotated[list[_Name], msgspec.Meta(max_length=MAX_TAGS)]
-_Moment = Annotated[str, msgspec.Meta(max_length=64, description="RFC 3339; left out or empty: none")]
+_Name = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
+_Tags = Annotated[list[_Name], Meta(max_length=MAX_TAGS)]
+_Moment = Annotated[str, Meta(max_length=64, description="RFC 3339; left out or empty: none")]
 _Version = Annotated[
     int,
-    msgspec.Meta(ge=0, lt=1 << 53, description="The version that the writer had seen; left out: whatever there is"),
+    Meta(ge=0, lt=1 << 53, description="The version that the writer had seen; left out: whatever there is"),
 ]
-_Graph = Annotated[str, msgspec.Meta(description="The store's name once more; it may be left out")] | None
-_Ordinal = Annotated[int, msgspec.Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
+_Graph = Annotated[str, Meta(description="The store's name once more; it may be left out")] | None
+_Ordinal = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 
 
 class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A version of a node, whole: what is left out is empty. Without an id a new node is made."""
 
-    lineage_id: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="Left out: a new node")] | None = None
+    lineage_id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Left out: a new node")] | None = None
     kind: _Name | None = None
     content: str | None = None
     summary: str | None = None
@@ -48,9 +49,9 @@ class PutNodeRequest(NodeFields, kw_only=True):
     """A version of a node, whole: what is left out is empty. Without an id a new node is made."""
 
     graph_id: _Graph = None
-    id: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="The same as lineage_id")] | None = None
-    type: Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES, description="The same as kind")] | None = None
-    attributes: Annotated[dict[str, Any], msgspec.Meta(description="The same as metadata")] | None = None
+    id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The same as lineage_id")] | None = None
+    type: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The same as kind")] | None = None
+    attributes: Annotated[dict[str, Any], Meta(description="The same as metadata")] | None = None
 
 
 class NodeSpec(NodeFields, kw_only=True):
@@ -69,9 +70,7 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     to_graph: ToGraph | None = None
     kind: _Name | None = None
     metadata: dict[str, Any] | None = None
-    ordinal: Annotated[_Ordinal | None, msgspec.Meta(description="Left out: kept; null: none")] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )
+    ordinal: Annotated[_Ordinal | None, Meta(description="Left out: kept; null: none")] | UnsetType = UNSET
     weight: float | None = None
     created_by: _Name | None = None
     valid_from: _Moment | None = None
@@ -85,10 +84,10 @@ class Unread(msgspec.Struct, frozen=True):
     ref: str | None = None
 
 
-def _items(kind: type[msgspec.Struct], most: int) -> msgspec.Meta:
+def _items(kind: type[msgspec.Struct], most: int) -> Meta:
     """Says of a list what its items are to be, though each is read by itself."""
     reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
-    return msgspec.Meta(description=f"At most {most}", extra_json_schema={"items": reference})
+    return Meta(description=f"At most {most}", extra_json_schema={"items": reference})
 
 
 class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -103,9 +102,9 @@ class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 _Replaced = Annotated[
-    int, msgspec.Meta(description="The version that this put replaced, where it is not the one that it was based on")
+    int, Meta(description="The version that this put replaced, where it is not the one that it was based on")
 ]
-_Cleared = Annotated[list[str], msgspec.Meta(description="Fields that were left out, and so are empty now")]
+_Cleared = Annotated[list[str], Meta(description="Fields that were left out, and so are empty now")]
 
 
 class PutNodeAnswer(msgspec.Struct, kw_only=True):
@@ -118,8 +117,8 @@ class PutNodeAnswer(msgspec.Struct, kw_only=True):
     node: Node
     created: bool
     sequence: int
-    replaced_version: _Replaced | msgspec.UnsetType = msgspec.UNSET
-    cleared: _Cleared | msgspec.UnsetType = msgspec.UNSET
+    replaced_version: _Replaced | UnsetType = UNSET
+    cleared: _Cleared | UnsetType = UNSET
 
 
 class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -130,8 +129,8 @@ class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     lineage_id: str | None = None
     version: int | None = None
     error: str | None = None
-    replaced_version: _Replaced | msgspec.UnsetType = msgspec.UNSET
-    cleared: _Cleared | msgspec.UnsetType = msgspec.UNSET
+    replaced_version: _Replaced | UnsetType = UNSET
+    cleared: _Cleared | UnsetType = UNSET
 
 
 class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -146,7 +145,7 @@ class PutSubgraphAnswer(msgspec.Struct, kw_only=True):
 
     nodes: list[NodeResult]
     edges: list[EdgeResult]
-    sequence: Annotated[int, msgspec.Meta(description="The store's commit number once all that was written is in it")]
+    sequence: Annotated[int, Meta(description="The store's commit number once all that was written is in it")]
 
 
 class RetireRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -159,8 +158,8 @@ class RetireRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An edge, and until when it was true; left out: now, or earlier if it had ended already."""
 
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
+    source: str = field(name="from")
+    target: str = field(name="to")
     relation_type: str
     to_graph: ToGraph | None = None
     valid_to: _Moment | None = None
@@ -188,4 +187,4 @@ class EdgeList(msgspec.Struct, kw_only=True):
 
     edges: list[Edge]
     next_offset: int | None
-    redirected_from: RedirectedFrom = msgspec.UNSET
+    redirected_from: RedirectedFrom = UNSET

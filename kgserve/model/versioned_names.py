@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from kgserve.decoding import decode_json
 from kgserve.model.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory, SchemaDescription
@@ -21,7 +22,7 @@ FIELD_NAMES = "field_names"
 VERSIONED = "versioned"
 """Its value."""
 FieldNames = Annotated[
-    Literal["versioned"], msgspec.Meta(description="Fields as versioned writes name them: lineage_id, kind, metadata")
+    Literal["versioned"], Meta(description="Fields as versioned writes name them: lineage_id, kind, metadata")
 ]
 VERSIONED_JSON = "application/vnd.kgserve.versioned+json"
 """The media type of an answer that has them."""
@@ -83,15 +84,16 @@ def versioned_answer(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     if not names and kinds == [each.type for each in fields]:
         return struct
     made = [
-        (each.name, kind, _same(each, names.get(each.encode_name, each.encode_name)))
+        (each.name, kind, again(each, names.get(each.encode_name, "")))
         for each, kind in zip(fields, kinds, strict=True)
     ]
     return msgspec.defstruct(f"Versioned{struct.__name__}", made, namespace={"__doc__": struct.__doc__}, kw_only=True)
 
 
-def _same(each: msgspec.structs.FieldInfo, name: str) -> Any:
-    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory, "name": name}
-    return msgspec.field(**said)
+def again(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
+    """What a field of another Struct is given to be like this one, but for its ``name`` on the wire."""
+    said: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
+    return msgspec.field(**said, name=name or each.encode_name)
 
 
 def _described(kind: Any) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
-from kgserve.llm.advice import (
+from kgserve.llm.chat import Unanswered
+from kgserve.llm.questions import (
     LONGEST,
     MAX_ADVISED,
     MAX_MEMBERS,
@@ -20,7 +21,6 @@ from kgserve.llm.advice import (
     advised,
     answered,
 )
-from kgserve.llm.chat import Unanswered
 from kgserve.model.memories import RecallRequest
 from kgserve.model.reflection import Proposal, Reflection, ReflectRequest
 from kgserve.ops.graph import Graph

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.model.clusters import complete_linkage
+from kgserve.model.likeness import complete_linkage
 
 Vectors = NDArray[np.float32]
 """Shape (count, dimensions), each of length 1."""

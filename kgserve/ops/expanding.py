@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from kgserve.model.expansion import (
+from kgserve.model.recall import (
     CHILD,
-    MOST_ENTITIES,
+    MOST_GIVING_ENTITIES,
     MOST_RELATIONS,
     NEAREST,
     PARENT,
@@ -63,7 +63,7 @@ class Beside:
     def _about_the_same(self, givers: Sequence[str]) -> Iterator[Gift]:
         entities = self._about.entities(givers)
         pairs = [(giver, each.id) for giver in givers for each in entities.get(giver, ())]
-        wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MOST_ENTITIES]
+        wanted = [*dict.fromkeys(entity for _, entity in pairs)][:MOST_GIVING_ENTITIES]
         found = {entity: self._of_entity(entity) for entity in wanted}
         for giver, entity in pairs:
             share, memories = found.get(entity, (0.0, []))

@@ -15,7 +15,7 @@ import msgspec
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
 from kgserve.llm.chat import Unanswered
-from kgserve.llm.facts import LONGEST_KNOWN, LONGEST_TEXT, Material, Proposed, ProposedFact, proposed, question
+from kgserve.llm.questions import LONGEST_KNOWN, LONGEST_TEXT, Material, Proposed, ProposedFact, proposed, question
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.batch import EdgePut, NodePut, Rules, WriteBatch, node_fault
 from kgserve.model.consolidation import CONSOLIDATED, is_pinned

@@ -10,8 +10,8 @@ import msgspec
 
 from kgserve.decoding import decode_json, msgpack_decoder
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.memories.lookups import RelationFilter
 from kgserve.memories.memories import Memories
-from kgserve.memories.naming import RelationFilter
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
 from kgserve.model.attributes import Condition, Wanted, has_all
 from kgserve.model.listing import MemoryFilter, NodeFilter

@@ -25,7 +25,6 @@ from kgserve.model.attributes import Condition, has_all
 from kgserve.model.change import Access
 from kgserve.model.context import count_tokens
 from kgserve.model.decay import Worth
-from kgserve.model.expansion import GIVERS, expanded
 from kgserve.model.fields import NO_EXTRAS
 from kgserve.model.layers import NEXT
 from kgserve.model.likeness import fingerprint
@@ -39,6 +38,7 @@ from kgserve.model.memories import (
     RecallRequest,
 )
 from kgserve.model.recall import (
+    GIVERS,
     REACHED,
     SEEDS,
     WORDS_AT_LEAST,
@@ -47,6 +47,7 @@ from kgserve.model.recall import (
     Way,
     by_way,
     carried,
+    expanded,
     in_conversation,
     in_order,
     joined,

@@ -70,7 +70,10 @@ def carry_out(session: Session, entry: Entry) -> None:
         session.statement(entry.text)
         return
     name, rest = _parts(entry.text)
-    _known(name).run(session, rest)
+    command = _known(name)
+    if rest and not command.arguments:
+        raise InvalidInput(f"`:{name}` stands alone, without {rest!r}")
+    command.run(session, rest)
 
 
 def _command(arguments: str = "") -> Callable[[Callable[[Session, str], None]], Callable[[Session, str], None]]:
@@ -104,18 +107,16 @@ def _use(session: Session, rest: str) -> None:
 
 
 @_command()
-def _stores(session: Session, rest: str) -> None:
+def _stores(session: Session, _: str) -> None:
     """List the stores of the server."""
-    _no_arguments("stores", rest)
     found = session.server.stores()
     rows = [[each.name, each.state, each.nodes, each.edges, each.sequence] for each in found]
     _show(session, ["name", "state", "nodes", "relations", "sequence"], rows)
 
 
 @_command()
-def _schema(session: Session, rest: str) -> None:
+def _schema(session: Session, _: str) -> None:
     """Show labels, properties, and the types of nodes and relations in the store, with counts."""
-    _no_arguments("schema", rest)
     stats = session.server.stats(session.chosen_store())
     rows, counts = list[list[Any]](), {"Entity": stats.nodes, "RELATES_TO": stats.edges}
     for label, properties in LABELS.items():
@@ -127,9 +128,8 @@ def _schema(session: Session, rest: str) -> None:
 
 
 @_command()
-def _params(session: Session, rest: str) -> None:
+def _params(session: Session, _: str) -> None:
     """List the parameters that statements may use as $name."""
-    _no_arguments("params", rest)
     _show(
         session,
         ["parameter", "value"],
@@ -213,9 +213,8 @@ def _export(session: Session, rest: str) -> None:
 
 
 @_command()
-def _quit(_: Session, rest: str) -> None:
+def _quit(_: Session, __: str) -> None:
     """Leave the shell; so does Ctrl-D."""
-    _no_arguments("quit", rest)
     raise Left
 
 
@@ -246,11 +245,6 @@ def _parts(text: str) -> tuple[str, str]:
 
 def _indented(command: Command) -> str:
     return f"  {command.details}" if command.details else ""
-
-
-def _no_arguments(name: str, rest: str) -> None:
-    if rest:
-        raise InvalidInput(f"`:{name}` stands alone, without {rest!r}")
 
 
 def _show(session: Session, columns: list[str], rows: Iterable[list[Any]]) -> None:

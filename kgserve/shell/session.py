@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kgserve import reach
 from kgserve.client import Client, Interrupted, Unreachable
-from kgserve.client.files import complete
+from kgserve.client.lines import complete
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.model.answers import CypherAnswer, CypherChanges
 from kgserve.model.requests import MAX_CYPHER_ROWS

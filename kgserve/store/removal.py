@@ -14,8 +14,8 @@ import numpy as np
 from kgserve.errors import TooLarge
 from kgserve.model.change import ChangeSet, Former, StoreState
 from kgserve.model.digest import shift
+from kgserve.model.events import kind_of
 from kgserve.model.plan import Report
-from kgserve.model.remembered import kind_of
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import with_versions

@@ -18,7 +18,7 @@ import structlog
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.http_client import Answer, Connection
 from kgserve.settings import Settings
-from kgserve.syncing.protocol import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
+from kgserve.syncing import BatchSyncer, OneByOne, SyncBatch, VectorSyncer
 from kgserve.version import __version__
 
 log = structlog.get_logger()

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.memories.memories import Memories
-from kgserve.model.clusters import complete_linkage
 from kgserve.model.consolidation import (
     MAX_MEMBERS,
     MAX_SUGGESTED,
@@ -23,9 +22,8 @@ from kgserve.model.consolidation import (
     kind_of,
     planned,
 )
-from kgserve.model.contrast import Difference
 from kgserve.model.fields import NO_EXTRAS
-from kgserve.model.likeness import conflicts, fingerprint
+from kgserve.model.likeness import Difference, complete_linkage, conflicts, fingerprint
 from kgserve.model.memories import Cluster, Contradiction
 from kgserve.model.names import IS_ABOUT, folded
 from kgserve.model.rows import NodeRow

@@ -28,8 +28,8 @@ from kgserve.store.closed_store import closed_state
 from kgserve.store.layout import Layout
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
+from kgserve.syncing import ContentChange, SyncBatch
 from kgserve.syncing.plugs import Plug
-from kgserve.syncing.protocol import ContentChange, SyncBatch
 from kgserve.views.follower import CLOSED_PATIENCE_SECONDS, Erasure, FollowerThread, View, net_rows
 
 log = structlog.get_logger()

@@ -13,10 +13,9 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
-from kgserve.client.failures import Unreachable
+from kgserve.client.failures import Attempts, Unreachable
 from kgserve.client.following import Following
 from kgserve.client.lines import Line
-from kgserve.client.retries import Attempts
 from kgserve.client.streams import STORE_EVENTS, store_events
 from tests.client.scripted import HEALTHY, Say, Scripted, answering, problem
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cypher.lexer import Unterminated, complete, place, scan, statements, tokens
+from kgserve.cypher.lexer import Unterminated, place, scan, tokens
 from kgserve.errors import InvalidInput
 
 PIECES = [
@@ -91,27 +91,6 @@ def test_what_does_not_end_is_named_with_its_place(text: str, where: str) -> Non
 def test_what_the_engine_would_take_apart_differently_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         tokens(text)
-
-
-def test_statements_are_split_outside_of_quotes() -> None:
-    text = "RETURN ';' ; /* ; */ RETURN `;`;; RETURN 3 // ;"
-    assert [text[slice(*span)] for span in statements(text)] == ["RETURN ';'", "RETURN `;`", "RETURN 3"]
-
-
-@pytest.mark.parametrize(
-    ("text", "ends"),
-    [
-        ("RETURN 1;", True),
-        ("RETURN 1", False),
-        ("RETURN ';", False),
-        ("RETURN 1; // x", True),
-        ("/* ;", False),
-        ("", False),
-        ("RETURN # ", True),
-    ],
-)
-def test_a_shell_knows_when_to_wait_for_more(text: str, ends: bool) -> None:
-    assert complete(text) is ends
 
 
 @pytest.mark.parametrize(("offset", "line", "column"), [(0, 1, 1), (2, 1, 3), (3, 2, 1), (6, 3, 1), (8, 4, 2)])

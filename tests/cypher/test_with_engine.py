@@ -12,7 +12,7 @@ from bench.cypher_texts import PARAMETERS, READS, WRITES
 from bench.cypher_worker import Job, Outcome
 from kgserve.cypher import limits
 from kgserve.cypher.guard import examine
-from kgserve.cypher.words import ALLOWED, JSON
+from kgserve.cypher.lexer import ALLOWED, JSON
 from tests.engines import ENGINE
 
 ABSENT = JSON if ENGINE == "ladybug" else frozenset[str]()

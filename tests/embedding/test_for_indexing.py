@@ -10,8 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from kgserve.embedding.embedder import HashingEmbedder, for_indexing, load_embedder
-from kgserve.embedding.local import FEW, LocalEmbedder, PatientEmbedder
+from kgserve.embedding.embedder import FEW, HashingEmbedder, LocalEmbedder, PatientEmbedder, for_indexing, load_embedder
 from kgserve.errors import Unavailable
 from tests.embedding.prepared import model_settings
 from tests.store.writing import PATIENCE

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import structlog
 
-from kgserve.embedding.embedder import Embedder, HashingEmbedder, load_embedder
-from kgserve.embedding.local import LocalEmbedder
+from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MANIFEST, PREPARED_MODEL, model_folder
 from kgserve.embedding.prepare import check_vectors
 from kgserve.errors import InvalidInput, Unavailable

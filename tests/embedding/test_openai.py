@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.embedding.embedder import load_embedder
-from kgserve.embedding.openai import OpenAIEmbedder
+from kgserve.embedding.embedder import OpenAIEmbedder, load_embedder
 from kgserve.errors import InvalidInput, KgserveError, Unavailable
 from kgserve.settings import Settings
 from tests.embedding.embedding_service import DIMENSIONS, KEY, LONGEST_TEXT, MODEL, Service, running, vector_of

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 from hypothesis import strategies as st
 
-from kgserve.client.files import complete
+from kgserve.client.lines import complete
 from kgserve.formats.files import import_format, open_parts, pair, write_pair
 from kgserve.formats.graphml import write_graphml
 from kgserve.formats.lines import Conversion, Part

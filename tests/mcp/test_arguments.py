@@ -11,8 +11,8 @@ import pytest
 
 from bench.mcp_mistakes import MISTAKES, RIGHT, made
 from kgserve.errors import InvalidInput, NoStore
-from kgserve.mcp.arguments import explained, read_arguments, store_named, store_of
-from kgserve.mcp.likely import listed
+from kgserve.mcp.arguments import explained, listed, read_arguments, store_named, store_of
+from kgserve.mcp.calls import TOOLS
 from kgserve.mcp.present import Reply
 from kgserve.mcp.schemas import (
     Context,
@@ -26,7 +26,6 @@ from kgserve.mcp.schemas import (
     Traverse,
 )
 from kgserve.mcp.store_tools import DescribeStore
-from kgserve.mcp.toolsets import TOOLS
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, refusal, text_of
 

@@ -7,7 +7,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import Completion, PromptReference, ResourceTemplateReference
 
-from kgserve.mcp.uris import ENTITY_TEMPLATE, STORE_TEMPLATE
+from kgserve.mcp.resources import ENTITY_TEMPLATE, STORE_TEMPLATE
 from tests.cli.running import Running
 from tests.mcp.talking import Mode, call, talk
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from mcp import types
 
-from kgserve.mcp.json_schema import input_schema
-from kgserve.mcp.toolsets import TOOLS
+from kgserve.mcp.calls import TOOLS
+from kgserve.mcp.schemas import input_schema
 
 
 def listed(tool: str) -> types.Tool:

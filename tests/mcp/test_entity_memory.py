@@ -8,8 +8,8 @@ import httpx
 import pytest
 from mcp import Client
 
+from kgserve.mcp.calls import SHARED_NAMES, called, chosen
 from kgserve.mcp.entity_memory import ENTITY_MEMORY_TOOLS
-from kgserve.mcp.toolsets import SHARED_NAMES, called, chosen
 from kgserve.mcp.values import MOST
 from tests.cli.running import Running
 from tests.mcp.talking import BOTH, Mode, Stateless, talk, text_of

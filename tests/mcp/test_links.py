@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 
-from kgserve.mcp.json_schema import input_schema
-from kgserve.mcp.toolsets import TOOLS
+from kgserve.mcp.calls import TOOLS
+from kgserve.mcp.schemas import input_schema
 from tests.cli.running import Running
 from tests.mcp.talking import call, refusal, text_of
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kgserve.mcp.calls import MEMORY
 from kgserve.mcp.memory_tools import Reflect
 from kgserve.mcp.present import present
-from kgserve.mcp.toolsets import MEMORY
 from kgserve.mcp.values import MOST
 from kgserve.model.reflection import Candidate, Proposal
 from kgserve.ops.reflected import nothing

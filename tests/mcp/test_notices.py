@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.mcp.notices import LEVELS
+from kgserve.mcp.notifications import LEVELS
 from tests.cli.running import Running, serving
 from tests.embedding.embedding_service import MODEL
 from tests.embedding.embedding_service import running as embedding_service

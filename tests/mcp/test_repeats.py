@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.mcp.repeats import KEPT_OF_A_CALLER, Repeats, made_call
+from kgserve.mcp.calls import KEPT_OF_A_CALLER, Repeats, made_call
 from kgserve.ops.made_calls import MadeCall
 from tests.cli.running import PATIENCE, Running, serving
 

@@ -12,7 +12,7 @@ import msgspec
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.types import JSONRPCResponse
 
-from kgserve.mcp.replay import MAX_EVENTS, RETRY_MS, SentEvents, SessionEvents
+from kgserve.mcp.server import MAX_EVENTS, RETRY_MS, SentEvents, SessionEvents
 from tests.cli.running import Running
 from tests.mcp.talking import Session
 

@@ -10,9 +10,8 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.mcp.arguments import read_arguments
-from kgserve.mcp.json_schema import input_schema
-from kgserve.mcp.schemas import Arguments, as_request, with_fields_of
-from kgserve.mcp.toolsets import TOOLS
+from kgserve.mcp.calls import TOOLS
+from kgserve.mcp.schemas import Arguments, as_request, input_schema, with_fields_of
 
 
 class Request(msgspec.Struct, kw_only=True):

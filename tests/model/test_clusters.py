@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.model.clusters import complete_linkage
+from kgserve.model.likeness import complete_linkage
 
 PAIRS = st.dictionaries(
     st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), st.sampled_from([0.86, 0.9, 0.95, 1.0])

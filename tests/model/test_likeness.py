@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.model.likeness import HASH_BYTES, conflicts, differs, fingerprint, same, text_hash
-from kgserve.model.wording import LONGEST, words
+from kgserve.model.likeness import HASH_BYTES, LONGEST, conflicts, differs, fingerprint, same, text_hash, words
 
 LISTS = Path(__file__).parent / "likeness"
 PLACE = re.compile(r"\{([^{}|]*)\|([^{}]*)\}")

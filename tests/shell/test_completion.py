@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kgserve.cypher import words
+from kgserve.cypher import lexer
 from kgserve.cypher.offers import KEYWORDS, LABELS
 from kgserve.shell.terminal import expected
 from tests.project.reading import TOP
@@ -64,4 +64,4 @@ def test_labels_and_properties_are_those_of_the_schema() -> None:
 
 
 def test_keywords_are_among_those_that_a_statement_may_have() -> None:
-    assert set(KEYWORDS) <= words.KEYWORDS - words.FORBIDDEN
+    assert set(KEYWORDS) <= lexer.KEYWORDS - lexer.FORBIDDEN

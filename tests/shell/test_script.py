@@ -34,6 +34,7 @@ def test_semicolons_and_colons_inside_a_statement_do_not_end_it(statement: str) 
 
 def test_nothing_is_made_of_blanks_comments_and_lone_semicolons() -> None:
     assert texts(" ;; \n// a comment;\n/* another */;\n") == []
+    assert texts("RETURN ';' ; /* ; */ RETURN `;`;; RETURN 3;") == ["RETURN ';'", "RETURN `;`", "RETURN 3"]
 
 
 def test_lines_are_counted_from_where_a_statement_begins() -> None:
@@ -54,7 +55,7 @@ def test_an_export_holds_a_statement() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["MATCH (n)", "RETURN ';", "RETURN 1; RETURN 2", ":export a.csv RETURN 1", "/* x */ a"]
+    "text", ["MATCH (n)", "RETURN ';", "RETURN 1; RETURN 2", ":export a.csv RETURN 1", "/* x */ a", "/* ;"]
 )
 def test_more_must_follow(text: str) -> None:
     assert unfinished(text)

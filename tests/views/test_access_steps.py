@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.mcp.watching import Touched
+from kgserve.mcp.notifications import Touched
 from kgserve.model.answers import ChangesPage
 from kgserve.model.events import Position, Selection
 from kgserve.model.queries import ChangesQuery
