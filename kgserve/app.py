@@ -26,21 +26,20 @@ from threadpoolctl import threadpool_limits
 from uvicorn.config import STARTUP_FAILURE
 
 from kgserve import __version__, log
-from kgserve.access.authentication import Audit, Authenticator, Keyring, check_may_start, exposure
+from kgserve.access.audit import Audit
+from kgserve.access.authentication import Authenticator, Keyring, check_may_start, exposure
 from kgserve.capacity import excesses, machine
 from kgserve.engine.process import nursery
 from kgserve.errors import Conflict, InvalidInput, KgserveError
 from kgserve.http.connection import Connections, HttpConnection, Limits
-from kgserve.http.direct import Directory, Shortcuts
 from kgserve.http.edge import Edge, Proxies, check_role
 from kgserve.http.problem import handle
 from kgserve.http.routes import HANDLERS, ROUTES
-from kgserve.http.service import Service
+from kgserve.http.service import Directory, Service, Shortcuts
 from kgserve.http.tls import Certificate
 from kgserve.mcp.endpoint import McpEndpoint
-from kgserve.ops.graph import Graphs
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.ops.opening import open_all
-from kgserve.ops.shares import Threads
 from kgserve.reach import reachable
 from kgserve.store.lock import DataFolderLock
 

@@ -18,8 +18,7 @@ from kgserve.errors import BackupDamaged, InvalidInput
 from kgserve.history.history import History
 from kgserve.journal import snapshot
 from kgserve.journal.files import storing, sync_file, sync_folder, write_all
-from kgserve.journal.frame import Frame, encode_frame
-from kgserve.journal.journal import segment_path
+from kgserve.journal.journal import Frame, encode_frame, segment_path
 from kgserve.journal.tail import Tail
 from kgserve.model.change import ChangeSet, StoreState
 from kgserve.model.times import format_time, parse_time

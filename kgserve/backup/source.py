@@ -20,8 +20,7 @@ import msgspec
 from kgserve.backup.folder import FileEntry, Piece
 from kgserve.errors import JournalDamaged
 from kgserve.journal.files import named, storing, sync_folder, write_all
-from kgserve.journal.frame import Frame, FrameError, read_frames
-from kgserve.journal.journal import Segment, list_segments
+from kgserve.journal.journal import Frame, FrameError, Segment, list_segments, read_frames
 from kgserve.model.change import StoreState
 from kgserve.store.layout import Layout
 

@@ -28,7 +28,7 @@ from kgserve.backup.source import sum_of
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import BackupDamaged, JournalDamaged
 from kgserve.journal import snapshot
-from kgserve.journal.frame import Frame, FrameError, read_frames
+from kgserve.journal.journal import Frame, FrameError, read_frames
 from kgserve.model.stores import BaseAnswer, VerifiedStore
 from kgserve.model.times import format_time
 

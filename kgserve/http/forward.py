@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from litestar.enums import ScopeType
 
-from kgserve.access.caller import CALLER_HEADER
+from kgserve.access.authentication import CALLER_HEADER
 from kgserve.forwarding import Forwarder
 from kgserve.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
 

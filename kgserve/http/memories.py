@@ -11,8 +11,18 @@ from litestar import Request, Response, get, post
 
 from kgserve.decoding import decode_json
 from kgserve.errors import FieldError, InvalidInput, NoStore
-from kgserve.http.direct import graph_of, is_yet_to_be_made, store_of
-from kgserve.http.service import OF_DEFAULT, Service, answer, json_of, path_text, query, service_of
+from kgserve.http.service import (
+    OF_DEFAULT,
+    Service,
+    answer,
+    graph_of,
+    is_yet_to_be_made,
+    json_of,
+    path_text,
+    query,
+    service_of,
+    store_of,
+)
 from kgserve.model.answers import EntityVersion
 from kgserve.model.attributes import Scalar
 from kgserve.model.hierarchy import (

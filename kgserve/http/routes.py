@@ -9,8 +9,7 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
 from kgserve.http import cypher, events, explorer, memories, metrics, openapi, transfer
-from kgserve.http.direct import routes
-from kgserve.http.service import answer, json_of, service_of
+from kgserve.http.service import answer, json_of, routes, service_of
 from kgserve.model.answers import BrowserKey, BrowserKeyRequest
 from kgserve.model.times import format_time
 from kgserve.operations import examples

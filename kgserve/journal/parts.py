@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from kgserve.decoding import msgpack_decoder
-from kgserve.journal.frame import Frame
+from kgserve.journal.journal import Frame
 from kgserve.model.change import Access, LinksState
 from kgserve.model.rows import LinkKey, LinkRow
 

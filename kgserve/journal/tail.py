@@ -15,8 +15,7 @@ import msgspec
 from kgserve.decoding import msgpack_decoder
 from kgserve.errors import Gone, JournalDamaged
 from kgserve.journal.files import named
-from kgserve.journal.frame import FrameError, read_frames, skip_frames
-from kgserve.journal.journal import Segment, list_segments, segment_path
+from kgserve.journal.journal import FrameError, Segment, list_segments, read_frames, segment_path, skip_frames
 from kgserve.model.change import ChangeSet, NetChange
 
 MOST_ROWS = 50_000

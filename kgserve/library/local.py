@@ -31,10 +31,10 @@ from kgserve.model.hierarchy import AncestorsRequest, BelowRequest
 from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.requests import CypherRequest, check_store_name
 from kgserve.operations.table import USE_CASES
-from kgserve.ops import cypher, exporting, hierarchy, history, shares
+from kgserve.ops import cypher, exporting, hierarchy, history
 from kgserve.ops.cypher_read import RowStream, stream
 from kgserve.ops.events import Delivery, EventReader, Wanted
-from kgserve.ops.graph import Graph, Graphs
+from kgserve.ops.graph import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, Graph, Graphs
 from kgserve.ops.importing import Importer
 
 T = TypeVar("T")
@@ -113,8 +113,8 @@ def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
     """Waits for a store that somebody else is opening, as a server does."""
-    deadline = time.monotonic() + shares.PATIENCE_SECONDS
-    pause = shares.FIRST_PAUSE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             with handle.use() as graphs:
@@ -123,7 +123,7 @@ def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
-        pause = min(2 * pause, shares.LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def _done(graphs: Graphs, call: Call[Any]) -> Any:

@@ -18,8 +18,7 @@ import structlog
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 
-from kgserve.access.authentication import RequestContext
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden, RequestContext
 from kgserve.errors import (
     ConflictManual,
     FieldError,
@@ -44,8 +43,7 @@ from kgserve.mcp.tools import Tool
 from kgserve.mcp.toolsets import TOOLS, called, chosen
 from kgserve.model.versioned_names import FIELD_NAMES, with_versioned_names
 from kgserve.ops import search
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graph, Graphs, Threads
 
 log = structlog.get_logger()
 

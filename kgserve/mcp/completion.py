@@ -7,7 +7,7 @@ from itertools import chain, islice, takewhile
 
 from mcp import MCPError, types
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.catalog.catalog import Catalog
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.mcp.calls import Context, default_store, visit_of
@@ -15,8 +15,7 @@ from kgserve.mcp.failures import as_protocol_errors
 from kgserve.mcp.prompts import prompt_named
 from kgserve.mcp.uris import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE
 from kgserve.model.fields import MAX_ID_BYTES
-from kgserve.ops.graph import Graph, Graphs
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graph, Graphs, Threads
 
 MOST = 100
 """Names that are given at once."""

@@ -9,7 +9,7 @@ import msgspec
 from mcp import MCPError
 from mcp.shared.inbound import encode_header_value
 
-from kgserve.access.caller import CALLER_HEADER, Caller
+from kgserve.access.authentication import CALLER_HEADER, Caller
 from kgserve.decoding import json_decoder
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.forwarding import Forwarder

@@ -15,9 +15,8 @@ from mcp import types
 from kgserve.errors import KgserveError
 from kgserve.mcp.calls import Context, default_store, visit_of
 from kgserve.mcp.present import counted
-from kgserve.ops.graph import Graphs
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.ops.metrics import standing_of
-from kgserve.ops.shares import Threads
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from mcp import MCPError, types
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.forwarding import Forwarder
 from kgserve.mcp.calls import Context, visit_of
@@ -33,8 +33,7 @@ from kgserve.model.stores import StoreSummary
 from kgserve.model.telling import memory_line
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
-from kgserve.ops.graph import Graph, Graphs, as_struct
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graph, Graphs, Threads, as_struct
 from kgserve.ops.shown_memories import shown
 from kgserve.ops.worth import now_in_microseconds, settings_of
 from kgserve.rows.snapshot import Rows

@@ -17,7 +17,7 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kgserve import __version__
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.mcp.calls import Calls, Context, check_wishes, wished
 from kgserve.mcp.completion import Completions
 from kgserve.mcp.notices import Notices
@@ -25,8 +25,7 @@ from kgserve.mcp.notifications import Notifications
 from kgserve.mcp.prompts import INSTRUCTIONS, get_prompt, list_prompts
 from kgserve.mcp.replay import RETRY_MS, SentEvents
 from kgserve.mcp.resources import Resources
-from kgserve.ops.graph import Graphs
-from kgserve.ops.shares import Threads
+from kgserve.ops.graph import Graphs, Threads
 from kgserve.settings import MEBIBYTE
 
 MAX_SESSIONS = 256

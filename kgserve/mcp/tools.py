@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kgserve.access.caller import Role
+from kgserve.access.authentication import Role
 from kgserve.decoding import convert
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.mcp import present, schemas

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kgserve.access.caller import Hidden
+from kgserve.access.authentication import Hidden
 from kgserve.errors import NoStore, NotFound, TooLarge
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
 from kgserve.model.entities import (

@@ -71,9 +71,8 @@ from kgserve.rows.encoding import encode_link
 from kgserve.rows.redirect import absorbed
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.walk import TooLong, edges_json, nodes_json, walk
-from kgserve.store.catalog_view import CatalogDamaged
 from kgserve.store.pool import NotOpen
-from kgserve.store.store import Store
+from kgserve.store.store import CatalogDamaged, Store
 
 _Inbound = tuple[str, LinkRow]
 """A link, and the store that it leads from."""

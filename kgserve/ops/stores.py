@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.access.caller import LOCAL
+from kgserve.access.authentication import LOCAL
 from kgserve.decoding import decode_json
 from kgserve.errors import Conflict, FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot

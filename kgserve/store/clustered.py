@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from kgserve.access.recorded import newest_records
+from kgserve.access.audit import newest_records
 from kgserve.cluster.bases import sweep
 from kgserve.cluster.membership import Membership
 from kgserve.cluster.ownership import Elsewhere, Ownership

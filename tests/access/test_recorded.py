@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.access import authentication
-from kgserve.access.authentication import AUDIT_FILE, Audit
-from kgserve.access.recorded import Place, lines_after, newest_records
+from kgserve.access.audit import AUDIT_FILE, Audit, Place, lines_after, newest_records
 
 
 def test_the_newest_records_are_found_in_files_that_were_turned_over(

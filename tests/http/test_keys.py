@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.access.caller import Role
-from kgserve.access.keys import KEY_FILE, revoke_key
+from kgserve.access.authentication import KEY_FILE, Role, revoke_key
 from kgserve.model.times import format_time
 from tests.access.keys import audited, bearer, client, given, now
 from tests.http.serving import PATIENCE, Served, accepted, exchange, refusal, serving

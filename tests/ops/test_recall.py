@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kgserve.access.caller import Caller
+from kgserve.access.authentication import Caller
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import EdgePut, NodePut, WriteBatch
