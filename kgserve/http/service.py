@@ -422,6 +422,12 @@ def _too_large(limit: int) -> TooLarge:
     )
 
 
+async def client_left(receive: Receive) -> None:
+    """Wait until the client has left, reading its body into nothing."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     more = True
     while more:

@@ -34,8 +34,7 @@ from kgserve.model.telling import memory_line
 from kgserve.model.versioned import EdgeList
 from kgserve.ops import reading, stores
 from kgserve.ops.graph import Graph, Graphs, Threads, as_struct
-from kgserve.ops.shown_memories import shown
-from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of, shown
 from kgserve.rows.snapshot import Rows
 
 T = TypeVar("T")

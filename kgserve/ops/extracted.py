@@ -43,9 +43,9 @@ from kgserve.ops import superseding
 from kgserve.ops.memories import Checked, Compared, checked_memory, compared
 from kgserve.ops.named import relate, related_put
 from kgserve.ops.retaining import entities_named_in
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.ops.storing import MemoryPut, Storing
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.worth import now_in_microseconds
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead

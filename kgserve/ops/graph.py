@@ -35,8 +35,7 @@ from kgserve.model.rows import LinkRow
 from kgserve.model.stores import StoreSettings
 from kgserve.ops.moments import Past
 from kgserve.settings import Settings
-from kgserve.store.feed import Feed
-from kgserve.store.feeds import Feeds, NamedWake
+from kgserve.store.feed import Feed, Feeds, NamedWake
 from kgserve.store.inbound_view import InboundView
 from kgserve.store.layout import Layout
 from kgserve.store.pool import CreateIfMissing, NotOpen, StorePool
@@ -427,23 +426,36 @@ class Graph:
     ) -> Future[A]:
         """Begin a write; the store stays leased until its report is there."""
         store = self.pool.acquire(self.name, create=create)
-        result: Future[A] = Future()
-
-        def settle(report: Future[R]) -> None:
-            self.pool.release(store)
-            if not result.set_running_or_notify_cancel():
-                return
-            try:
-                result.set_result(answer(report.result()))
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
-                result.set_exception(error)
-
         try:
-            begin(store).add_done_callback(settle)
+            begun = begin(store)
         except BaseException:
             self.pool.release(store)
             raise
-        return result
+        begun.add_done_callback(lambda _: self.pool.release(store))
+        return made_of(begun, answer)
+
+
+def answered(answer: A) -> Future[A]:
+    """The future of an answer that is there already."""
+    done: Future[A] = Future()
+    done.set_result(answer)
+    return done
+
+
+def made_of(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
+    """The future of what is made of what another one leaves; of what that raises, if it does."""
+    result: Future[A] = Future()
+
+    def settle(report: Future[R]) -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(answer(report.result()))
+        except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the answer
+            result.set_exception(error)
+
+    found.add_done_callback(settle)
+    return result
 
 
 def as_struct(answer: Any, kind: type[A]) -> A:

@@ -33,9 +33,8 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.memories import get_memory, memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
-from kgserve.ops.shown_memories import as_memory, shown, shown_fields
+from kgserve.ops.shown_memories import as_memory, now_in_microseconds, settings_of, shown, shown_fields
 from kgserve.ops.validate import Faults, check_label
-from kgserve.ops.worth import now_in_microseconds, settings_of
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.memories_view import MemoriesDamaged

@@ -47,13 +47,12 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, answered
 from kgserve.ops.made_calls import ordered_id
-from kgserve.ops.shown_memories import shown
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of, shown, use
 from kgserve.ops.storing import MemoryPut, Stored, Storing
 from kgserve.ops.superseding import check_bounds, is_version_id
 from kgserve.ops.validate import Fault, Faults, bound, called, check_label, moment, node_put
-from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
@@ -487,9 +486,7 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
         with graph.lease() as store:
             found = wanted.find(store)
             sequence = store.state.sequence
-        done: Future[MemoriesDeleted] = Future()
-        done.set_result(wanted.told(found, sequence))
-        return done
+        return answered(wanted.told(found, sequence))
     found_at: list[list[str]] = []
 
     def batch(store: Store) -> WriteBatch:

@@ -29,9 +29,8 @@ from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.moments import valid_moment
 from kgserve.ops.named import entity_fields, found_entity, shown_relations
-from kgserve.ops.shown_memories import shown
+from kgserve.ops.shown_memories import now_in_microseconds, shown
 from kgserve.ops.validate import Faults, asked_attributes, bound
-from kgserve.ops.worth import now_in_microseconds
 from kgserve.rows.snapshot import Rows
 from kgserve.store.memories_view import MemoriesDamaged
 from kgserve.store.store import Store

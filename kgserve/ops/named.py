@@ -52,10 +52,9 @@ from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops.drafting import Draft
-from kgserve.ops.graph import Graph
-from kgserve.ops.shown_memories import name_of, shown
+from kgserve.ops.graph import Graph, answered
+from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
 from kgserve.ops.validate import Faults, called, edge_put, node_put
-from kgserve.ops.worth import now_in_microseconds, settings_of, use
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions
 from kgserve.rows.snapshot import Rows
@@ -267,9 +266,7 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
 
     if request.dry_run:
         with graph.lease() as store:
-            done: Future[EntitiesDeleted] = Future()
-            done.set_result(look(store).told(request, store.state.sequence))
-            return done
+            return answered(look(store).told(request, store.state.sequence))
     return graph.write(
         lambda store: store.submit_prepared(lambda: batch(store)),
         lambda report: found[0].told(request, report.sequence),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
 
 import msgspec
 
@@ -18,11 +16,8 @@ from kgserve.model.named import (
     RelationInput,
 )
 from kgserve.ops import merging, named
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, made_of
 from kgserve.ops.named import found_entity
-
-Many = TypeVar("Many")
-One = TypeVar("One")
 
 
 def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
@@ -32,7 +27,7 @@ def create_entity(graph: Graph, request: EntityInput) -> Future[CreatedEntity]:
     Raises InvalidInput, TooLarge, StorageFull and Unavailable.
     """
     made = named.create_entities(graph, CreateEntitiesRequest(entities=[request]))
-    return _of(made, lambda answer: answer.entities[0])
+    return made_of(made, lambda answer: answer.entities[0])
 
 
 def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
@@ -42,7 +37,7 @@ def relate(graph: Graph, request: RelationInput) -> Future[CreatedRelation]:
     StorageFull and Unavailable.
     """
     made = named.create_relations(graph, CreateRelationsRequest(relations=[request]))
-    return _of(made, lambda answer: answer.relations[0])
+    return made_of(made, lambda answer: answer.relations[0])
 
 
 def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
@@ -54,18 +49,3 @@ def merge_entities(graph: Graph, request: MergeNode) -> Future[MergeAnswer]:
     with graph.lease() as store:
         absorbed, into = (found_entity(store, each, graph.name) for each in (request.node_id, request.into))
     return merging.merge(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))
-
-
-def _of(many: Future[Many], first: Callable[[Many], One]) -> Future[One]:
-    """The future of what is taken from what another leaves."""
-    one: Future[One] = Future()
-
-    def settle(done: Future[Many]) -> None:
-        if one.set_running_or_notify_cancel():
-            try:
-                one.set_result(first(done.result()))
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
-                one.set_exception(error)
-
-    many.add_done_callback(settle)
-    return one

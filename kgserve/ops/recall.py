@@ -20,7 +20,7 @@ from kgserve.model.recall import withheld
 from kgserve.ops.graph import Graph
 from kgserve.ops.recaller import Hits, Page, Recaller, affordable, count_use, created
 from kgserve.ops.search import alone, searching, several, since
-from kgserve.ops.worth import now_in_microseconds, use
+from kgserve.ops.shown_memories import now_in_microseconds, use
 
 FRESH_SECONDS = 0.25
 """So long the indexes have, in all, to see what was stored before it was asked."""

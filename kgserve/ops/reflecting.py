@@ -49,7 +49,7 @@ from kgserve.ops.extracting import NO_MODEL
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.reflected import decide, decided_before, nothing, undo, write
-from kgserve.ops.worth import now_in_microseconds, settings_of
+from kgserve.ops.shown_memories import now_in_microseconds, settings_of
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.store import Store

@@ -41,11 +41,10 @@ from kgserve.model.withdrawing import FORGOTTEN, SUPERSEDED
 from kgserve.ops.graph import Graph
 from kgserve.ops.memories import TEASER, Checked, Done, checked_memory, store_checked
 from kgserve.ops.named import relate, related_put
-from kgserve.ops.shown_memories import name_of
+from kgserve.ops.shown_memories import name_of, settings_of
 from kgserve.ops.storing import MemoryPut, Stored, Storing, united_attributes
 from kgserve.ops.superseding import Fact, check_bounds, place
 from kgserve.ops.validate import Fault, Faults, moment
-from kgserve.ops.worth import settings_of
 from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from kgserve.views.recent import Recent

@@ -17,7 +17,7 @@ from kgserve.model.plan import Report
 from kgserve.model.requests import CountRequest, DeleteNodesRequest, NodesRequest
 from kgserve.model.rows import NodeRow
 from kgserve.ops import render
-from kgserve.ops.graph import Graph
+from kgserve.ops.graph import Graph, answered
 from kgserve.ops.moments import Past, rows_at, valid_moment, world_moment
 from kgserve.ops.reading import listed
 from kgserve.ops.standing import shown_then
@@ -76,9 +76,7 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
         deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
         if request.dry_run:
             with store.reading() as rows:
-                done: Future[DeleteNodesAnswer] = Future()
-                done.set_result(deletion.answer(deletion.chosen(rows), rows.at))
-                return done
+                return answered(deletion.answer(deletion.chosen(rows), rows.at))
     chosen: list[_Chosen] = []
 
     def batch(leased: Store) -> WriteBatch:

@@ -18,7 +18,7 @@ import structlog
 from kgserve.asking import of_some
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.parts import last_versions
+from kgserve.journal.tail import last_versions
 from kgserve.model.change import ChangeSet
 from kgserve.model.digest import checksum
 from kgserve.sqlite_files import opened, remove_files, write_anew

@@ -12,11 +12,11 @@ from typing import Protocol, TypeVar
 import structlog
 
 from kgserve.errors import NotFound, ServedElsewhere, Unavailable
-from kgserve.journal.parts import link_changes
+from kgserve.journal.tail import link_changes
 from kgserve.links.links import Inbound, Seen, left
 from kgserve.model.rows import LinkRow
 from kgserve.sqlite_files import remove_files
-from kgserve.store.feeds import Feeds
+from kgserve.store.feed import Feeds
 from kgserve.store.layout import Layout
 from kgserve.store.store import Store
 

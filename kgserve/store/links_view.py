@@ -13,7 +13,7 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
-from kgserve.journal.parts import link_changes
+from kgserve.journal.tail import link_changes
 from kgserve.links.links import LinkReader, Links
 from kgserve.model.batch import WriteBatch
 from kgserve.model.change import ChangeSet, LinksState

@@ -26,7 +26,7 @@ from kgserve.permissions import private_folder
 from kgserve.settings import Settings
 from kgserve.store.copy_on_write import WarmCopies
 from kgserve.store.engine_view import EnginePlaces
-from kgserve.store.feeds import Feeds
+from kgserve.store.feed import Feeds
 from kgserve.store.inbound_view import InboundView
 from kgserve.store.layout import Layout, usable_folder
 from kgserve.store.placement import Placement

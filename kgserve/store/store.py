@@ -187,8 +187,6 @@ def _ended(state: State[NodeRow]) -> Ended:
     return Ended(state.row.id, state.first, state.last or 0, state.row.attributes)
 
 
-log = structlog.get_logger()
-
 IDLE_SECONDS = 2.0
 """So long after the last commit a few changes are worth a new base: reads are faster, and so is opening."""
 

@@ -124,7 +124,7 @@ def test_an_export_ends_with_its_key(keyed: Served, admin: httpx.Client) -> None
 def test_a_key_expires_while_the_server_runs(keyed: Served) -> None:
     with client(keyed.url, given(keyed.data, "read", expires_at=now() + 2 * SECOND)) as http:
         assert http.get("/api/memory").status_code in {200, 401}  # 401 on a machine that took 2 s to get here
-        while http.get("/api/memory").status_code == 200:
+        while http.get("/api/memory").status_code in {200, 429}:  # 429 on a machine that asks more often than it may
             pass
         unauthenticated(http.get("/api/memory"))
 

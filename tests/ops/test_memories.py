@@ -37,7 +37,7 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.times import format_time
 from kgserve.ops import memories, named, naming
 from kgserve.ops.graph import Graph
-from kgserve.ops.worth import now_in_microseconds
+from kgserve.ops.shown_memories import now_in_microseconds
 from kgserve.store.pool import StorePool
 from kgserve.store.store import Store
 from tests.graphs import graph_of
