@@ -29,7 +29,7 @@ Each class has a stable ``code``; transports map codes, never classes, to their 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -63,6 +63,11 @@ class InvalidInput(KgserveError):
     def __init__(self, message: str, errors: tuple[FieldError, ...] = ()) -> None:
         super().__init__(message)
         self.errors = errors
+
+    @classmethod
+    def at(cls, path: str, message: str) -> Self:
+        """Of what stands at one place of a request."""
+        return cls(f"{path}: {message}", (FieldError(path, message),))
 
 
 class KindNotAllowed(InvalidInput):

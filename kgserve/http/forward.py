@@ -12,6 +12,7 @@ from litestar.enums import ScopeType
 from kgserve.access.authentication import CALLER_HEADER
 from kgserve.forwarding import Forwarder
 from kgserve.http.problem import FORWARDS, ClientLeft, is_passed_on, target_of
+from kgserve.http.service import client_left
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -149,6 +150,5 @@ async def _body(passed: Passed, receive: Receive, read: anyio.Event) -> AsyncIte
 async def _end_when_left(receive: Receive, read: anyio.Event, scope: anyio.CancelScope) -> None:
     """Let go of the answer of a client that is gone; what it sends is read by nobody else from then on."""
     await read.wait()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await client_left(receive)
     scope.cancel()

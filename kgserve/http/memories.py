@@ -10,7 +10,7 @@ import msgspec
 from litestar import Request, Response, get, post
 
 from kgserve.decoding import decode_json
-from kgserve.errors import FieldError, InvalidInput, NoStore
+from kgserve.errors import InvalidInput, NoStore
 from kgserve.http.service import (
     OF_DEFAULT,
     Service,
@@ -136,11 +136,9 @@ def _asked(given: RecallQuery | AgentRecallQuery) -> RecallRequest:
 def _one_query(query: str | None, same: str | None) -> str:
     found = same if query is None else query
     if found is None:
-        message = "is required: what to look for"
-        raise InvalidInput(f"q: {message}", (FieldError("q", message),))
+        raise InvalidInput.at("q", "is required: what to look for")
     if same is not None and same != found:
-        message = "says something else than q; send one of them"
-        raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+        raise InvalidInput.at("query", "says something else than q; send one of them")
     return found
 
 
@@ -148,8 +146,7 @@ def _metadata(text: str) -> dict[str, Scalar]:
     try:
         return decode_json(text.encode(), dict[str, Scalar])
     except (msgspec.MsgspecError, UnicodeError) as error:
-        message = "is not a JSON object of texts, numbers, true, false and null"
-        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from error
+        raise InvalidInput.at("metadata", "is not a JSON object of texts, numbers, true, false and null") from error
 
 
 _HISTORY = Operation(

@@ -245,7 +245,7 @@ def _check_header(name: str) -> None:
     try:
         check_store_name(name)
     except InvalidInput as error:
-        raise InvalidInput(f"{STORE_HEADER}: {error}", (FieldError(STORE_HEADER, str(error)),)) from None
+        raise InvalidInput.at(STORE_HEADER, str(error)) from None
 
 
 def asks_versioned_names(query: bytes) -> bool:

@@ -1,24 +1,278 @@
-"""A data folder opened within one process, with the methods of the client and no server."""
+"""A data folder opened within one process, with the methods of the client and no server.
+
+Calls are answered by the use cases, where they are. A call says which operation it is of, of which store, and what is
+asked; so nothing goes over a wire. A request is read as the server would read it, so that the same is refused with the
+same words.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, cast
 
+import msgspec
 import structlog
 
-from kgserve.client.blocking import Answering
+from kgserve.client.blocking import Answering, Stream
 from kgserve.client.clients import Store
+from kgserve.client.files import complete
+from kgserve.client.following import Event, Following
+from kgserve.client.lines import Upload, json_body
 from kgserve.client.methods import StoresMethods
+from kgserve.client.retries import Attempts, Retries
+from kgserve.client.wire import Call, Streamed
+from kgserve.decoding import decode_json, json_decoder, place_of
+from kgserve.errors import InvalidInput, KgserveError, Opening
 from kgserve.library.folder import Handle
-from kgserve.library.local import LocalConnection
+from kgserve.model import answers
+from kgserve.model.events import REST, Position, Selection, parse_kinds, parse_position, parse_positions
+from kgserve.model.hierarchy import AncestorsRequest, BelowRequest
+from kgserve.model.queries import EntityHistoryRequest
+from kgserve.model.requests import CypherRequest, check_store_name
+from kgserve.operations.table import USE_CASES
+from kgserve.ops import cypher, exporting, hierarchy, history
+from kgserve.ops.cypher_read import RowStream, stream
+from kgserve.ops.events import Delivery, EventReader, Wanted
+from kgserve.ops.graph import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, Graph, Graphs
+from kgserve.ops.importing import Importer
 from kgserve.settings import Indexed, load
 from kgserve.syncing import BatchSyncer, VectorSyncer
 
 __all__ = ["Library", "Store"]
+
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+_RETRIES = Retries()
+_BELOW = {"children": hierarchy.children, "descendants": hierarchy.descendants}
+_CASES = {case.name: case for case in USE_CASES}
+
+
+class LocalConnection:
+    """The way to the stores of a folder that is open in this process."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"of kgserve.open({str(self._handle.path)!r})"
+
+    def answer(self, call: Call[T]) -> T:
+        """The whole answer. Raises what the use case raises."""
+        found = _patiently(self._handle, call, lambda graphs: _settled(_done(graphs, call)))
+        return _as_answer(found, call.route.answer)
+
+    def stream(self, streamed: Streamed[T]) -> Stream[T]:
+        """The parts of an answer as they come."""
+        decoder = streamed.decoder()
+
+        def items() -> Generator[T]:
+            with self.begun(streamed.call) as (_, blocks):
+                for block in blocks:
+                    yield from decoder.feed(block)
+                yield from decoder.finish()
+
+        return Stream(items(), decoder.about)
+
+    def events(self, listener: Following) -> Stream[Event]:
+        """What happens, as it happens."""
+        return Stream(listen(self._handle, listener), {})
+
+    def save(self, call: Call[bytes], path: str | os.PathLike[str]) -> int:
+        """Write an export to a file that appears when it is complete; the sequence that it shows."""
+        with self.begun(call) as (sequence, blocks), complete(path) as file:
+            file.writelines(blocks)
+            return sequence
+
+    @contextmanager
+    def begun(self, call: Call[Any]) -> Generator[tuple[int, Iterator[bytes]]]:
+        """The sequence that an export shows, or 0, and the blocks of a stream; between them the library may close."""
+        with closing(_patiently(self._handle, call, lambda graphs: _begun(graphs, call))) as blocks:
+            yield getattr(blocks, "sequence", 0), _each(self._handle, blocks)
+
+
+def _patiently(handle: Handle, call: Call[Any], do: Callable[[Graphs], T]) -> T:
+    """What ``do`` answers, repeated as the client repeats what a server refuses for the moment."""
+    attempts = Attempts(_RETRIES)
+    while True:
+        try:
+            return _once_open(handle, do)
+        except KgserveError as error:
+            if call.spent:
+                raise
+            time.sleep(attempts.pause_after(error, idempotent=call.idempotent))
+
+
+def _each(handle: Handle, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Block after block; between them nothing keeps the library from closing."""
+    rest = iter(blocks)
+    while True:
+        with handle.use():
+            block = next(rest, b"")
+        if not block:
+            return
+        yield block
+
+
+def _once_open(handle: Handle, do: Callable[[Graphs], T]) -> T:
+    """Waits for a store that somebody else is opening, as a server does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            with handle.use() as graphs:
+                return do(graphs)
+        except Opening:
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _done(graphs: Graphs, call: Call[Any]) -> Any:
+    """What the operation of a call answers: a Struct, JSON, or a Future."""
+    name = call.route.name
+    if isinstance(call.body, Upload):
+        return _imported(graphs.graph(call.store or ""), call.body)
+    if name == "cypher":
+        return cypher.run(graphs.graph(call.store or ""), _read(call.asked, CypherRequest))
+    if name == "entity_history":
+        return history.entity_history(graphs.graph(call.store or ""), _read(call.asked, EntityHistoryRequest)).versions
+    if name in _BELOW:
+        return _BELOW[name](graphs.graph(call.store or ""), _read(call.asked, BelowRequest)).memories
+    if name == "ancestors":
+        return hierarchy.ancestors(graphs.graph(call.store or ""), _read(call.asked, AncestorsRequest))
+    case = _CASES[name]
+    target = graphs if call.store is None else graphs.graph(call.store)
+    return case.ask(target, None if case.request is None else _read(call.asked, case.request))
+
+
+def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | exporting.Exported:
+    graph = graphs.graph(call.store or "")
+    if call.route.name == "export":
+        return exporting.exported(graph, call.asked["as_of"], call.asked["valid_at"])
+    return stream(graph, _read(call.asked, CypherRequest), "ndjson")
+
+
+def _imported(graph: Graph, upload: Upload) -> answers.ImportAnswer:
+    importer = Importer(graph)
+    try:
+        for block in upload.blocks():
+            if importer.feed(block):
+                importer.flush()
+        return importer.finish()
+    finally:
+        importer.abort()
+
+
+def _read(asked: Any, kind: type[R]) -> R:
+    """A request as the server would read it."""
+    try:
+        return decode_json(json_body({} if asked is None else asked), kind)
+    except msgspec.ValidationError as error:
+        fault = place_of(error, kind)
+        raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"this cannot be read as JSON again: {error}") from None
+
+
+def _settled(answer: Any) -> Any:
+    return answer.result() if isinstance(answer, Future) else answer
+
+
+def _as_answer(found: Any, kind: type[T]) -> T:
+    """An answer as the client gives it: some of the client's can do more than the use case's."""
+    if isinstance(found, bytes):
+        return decode_json(found, kind)
+    if isinstance(found, msgspec.Struct) and not isinstance(found, kind):
+        return kind(**msgspec.structs.asdict(found))
+    return cast("T", found)
+
+
+LOOK_UP_SECONDS = 0.5
+"""A listener that waits looks so often whether its library was closed, or it is to end."""
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+def listen(handle: Handle, listener: Following) -> Generator[Event]:
+    """The events of one store, of several, or of all that there are and will be."""
+    query, last = listener.query, listener.last_id
+    selection = _selection(_names(query["kinds"]), _names(query["types"]))
+    if listener.store is not None:
+        store = check_store_name(listener.store)
+        at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
+        return _listening(handle, Wanted((store,), at, selection, prefixed=False), listener)
+    names = tuple(check_store_name(name) for name in _names(query["store"])) or None
+    at = parse_positions(last, "last_event_id") if last else _after(listener.since)
+    return _listening(handle, Wanted(names, at, selection), listener)
+
+
+def _listening(handle: Handle, wanted: Wanted, listener: Following) -> Generator[Event]:
+    """A listener that hears of what happens from now on, not only from when it is first asked."""
+    news = threading.Event()
+    with handle.use() as graphs:
+        reader = EventReader(graphs, wanted, news.set)
+        try:
+            reader.open()
+        except BaseException:
+            reader.close()
+            raise
+    listening = _listen(handle, reader, news, listener)
+    next(listening)
+    return listening  # pyright: ignore[reportReturnType] - the one None has been taken
+
+
+def _listen(handle: Handle, reader: EventReader, news: threading.Event, listener: Following) -> Generator[Event | None]:
+    try:
+        yield None
+        last = ""
+        while not (handle.closed or listener.ended):
+            news.clear()
+            with handle.use():
+                page = reader.read()
+            for each in page.deliveries:
+                last = each.id or last
+                yield _event(each, last)
+            if page.ended:
+                return
+            while page.idle and not (handle.closed or listener.ended or news.wait(LOOK_UP_SECONDS)):
+                pass
+    finally:
+        reader.close()
+
+
+def _event(delivery: Delivery, place: str) -> Event:
+    data = _decode(delivery.data)
+    return Event(
+        id=place,
+        kind=delivery.kind,
+        store=data["store"],
+        sequence=data["sequence"],
+        time=data["time"],
+        data=data,
+    )
+
+
+def _selection(kinds: list[str], types: list[str]) -> Selection:
+    return Selection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
+
+
+def _names(given: str | None) -> list[str]:
+    """Names with commas between them, each once."""
+    return [part for part in dict.fromkeys((given or "").split(",")) if part]
+
+
+def _after(since: int | None) -> dict[str, Position]:
+    return {} if since is None else {REST: Position.after(since)}
 
 
 class Library(StoresMethods):

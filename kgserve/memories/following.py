@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from kgserve.asking import of_some
 from kgserve.memories import statements as sql
 from kgserve.memories.closure import Hierarchy
 from kgserve.memories.entries import ENTITIES, Books, Entry, entry_of
@@ -19,6 +18,7 @@ from kgserve.model.decay import HalfLives
 from kgserve.model.merging import MERGED_INTO, is_withdrawn
 from kgserve.model.names import IS_ABOUT, aliases_in, folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.sqlite_files import of_some
 
 NO_RELATIONS = (IS_ABOUT, MERGED_INTO)
 """What joins no two entities: that a memory is about one, and that one has come to another."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kgserve.asking import of_some
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import LiveMemory
 from kgserve.model.change import Access
 from kgserve.model.names import folded
+from kgserve.sqlite_files import of_some
 
 MOST_ALIKE = 100
 MOST_NAMED = 1_000

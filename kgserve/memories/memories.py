@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.asking import of_some
 from kgserve.memories import closure, naming, selecting
 from kgserve.memories import statements as sql
 from kgserve.memories.entries import TOTAL, LiveMemory, epoch_and_term, length_of_epoch, worth_at
@@ -29,7 +28,7 @@ from kgserve.model.decay import LEAST_KEY, HalfLives, Worth, least_key
 from kgserve.model.listing import Counted, MemoryFilter
 from kgserve.model.names import folded
 from kgserve.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.sqlite_files import opened, write_anew
+from kgserve.sqlite_files import of_some, opened, write_anew
 
 _ROWS_AT_ONCE = 5_000
 _STATEMENTS = 512

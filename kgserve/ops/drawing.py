@@ -34,8 +34,7 @@ from kgserve.model.times import format_time
 from kgserve.model.walk import MAX_EDGES, Walk, clamp
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Then as Hierarchy
-from kgserve.ops.moments import ANY, Past, whole_history, world_moment
-from kgserve.ops.redirects import survivor_at
+from kgserve.ops.moments import ANY, Past, survivor_at, whole_history, world_moment
 from kgserve.ops.render import in_few_words
 from kgserve.ops.shown_memories import now_in_microseconds, settings_of
 from kgserve.ops.validate import Faults, check_label

@@ -98,10 +98,10 @@ def _meant(request: ForgetRequest) -> list[str]:
     wrong = "undo" if request.query is not None and request.undo else "hard" if request.hard and request.undo else ""
     if wrong:
         message = "goes with entity_id or ids, and not with hard, which cannot be undone"
-        raise InvalidInput(f"{wrong}: {message}", (FieldError(wrong, message),))
+        raise InvalidInput.at(wrong, message)
     if request.erase and (request.query is not None or request.undo or request.reason):
         message = "goes with entity_id or ids alone: it cannot be undone, and nothing is kept, not even a reason"
-        raise InvalidInput(f"erase: {message}", (FieldError("erase", message),))
+        raise InvalidInput.at("erase", message)
     return list(dict.fromkeys(request.ids or ([] if request.entity_id is None else [request.entity_id])))
 
 

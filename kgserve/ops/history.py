@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.history.history import FOREVER, History, SaidBy, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
@@ -165,7 +165,7 @@ def _moment(follower: HistoryFollower, before: str, now: int) -> int:
         moment = parse_time(before)
     except ValueError as error:
         message = f"is neither a sequence, nor a number of days such as 30d, nor a time: {error}"
-        raise InvalidInput(f"before: {message}", (FieldError("before", message),)) from None
+        raise InvalidInput.at("before", message) from None
     return follower.look(lambda history: history.sequence_at(moment))
 
 

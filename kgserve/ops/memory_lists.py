@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from kgserve.decoding import decode_json, msgpack_decoder
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.memories.memories import Memories
 from kgserve.memories.naming import RelationFilter
 from kgserve.memories.selecting import FEW, MemoryPlace, Sort
@@ -59,8 +59,7 @@ def list_memories(graph: Graph, request: MemoriesQuery) -> MemoryPage:
     entities have.
     """
     if request.offset and request.cursor:
-        message = "goes with the first page only; the cursor knows how far that was"
-        raise InvalidInput(f"offset: {message}", (FieldError("offset", message),))
+        raise InvalidInput.at("offset", "goes with the first page only; the cursor knows how far that was")
     start = _start(request.cursor, request.sort, request.offset)
     wanted = _wanted(request, start.now)
     conditions = asked_attributes(_attributes(request.metadata), "metadata")
@@ -125,7 +124,7 @@ def _attributes(text: str | None) -> dict[str, Any] | None:
         return None if text is None else decode_json(text, Wanted)
     except (msgspec.DecodeError, RecursionError) as error:
         message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
-        raise InvalidInput(f"metadata: {message}", (FieldError("metadata", message),)) from None
+        raise InvalidInput.at("metadata", message) from None
 
 
 def _holders(store: Store, conditions: tuple[Condition, ...]) -> frozenset[str] | None:
@@ -217,4 +216,4 @@ def _decoded(cursor: str | None, kind: Any, start: T) -> T:
 
 def _no_cursor() -> InvalidInput:
     message = "is not a cursor that a page of this list gave"
-    return InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+    return InvalidInput.at("cursor", message)

@@ -14,7 +14,7 @@ import numpy as np
 
 from kgserve.catalog.catalog import Catalog
 from kgserve.decoding import decode_json, json_decoder
-from kgserve.errors import FieldError, InvalidInput, NotFound
+from kgserve.errors import InvalidInput, NotFound
 from kgserve.links.links import LinkReader
 from kgserve.model.answers import (
     MAX_EXAMPLE,
@@ -55,6 +55,10 @@ from kgserve.ops.moments import (
     ANY,
     MAX_SHOWN,
     Past,
+    found_as,
+    found_then,
+    note,
+    noted,
     page_as_of,
     valid_moment,
     view_as_of,
@@ -62,7 +66,6 @@ from kgserve.ops.moments import (
     when_asked,
     world_moment,
 )
-from kgserve.ops.redirects import found_as, found_then, note, noted
 from kgserve.ops.standing import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, check_label, named_twice
 from kgserve.rows.delta import Gathered
@@ -198,7 +201,7 @@ def _json_object(text: str | None) -> dict[str, Scalar] | None:
         return None if text is None else decode_json(text, Wanted)
     except (msgspec.DecodeError, RecursionError) as error:
         message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
-        raise InvalidInput(f"attributes: {message}", (FieldError("attributes", message),)) from None
+        raise InvalidInput.at("attributes", message) from None
 
 
 def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
@@ -254,8 +257,7 @@ def _place_of(cursor: str) -> Place:
         place = Place()
     # The decoder passes over signs that are none of its alphabet.
     if not place.after or not 0 <= place.skip <= MAX_OFFSET or _cursor_of(place) != cursor:
-        message = "is not a cursor that a page of this list gave"
-        raise InvalidInput(f"cursor: {message}", (FieldError("cursor", message),))
+        raise InvalidInput.at("cursor", "is not a cursor that a page of this list gave")
     return place
 
 
@@ -282,7 +284,7 @@ def _inbound(graph: Graph, wanted: NodeRequest | IncomingRequest) -> Sequence[_I
         return ()
     if wanted.as_of is not None:
         message = "goes without follow_symlinks: who linked into a store is known of the present alone"
-        raise InvalidInput(f"as_of: {message}", (FieldError("as_of", message),))
+        raise InvalidInput.at("as_of", message)
     if graph.most_edges is not None:  # nothing may wait here, and other stores may have to be opened
         raise NotOpen
     with graph.lease() as store, store.reading() as rows:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.errors import FieldError, InvalidInput
+from kgserve.errors import InvalidInput
 from kgserve.memories.entries import LiveMemory
 from kgserve.model import decay, fusion
 from kgserve.model.attributes import Condition, has_all
@@ -112,7 +112,7 @@ def _moment(text: str, field: str) -> int:
         return parse_time(text)
     except (ValueError, OverflowError):
         message = "is not an RFC 3339 time with its zone, such as 2025-07-15T12:00:00Z"
-        raise InvalidInput(f"{field}: {message}", (FieldError(field, message),)) from None
+        raise InvalidInput.at(field, message) from None
 
 
 def affordable(contents: Iterable[str], budget: int) -> int:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from kgserve.errors import FieldError, InvalidInput, Unavailable
+from kgserve.errors import InvalidInput, Unavailable
 from kgserve.memories.memories import Fading, Memories
 from kgserve.memories.selecting import MemoryPlace
 from kgserve.model.consolidation import Plan, RunRecord
@@ -108,7 +108,7 @@ def reflect(graph: Graph, request: ReflectRequest) -> Reflection:
 def _answered(graph: Graph, store: Store, request: ReflectRequest) -> Reflection:
     """A question, answered. Raises InvalidInput where no language model is set."""
     if (extractor := graph.graphs.extractor) is None:
-        raise InvalidInput(f"answer: {NO_MODEL}", (FieldError("answer", NO_MODEL),))
+        raise InvalidInput.at("answer", NO_MODEL)
     from kgserve.ops.advised import answer  # noqa: PLC0415 - of what asks a model nothing is loaded where none is set
 
     return answer(graph, extractor.of(store), request)

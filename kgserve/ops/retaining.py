@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kgserve.errors import Conflict, FieldError, InvalidInput, NotFound
+from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.model.batch import EdgePut, NodePut
 from kgserve.model.extraction import EXTRACT
 from kgserve.model.fields import NO_EXTRAS, NodeExtrasPut
@@ -432,8 +432,7 @@ class Retaining(Storing):
         start = self.ahead.now if wanted.start is None else wanted.start
         end = put.extras.valid_to
         if end is not None and end <= start:
-            message = "is not after valid_from; of what is over, say from when on it was true"
-            raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+            raise InvalidInput.at("valid_to", "is not after valid_from; of what is over, say from when on it was true")
         change, before = self._stated(put, row), self.about(row.id)
         placed = place(self, row, Fact(change, start, end, wanted.is_one_of_many))
         action: Action = "update" if placed.is_new else "noop"

@@ -16,7 +16,7 @@ import msgspec
 
 from kgserve.access.authentication import LOCAL
 from kgserve.decoding import decode_json
-from kgserve.errors import Conflict, FieldError, InvalidInput, JournalDamaged, StorageFull, Unavailable
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.journal import snapshot
 from kgserve.journal.files import storage_error, write_all
 from kgserve.journal.journal import list_segments
@@ -139,8 +139,7 @@ def drop_store(graph: Graph, request: DropQuery) -> DropAnswer:
     says how many. Raises NotFound.
     """
     if request.confirm != graph.name:
-        message = f"must repeat the store's name: ?confirm={graph.name}"
-        raise InvalidInput(f"confirm: {message}", (FieldError("confirm", message),))
+        raise InvalidInput.at("confirm", f"must repeat the store's name: ?confirm={graph.name}")
     inbound = sum(count for _, count in graph.pool.inbound.counts(graph.name))
     if not _is_dropped(graph):
         graph.pool.drop(graph.name)
@@ -342,7 +341,7 @@ def _refuse_both(changes: Mapping[str, Any]) -> None:
                 'the policy "manual" keeps versions beside each other in the history, so it does not go with the '
                 'history "none"; choose "lww", or keep a history'
             )
-            raise InvalidInput(f"{field}: {message}", (FieldError(field, message),))
+            raise InvalidInput.at(field, message)
 
 
 def _metadata(metadata: dict[str, Any], faults: Faults) -> dict[str, Any]:

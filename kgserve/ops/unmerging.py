@@ -32,8 +32,7 @@ from kgserve.model.plan import Report
 from kgserve.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
-from kgserve.ops.moments import EVERY_EDGE, rows_at, whole_history
-from kgserve.ops.redirects import merged_at
+from kgserve.ops.moments import EVERY_EDGE, merged_at, rows_at, whole_history
 from kgserve.ops.taking import GivenBack, given_back
 from kgserve.ops.validate import Faults, check_author, check_label
 from kgserve.ops.versions import written

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from kgserve.decoding import convert, place_of
-from kgserve.errors import ConflictManual, FieldError, InvalidInput, KgserveError, NotFound
+from kgserve.errors import ConflictManual, InvalidInput, KgserveError, NotFound
 from kgserve.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicts
 from kgserve.model.fields import EDGE, MAX_ID_BYTES, NODE, TEXTS, EdgeExtrasPut, names
 from kgserve.model.plan import Report
@@ -302,7 +302,7 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
     source = _end("from", spec.from_ref, spec.from_lineage, refs)
     target = _end("to", spec.to_ref, spec.to_lineage, refs)
     if not spec.kind:
-        raise _fault("kind", "is required")
+        raise InvalidInput.at("kind", "is required")
     faults = Faults()
     edge = EdgeInput(
         source=source,
@@ -336,7 +336,3 @@ def in_words(error: KgserveError) -> str:
     """An error of one item, in the words of the contract."""
     code = "invalid_input" if error.code == InvalidInput.code else error.code
     return f"{code}: {error}"
-
-
-def _fault(path: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{path}: {message}", (FieldError(path, message),))

@@ -227,8 +227,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: Moment) -> int:
     now = time.time_ns() // 1000
     begun = row.extras.valid_from if row.extras is not None else None
     if begun is not None and begun > now:
-        message = f"is needed: it begins to be true only at {format_time(begun)}"
-        raise InvalidInput(f"valid_to: {message}", (FieldError("valid_to", message),))
+        raise InvalidInput.at("valid_to", f"is needed: it begins to be true only at {format_time(begun)}")
     ended = row.extras.valid_to if row.extras is not None else None
     return now if ended is None else min(ended, now)
 

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import structlog
 
-from kgserve.errors import Unavailable
 from kgserve.journal.journal import Journal
 from kgserve.journal.tail import Tail, next_change
 from kgserve.memories.lookups import MOST_ALIKE, MOST_NAMED, Lookups
@@ -27,7 +26,7 @@ from kgserve.model.names import folded
 from kgserve.model.rows import EdgeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
-from kgserve.sqlite_files import remove_files
+from kgserve.sqlite_files import asked, remove_files
 from kgserve.store.layout import Layout
 from kgserve.store.newest import Newest
 from kgserve.store.rebuild import all_accesses
@@ -72,16 +71,11 @@ class MemoriesView:
 
         The file is made anew if it turns out to be damaged. Raises Unavailable.
         """
-        try:
-            return self._ask(question)
-        except sqlite3.Error:
-            log.exception("memories_damaged", store=self._layout.name)
-        try:
-            with self._lock:
-                self._renew()
-                return self._ask(question)
-        except sqlite3.Error as error:
-            raise Unavailable("what is known of memories is being rebuilt", retry_after=2) from error
+        # Before rows are looked at: what is not told of from now on is among them.
+        self.is_asked = True
+        told = "what is known of memories is being rebuilt"
+        with self._lock:
+            return asked(lambda: self._ask(question), self._renew, "memories_damaged", told, store=self._layout.name)
 
     def accesses(self, ids: Collection[str]) -> dict[str, Access]:
         """What has been journaled of reading some nodes. Raises Unavailable."""
@@ -172,9 +166,7 @@ class MemoriesView:
         return self.ask(lambda memories, _: question(memories))
 
     def _ask(self, question: Callable[[Memories, Rows], _Found]) -> _Found:
-        # Before rows are looked at: what is not told of from now on is among them.
-        self.is_asked = True
-        with self._lock, self._rows.reading() as rows:
+        with self._rows.reading() as rows:
             return question(self._follow(rows), rows)
 
     def _follow(self, rows: Rows) -> Memories:
