@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -28,7 +29,7 @@ from kgserve.decoding import json_decoder
 from kgserve.engine.turns import asker
 from kgserve.errors import Conflict, Limited, NoStore, Opening
 from kgserve.model.batch import WriteBatch
-from kgserve.model.cluster import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.model.cluster import DrainAnswer
 from kgserve.model.plan import Report
 from kgserve.model.requests import check_store_name
 from kgserve.model.rows import LinkRow
@@ -37,7 +38,6 @@ from kgserve.ops.moments import Past
 from kgserve.settings import Settings
 from kgserve.store.feed import Feed, Feeds, NamedWake
 from kgserve.store.inbound_view import InboundView
-from kgserve.store.layout import Layout
 from kgserve.store.pool import CreateIfMissing, NotOpen, StorePool
 from kgserve.store.store import Store
 from kgserve.views.waiting import NotYet, patience
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from kgserve.views.history import Historian
     from kgserve.views.indexer import Indexer
     from kgserve.views.syncer import Syncers
+
+
+M = TypeVar("M", bound="Callable[..., Any]")
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class CopyReads:
@@ -65,13 +70,24 @@ def seen_by(pool: StorePool, caller: Caller, copies: CopyReads | None = None) ->
     return pool if caller.sees_all and copies is None else ScopedPool(pool, caller, copies)
 
 
+def _for_callers(method: M) -> M:
+    """As the pool's. Raises NotFound for a store of others, or a name that would not be the caller's."""
+
+    @wraps(method)
+    def checked(self: ScopedPool, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.check(name)
+        return getattr(self.whole, method.__name__)(name, *args, **kwargs)
+
+    return cast("M", checked)
+
+
 class ScopedPool(StorePool):
     """A view of ``whole``. It opens and closes nothing of its own, and raises Hidden for names that it hides."""
 
     def __init__(self, whole: StorePool, caller: Caller, copies: CopyReads | None = None) -> None:
         """With ``copies`` stores are also read where they are not served."""
         # Not super().__init__: that would open a second pool. What is not defined below is not there, and a test looks.
-        self._whole = whole
+        self.whole = whole
         self._caller = caller
         self._copies = copies
         self.settings = whole.settings
@@ -81,21 +97,21 @@ class ScopedPool(StorePool):
         self.companions = whole.companions
         self.observation = whole.observation
         self.inbound: InboundView = ScopedInbound(whole.inbound, caller.sees)
-        self.feeds: Feeds = ScopedFeeds(whole.feeds, self._check, caller.sees)
+        self.feeds: Feeds = ScopedFeeds(whole.feeds, self.check, caller.sees)
 
     def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
+        self.check(name)
         try:
-            return self._read(self._whole.acquire(name, create=create, at_least=self._at_least(at_least)))
+            return self._read(self.whole.acquire(name, create=create, at_least=self._at_least(at_least)))
         except Conflict:
             self._hide_twin(name)
             raise
 
     def acquire_open(self, name: str, *, at_least: int | None = None) -> Store:
         """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._read(self._whole.acquire_open(name, at_least=self._at_least(at_least)))
+        self.check(name)
+        return self._read(self.whole.acquire_open(name, at_least=self._at_least(at_least)))
 
     def _at_least(self, at_least: int | None) -> int | None:
         return at_least if self._copies is None else self._copies.at_least
@@ -107,86 +123,47 @@ class ScopedPool(StorePool):
 
     def release(self, store: Store) -> None:
         """As the pool's."""
-        self._whole.release(store)
+        self.whole.release(store)
 
     def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
+        self.check(name)
         wish = CreateIfMissing(chosen)
         with self.lease(name, create=wish):
             return wish.made
 
-    def drop(self, name: str) -> None:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        self._whole.drop(name)
-
-    def move(self, name: str, node: str) -> MoveAnswer:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.move(name, node)
+    drop = _for_callers(StorePool.drop)
+    move = _for_callers(StorePool.move)
+    repair = _for_callers(StorePool.repair)
+    held_open = _for_callers(StorePool.held_open)
+    unopened = _for_callers(StorePool.unopened)
+    require = _for_callers(StorePool.require)
+    require_files = _for_callers(StorePool.require_files)
+    layout = _for_callers(StorePool.layout)
+    staging = _for_callers(StorePool.staging)
 
     def drain(self, *, undo: bool) -> DrainAnswer:
         """As the pool's. Raises Forbidden for who sees some stores only."""
         self._caller.require_every_store("draining a node")
-        return self._whole.drain(undo=undo)
-
-    def repair(self, name: str) -> RepairAnswer:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.repair(name)
-
-    @contextmanager
-    def held_open(self, name: str) -> Generator[Store | None]:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        with self._whole.held_open(name) as store:
-            yield store
-
-    @contextmanager
-    def unopened(self, name: str) -> Generator[bool]:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        with self._whole.unopened(name) as is_unopened:
-            yield is_unopened
+        return self.whole.drain(undo=undo)
 
     def names(self) -> list[str]:
         """The caller's stores, in order."""
-        return [name for name in self._whole.names() if self._caller.sees(name)]
+        return [name for name in self.whole.names() if self._caller.sees(name)]
 
     def here(self) -> list[str]:
         """Those of the caller's stores that this server serves, in order."""
-        return [name for name in self._whole.here() if self._caller.sees(name)]
-
-    def require(self, name: str) -> None:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        self._whole.require(name)
-
-    def require_files(self, name: str) -> Layout:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.require_files(name)
+        return [name for name in self.whole.here() if self._caller.sees(name)]
 
     def open_stores(self) -> dict[str, Store]:
         """Those of the caller's stores that are open now."""
-        return {name: store for name, store in self._whole.open_stores().items() if self._caller.sees(name)}
-
-    def layout(self, name: str) -> Layout:
-        """As the pool's. Raises NotFound for a store of others."""
-        self._check(name)
-        return self._whole.layout(name)
-
-    def staging(self, name: str) -> Path:
-        """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
-        return self._whole.staging(name)
+        return {name: store for name, store in self.whole.open_stores().items() if self._caller.sees(name)}
 
     def adopt(self, name: str, folder: Path) -> None:
         """As the pool's. Raises NotFound for a name that would not be the caller's."""
-        self._check(name)
+        self.check(name)
         try:
-            self._whole.adopt(name, folder)
+            self.whole.adopt(name, folder)
         except Conflict:
             self._hide_twin(name)
             raise
@@ -194,14 +171,15 @@ class ScopedPool(StorePool):
     def close(self) -> None:
         """Nothing: the pool belongs to who opened it."""
 
-    def _check(self, name: str) -> None:
+    def check(self, name: str) -> None:
+        """Raises Hidden for a store of others."""
         check_store_name(name)
         self._caller.require_store(name)
 
     def _hide_twin(self, name: str) -> None:
         """A name that differs in case alone from that of a store of others cannot be had, and that is all to say."""
         if not self.placement.exists(name) and any(
-            other.lower() == name.lower() and not self._caller.sees(other) for other in self._whole.names()
+            other.lower() == name.lower() and not self._caller.sees(other) for other in self.whole.names()
         ):
             raise Conflict(f"a store cannot be called {name!r}; choose another name") from None
 
@@ -284,9 +262,6 @@ class ScopedFeeds(Feeds):
 
         return self._whole.listen_by_name(choose)
 
-
-A = TypeVar("A")
-R = TypeVar("R")
 
 SHORT_EDGES = 2_000
 """Edges that a read may meet where nothing may wait, which it holds up for about a millisecond."""
@@ -433,6 +408,31 @@ class Graph:
             raise
         begun.add_done_callback(lambda _: self.pool.release(store))
         return made_of(begun, answer)
+
+    def prepared(
+        self,
+        look: Callable[[Store], R],
+        batch: Callable[[Store, R], WriteBatch],
+        told: Callable[[R, int], A],
+        *,
+        dry_run: bool,
+    ) -> Future[A]:
+        """Write what ``batch`` makes of what ``look`` finds in the writer's turn; with ``dry_run`` nothing is written.
+
+        ``told`` makes the answer of what was found, and of a sequence.
+        """
+        if dry_run:
+            with self.lease() as store:
+                return answered(told(look(store), store.state.sequence))
+        found: list[R] = []
+
+        def prepare(store: Store) -> WriteBatch:
+            found.append(look(store))
+            return batch(store, found[0])
+
+        return self.write(
+            lambda store: store.submit_prepared(lambda: prepare(store)), lambda report: told(found[0], report.sequence)
+        )
 
 
 def answered(answer: A) -> Future[A]:

@@ -34,7 +34,7 @@ from kgserve.ops.memories import get_memory, memory_in
 from kgserve.ops.moments import EVERY_EDGE
 from kgserve.ops.search import PastSurroundings, PresentSurroundings, Searched
 from kgserve.ops.shown_memories import as_memory, now_in_microseconds, settings_of, shown, shown_fields
-from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validate import checked_label
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.upwards import parents
 from kgserve.store.memories_view import MemoriesDamaged
@@ -101,9 +101,7 @@ def ancestors(graph: Graph, request: AncestorsRequest) -> list[PlacedMemory]:
 
 def found_memory(store: Store, memory_id: str, name: str) -> NodeRow:
     """A memory in force of the store of a name, or the one that has taken it in. Raises InvalidInput and NotFound."""
-    faults = Faults()
-    check_label(memory_id, "id", faults)
-    faults.raise_any()
+    checked_label(memory_id)
     with store.reading() as rows:
         return memory_in(rows, memory_id, name)
 

@@ -42,7 +42,7 @@ from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
 from kgserve.ops.standing import Standing, standing_of, standings
 from kgserve.ops.superseding import in_order, sequence_in
-from kgserve.ops.validate import Faults, check_label
+from kgserve.ops.validate import checked_label
 from kgserve.ops.writing import cost, inject_answer
 from kgserve.rows.edge_page import incoming_of
 from kgserve.rows.snapshot import Rows
@@ -65,9 +65,7 @@ def node_history(graph: Graph, request: HistoryRequest) -> NodeHistory:
     A node that was deleted has a history, too. Raises NotFound for one that never was.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
-    faults = Faults()
-    check_label(node_id, "id", faults)
-    faults.raise_any()
+    checked_label(node_id)
     with graph.lease() as leased:
         follower = whole_history(graph.graphs.historian, leased)
         # One more than is shown: what the last one has changed, and whether there is another page.
@@ -252,9 +250,7 @@ def entity_history(graph: Graph, request: EntityHistoryRequest) -> EntityPage:
     a memory that was forgotten, Conflict when no history is kept, but for a memory, Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
-    faults = Faults()
-    check_label(entity_id, "entity_id", faults)
-    faults.raise_any()
+    checked_label(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
             found = _versions(rows, entity_id)

@@ -47,7 +47,7 @@ from kgserve.model.rows import NodeRow
 from kgserve.model.stores import MemorySettings
 from kgserve.model.times import format_time
 from kgserve.model.withdrawing import SUPERSEDED, VERSION_OF
-from kgserve.ops.graph import Graph, answered
+from kgserve.ops.graph import Graph
 from kgserve.ops.made_calls import ordered_id
 from kgserve.ops.shown_memories import now_in_microseconds, settings_of, shown, use
 from kgserve.ops.storing import MemoryPut, Stored, Storing
@@ -482,23 +482,13 @@ def delete_memories(graph: Graph, request: DeleteMemoriesRequest) -> Future[Memo
         message = "at least one filter must be provided: memory_ids, before_date, min_confidence_below or memory_types"
         raise InvalidInput(message, (FieldError("", message),))
     wanted = _Doomed(request, before)
-    if request.dry_run:
-        with graph.lease() as store:
-            found = wanted.find(store)
-            sequence = store.state.sequence
-        return answered(wanted.told(found, sequence))
-    found_at: list[list[str]] = []
 
-    def batch(store: Store) -> WriteBatch:
-        found_at.append(wanted.find(store))
+    def batch(store: Store, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            doomed = with_versions(rows, found_at[0][:DELETED_AT_ONCE])
+            doomed = with_versions(rows, found[:DELETED_AT_ONCE])
         return WriteBatch(delete_nodes=doomed, cost=sum(map(len, doomed)))
 
-    def answer(report: Report) -> MemoriesDeleted:
-        return wanted.told(found_at[0], report.sequence)
-
-    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
+    return graph.prepared(wanted.find, batch, wanted.told, dry_run=request.dry_run)
 
 
 class _Doomed:

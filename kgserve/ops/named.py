@@ -52,7 +52,7 @@ from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops.drafting import Draft
-from kgserve.ops.graph import Graph, answered
+from kgserve.ops.graph import Graph
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
 from kgserve.ops.validate import Faults, called, edge_put, node_put
 from kgserve.rows.delta import Gathered
@@ -252,25 +252,17 @@ def delete_entities(graph: Graph, request: DeleteEntitiesRequest) -> Future[Enti
     A name that nothing has is not an error. With `dry_run` nothing is deleted. Raises Conflict for a name that several
     entities have.
     """
-    found: list[_Doomed] = []
 
     def look(store: Store) -> _Doomed:
         with store.reading() as rows:
             ahead = Ahead(rows, store.memories, now_in_microseconds())
             return _Doomed.of(Draft(ahead), rows, request)
 
-    def batch(store: Store) -> WriteBatch:
-        found.append(look(store))
-        gone = [*found[0].entities, *found[0].memories]
+    def batch(_: Store, found: _Doomed) -> WriteBatch:
+        gone = [*found.entities, *found.memories]
         return WriteBatch(delete_nodes=gone, cost=sum(map(len, gone)))
 
-    if request.dry_run:
-        with graph.lease() as store:
-            return answered(look(store).told(request, store.state.sequence))
-    return graph.write(
-        lambda store: store.submit_prepared(lambda: batch(store)),
-        lambda report: found[0].told(request, report.sequence),
-    )
+    return graph.prepared(look, batch, lambda found, at: found.told(request, at), dry_run=request.dry_run)
 
 
 class _Doomed(msgspec.Struct):

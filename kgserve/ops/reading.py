@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kgserve.catalog.catalog import Catalog
-from kgserve.decoding import decode_json, json_decoder
+from kgserve.decoding import json_decoder
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.links.links import LinkReader
 from kgserve.model.answers import (
@@ -29,7 +29,6 @@ from kgserve.model.answers import (
     TagList,
     TraverseAnswer,
 )
-from kgserve.model.attributes import Scalar, Wanted
 from kgserve.model.fields import AUTHOR
 from kgserve.model.listing import EVERYTHING, Listed, NodeFilter, Place, page_of
 from kgserve.model.queries import (
@@ -67,7 +66,7 @@ from kgserve.ops.moments import (
     world_moment,
 )
 from kgserve.ops.standing import shown_then
-from kgserve.ops.validate import Faults, asked_attributes, check_label, named_twice
+from kgserve.ops.validate import Faults, asked_in_json, check_label, checked_label, named_twice
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
 from kgserve.rows.encoding import encode_link
@@ -92,9 +91,7 @@ def get_node(graph: Graph, request: NodeRequest) -> Encoded[NodeAnswer]:
             raise InvalidInput("version: goes with none of as_of, valid_at and follow_symlinks")
         return encoded(msgspec.json.encode(node_version(graph, request.node_id, request.version)))
     moment, past, node_id = valid_moment(request.valid_at), graph.past(request.as_of), request.node_id
-    faults = Faults()
-    check_label(node_id, "id", faults)
-    faults.raise_any()
+    checked_label(node_id)
     inbound = _inbound(graph, request)
     with graph.lease() as store:
         found = (
@@ -184,7 +181,7 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
 def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | None]:
     place, past = _start_of_page(wanted), graph.past(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
-    attributes = asked_attributes(_json_object(wanted.attributes))
+    attributes = asked_in_json(wanted.attributes, "attributes")
     with graph.lease() as leased:
         wanted_nodes = NodeFilter(types, tags, world_moment(wanted.valid_at, leased, past), attributes)
         if past is None:
@@ -194,14 +191,6 @@ def _page_of_nodes(graph: Graph, wanted: NodesQuery) -> tuple[list[Node], str | 
             found = page_as_of(leased, past, wanted_nodes, place, wanted.limit)
             nodes = shown_then(leased, past, found.items)
     return nodes, None if found.next is None else _cursor_of(found.next)
-
-
-def _json_object(text: str | None) -> dict[str, Scalar] | None:
-    try:
-        return None if text is None else decode_json(text, Wanted)
-    except (msgspec.DecodeError, RecursionError) as error:
-        message = f'is no JSON object of texts, numbers, true, false and null, such as {{"status": "open"}}: {error}'
-        raise InvalidInput.at("attributes", message) from None
 
 
 def listed(leased: Store, wanted: NodeFilter, place: Place, limit: int) -> Listed[NodeRow]:
@@ -315,9 +304,7 @@ def get_edge(graph: Graph, request: EdgeId) -> EdgeAnswer:
 
 def edges_of_node(graph: Graph, request: EdgesRequest | IncomingRequest, *, outgoing: bool) -> Encoded[EdgeList]:
     """A page of a node's edges. Looks at all edges of the node. Raises what `incoming` does."""
-    faults = Faults()
-    check_label(request.node_id, "id", faults)
-    faults.raise_any()
+    checked_label(request.node_id)
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, EdgesRequest) else _inbound(graph, request)

@@ -66,7 +66,6 @@ NEAR = 0.8
 """From this cosine on two memories that differ in a number, a name or a negation may contradict each other."""
 WAIT_SECONDS = 10.0
 _MOST_ENTITIES = 20
-_MOST_RUNS = 1_000
 _AT_ONCE = 200
 _MOST_WORDS = 40
 _STEM = 4

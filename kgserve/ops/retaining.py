@@ -49,8 +49,6 @@ from kgserve.store.ahead import Ahead
 from kgserve.store.store import Store
 from kgserve.views.recent import Recent
 
-_RELATED_BYTES = 1_000
-
 
 def retain(graph: Graph, request: RetainRequest) -> Future[RetainAnswer]:
     """Remembers a text, or the turns of a conversation; makes the store if it does not exist.

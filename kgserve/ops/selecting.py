@@ -13,11 +13,10 @@ from kgserve.errors import InvalidInput
 from kgserve.model.answers import CountAnswer, DeleteNodesAnswer, NodesAnswer
 from kgserve.model.batch import WriteBatch
 from kgserve.model.listing import NodeFilter, Place
-from kgserve.model.plan import Report
 from kgserve.model.requests import CountRequest, DeleteNodesRequest, NodesRequest
 from kgserve.model.rows import NodeRow
 from kgserve.ops import render
-from kgserve.ops.graph import Graph, answered
+from kgserve.ops.graph import Graph
 from kgserve.ops.moments import Past, rows_at, valid_moment, world_moment
 from kgserve.ops.reading import listed
 from kgserve.ops.standing import shown_then
@@ -74,20 +73,15 @@ def delete_nodes(graph: Graph, request: DeleteNodesRequest) -> Future[DeleteNode
     with graph.lease() as store:
         wanted = _filter(store, request)
         deletion = _Deletion(request, wanted, _candidates(store, wanted, request))
-        if request.dry_run:
-            with store.reading() as rows:
-                return answered(deletion.answer(deletion.chosen(rows), rows.at))
-    chosen: list[_Chosen] = []
 
-    def batch(leased: Store) -> WriteBatch:
+    def look(leased: Store) -> _Chosen:
         with leased.reading() as rows:
-            chosen.append(deletion.chosen(rows))
-        return WriteBatch(delete_nodes=chosen[0].ids, cost=sum(map(len, chosen[0].ids)) + 100 * chosen[0].edges)
+            return deletion.chosen(rows)
 
-    def answer(report: Report) -> DeleteNodesAnswer:
-        return deletion.answer(chosen[0], report.sequence)
+    def batch(_: Store, chosen: _Chosen) -> WriteBatch:
+        return WriteBatch(delete_nodes=chosen.ids, cost=sum(map(len, chosen.ids)) + 100 * chosen.edges)
 
-    return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
+    return graph.prepared(look, batch, deletion.answer, dry_run=request.dry_run)
 
 
 class _Chosen(msgspec.Struct, frozen=True):
