@@ -203,7 +203,8 @@ class Edge:
                 return
             self._let_in(scope, context)
             self._check_path(scope["path"])
-            if not self._is_passed_on(exchange.headers) and (found := self.shortcuts.find(scope)):
+            is_passed = self._in_cluster and is_passed_on(exchange.headers)
+            if not is_passed and (found := self.shortcuts.find(scope)):
                 await exchange.reply(await self.shortcuts.answered(found, scope, exchange.receive))
             else:
                 await in_task()
@@ -222,9 +223,6 @@ class Edge:
                 log.exception("answer_broken_off")  # the server cuts the connection: the client sees a partial answer
         finally:
             exchange.log()
-
-    def _is_passed_on(self, headers: Mapping[bytes, bytes]) -> bool:
-        return self._in_cluster and is_passed_on(headers)
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):

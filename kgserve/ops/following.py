@@ -21,7 +21,7 @@ from kgserve.model.walk import MAX_EDGES, Walk
 from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.moments import EVERY_EDGE, Past, noted, rows_at, survivor_at, world_moment
-from kgserve.ops.standing import shown_then
+from kgserve.ops.render import shown_then
 from kgserve.rows.redirect import absorbed, merged_among
 from kgserve.rows.snapshot import Rows
 from kgserve.store.pool import NotOpen

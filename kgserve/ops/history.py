@@ -40,7 +40,7 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import Then
 from kgserve.ops.moments import MAX_DIGITS, whole_history
-from kgserve.ops.standing import Standing, standing_of, standings
+from kgserve.ops.render import Standing, standing_of, standings
 from kgserve.ops.superseding import in_order, sequence_in
 from kgserve.ops.validate import checked_label
 from kgserve.ops.writing import cost, inject_answer

@@ -65,7 +65,7 @@ from kgserve.ops.moments import (
     when_asked,
     world_moment,
 )
-from kgserve.ops.standing import shown_then
+from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_in_json, check_label, checked_label, named_twice
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import held_around, of_kinds, page_of_edges
@@ -174,7 +174,10 @@ def list_nodes(graph: Graph, request: NodesQuery) -> NodePage | ListedPage:
     """
     nodes, next_cursor = _page_of_nodes(graph, request)
     if request.compact:
-        return ListedPage(nodes=list(map(_listed_node, nodes)), next_cursor=next_cursor)
+        return ListedPage(
+            nodes=[ListedNode(**{name: getattr(node, name) for name in _COMPACT}) for node in nodes],
+            next_cursor=next_cursor,
+        )
     return NodePage(nodes=nodes, next_cursor=next_cursor)
 
 
@@ -222,10 +225,6 @@ def _start_of_page(wanted: NodesQuery) -> Place:
         faults("offset", "goes with the first page only; the cursor knows how far that was")
     faults.raise_any()
     return _place_of(wanted.cursor) if wanted.cursor else Place("", wanted.offset)
-
-
-def _listed_node(node: Node) -> ListedNode:
-    return ListedNode(**{name: getattr(node, name) for name in _COMPACT})
 
 
 _LEFT_OUT = {"content", "attributes", "freshness_at", AUTHOR, "conflicts", "superseded_by"}

@@ -41,7 +41,7 @@ from kgserve.ops.following import Place, beside
 from kgserve.ops.graph import Graph
 from kgserve.ops.holders import Holders, IndexesAmong, WithHeads
 from kgserve.ops.moments import MAX_SHOWN, Past, survivor_at, world_moment
-from kgserve.ops.standing import shown_then
+from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, named_twice
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows

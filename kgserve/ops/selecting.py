@@ -19,7 +19,7 @@ from kgserve.ops import render
 from kgserve.ops.graph import Graph
 from kgserve.ops.moments import Past, rows_at, valid_moment, world_moment
 from kgserve.ops.reading import listed
-from kgserve.ops.standing import shown_then
+from kgserve.ops.render import shown_then
 from kgserve.ops.validate import Faults, asked_attributes, check_label
 from kgserve.rows.edge_page import with_versions
 from kgserve.rows.snapshot import Rows
