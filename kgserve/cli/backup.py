@@ -231,7 +231,7 @@ def verify(folder: str, *, store: str | None, as_json: bool) -> int:
     The exit code is 0 when it is whole, and 1 when anything is wrong; each fault is told with the file and the place.
     """
     from kgserve.backup.folder import BackupFolder
-    from kgserve.backup.verify import verify as look
+    from kgserve.backup.restore import verify as look
 
     found = list(look(BackupFolder(Path(folder)), store))
     if as_json:
