@@ -32,11 +32,9 @@ from kgserve.model.answers import CypherAnswer, ImportAnswer
 from kgserve.model.requests import KEPT_AT, AsOfText, CypherRequest
 from kgserve.operations import examples
 from kgserve.operations.operation import CSV, NDJSON, READ, WRITE, XML, ZIP, Body, Operation, described
-from kgserve.ops.converting import ARCHIVE, ConvertedExport, ConvertedImport
 from kgserve.ops.cypher import run
 from kgserve.ops.cypher_read import IN_MEMORY_BYTES, Format, Interruption, RowStream, stream
-from kgserve.ops.exporting import Exported, exported
-from kgserve.ops.importing import Importer
+from kgserve.ops.transfer import ARCHIVE, ConvertedExport, ConvertedImport, Exported, Importer, exported
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -43,12 +43,12 @@ from kgserve.model.hierarchy import AncestorsRequest, BelowRequest
 from kgserve.model.queries import EntityHistoryRequest
 from kgserve.model.requests import CypherRequest, check_store_name
 from kgserve.operations.table import USE_CASES
-from kgserve.ops import cypher, exporting, hierarchy, history
+from kgserve.ops import cypher, hierarchy, history, transfer
 from kgserve.ops.cypher_read import RowStream, stream
 from kgserve.ops.events import Delivery, EventReader, Wanted
 from kgserve.ops.graph import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, Graph, Graphs
-from kgserve.ops.importing import Importer
 from kgserve.ops.opening import open_all
+from kgserve.ops.transfer import Importer
 from kgserve.reach import find, holder
 from kgserve.settings import Indexed, Settings, load
 from kgserve.store.lock import DataFolderLock
@@ -308,10 +308,10 @@ def _done(graphs: Graphs, call: Call[Any]) -> Any:
     return case.ask(target, None if case.request is None else _read(call.asked, case.request))
 
 
-def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | exporting.Exported:
+def _begun(graphs: Graphs, call: Call[Any]) -> RowStream | transfer.Exported:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return exporting.exported(graph, call.asked["as_of"], call.asked["valid_at"])
+        return transfer.exported(graph, call.asked["as_of"], call.asked["valid_at"])
     return stream(graph, _read(call.asked, CypherRequest), "ndjson")
 
 

@@ -16,7 +16,7 @@ from kgserve.mcp import present, schemas
 from kgserve.mcp.schemas import as_request
 from kgserve.model import answers, queries, requests, versioned
 from kgserve.model.merging import MergeAnswer, MergeNode, UnmergeAnswer, UnmergeNode
-from kgserve.ops import cypher, history, merging, reading, search, selecting, unmerging, versions, writing
+from kgserve.ops import cypher, history, merging, reading, search, selecting, versions, writing
 from kgserve.ops.graph import Graph, as_struct
 
 G = TypeVar("G", bound=msgspec.Struct)
@@ -154,7 +154,7 @@ def _delete_entity(
 
 def _merge(graph: Graph, given: schemas.MergeEntities) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
     if given.undo:
-        return unmerging.unmerge(graph, as_request(UnmergeNode, given))
+        return merging.unmerge(graph, as_request(UnmergeNode, given))
     if not given.into:
         message = "is required, unless undo is true: the id of the entity that stays"
         raise InvalidInput(f"into: {message}", (FieldError("into", message),))

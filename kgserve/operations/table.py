@@ -15,7 +15,6 @@ from kgserve.ops import (
     backup,
     cypher_read,
     drawing,
-    exporting,
     history,
     linking,
     merging,
@@ -23,7 +22,7 @@ from kgserve.ops import (
     search,
     selecting,
     stores,
-    unmerging,
+    transfer,
     versions,
     writing,
 )
@@ -237,7 +236,7 @@ USE_CASES = (
         sent=examples.MERGE, example=examples.MERGED, errors=_KNOWN, threads="writes",
     ),
     UseCase(
-        *("unmerge", "POST", f"{_NODE}/unmerge", unmerging.unmerge),
+        *("unmerge", "POST", f"{_NODE}/unmerge", merging.unmerge),
         id="unmergeNode", tag="versions", role="write", summary="Take the merge of a node back",
         sent=examples.UNMERGE, optional=True, example=examples.UNMERGED, errors=(*_KNOWN, "gone"), threads="writes",
     ),
@@ -266,7 +265,7 @@ USE_CASES = (
         example=examples.CHANGES, errors=(*READ, "gone"),
     ),
     UseCase(
-        *("restore", "POST", f"{STORE}/restore", exporting.restore),
+        *("restore", "POST", f"{STORE}/restore", transfer.restore),
         id="restoreStore", tag="history", role="admin", summary="Make a new store of what a store was",
         sent=examples.RESTORE, example=examples.RESTORED, errors=(*_KNOWN, "gone"), threads="transfers",
         repeatable=False, long=True,
