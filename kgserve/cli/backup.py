@@ -95,8 +95,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, ways: Backu
     from kgserve.backup.create import BackupSource, back_up
     from kgserve.backup.folder import BackupFolder
     from kgserve.reach import find
-    from kgserve.store.closed_store import closed_state
-    from kgserve.store.layout import Layout
+    from kgserve.store.layout import Layout, closed_state
     from kgserve.store.lock import DataFolderLock
     from kgserve.store.pool import StorePool
 

@@ -22,7 +22,7 @@ from kgserve.forwarding import HOPS, Forwarder
 from kgserve.http import sse
 from kgserve.http.forward import in_the_name_of
 from kgserve.http.problem import target_of
-from kgserve.http.service import Service, client_left, path_text, query, service_of
+from kgserve.http.service import Service, client_left, path_text, query_of, service_of
 from kgserve.model.events import (
     REST,
     Position,
@@ -107,7 +107,7 @@ async def store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     now; after `Last-Event-ID` (or `last_event_id`, or `since`) nothing is missed and nothing comes twice. A client
     that reads too slowly gets a `dropped` event that says from which id to resume, and the stream ends.
     """
-    asked = query(request, StoreEventsQuery, _LISTS)
+    asked = query_of(request.scope["query_string"], StoreEventsQuery, _LISTS)
     store = check_store_name(path_text(request, "store"))
     path, text = _last_id(request, asked)
     positions = {store: parse_position(text, path)} if text else _since(asked)
@@ -121,7 +121,7 @@ async def events(request: Request[Any, Any, Any]) -> ASGIResponse:
     Without `store`, stores that are made later are followed as well: each begins with `store_created`. Then a node of a
     cluster tells of the stores of all nodes.
     """
-    asked = query(request, EventsQuery, _LISTS)
+    asked = query_of(request.scope["query_string"], EventsQuery, _LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
     positions = parse_positions(text, path) if text else _since(asked)

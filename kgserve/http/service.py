@@ -128,15 +128,9 @@ class Service:
         """The result of ``work``, run in one of the threads for reads and short work."""
         return await self._run(partial(work, *args, **kwargs), "reads")
 
-    async def statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``work``, a statement of a caller's, run in one of the threads for those."""
-        await in_task()
-        return await self._threads.statements.run(partial(work, *args, **kwargs), caller)
-
-    async def writing_statement(self, caller: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `statement`, of one that writes and may have to wait for others: not in a thread that readers need."""
-        await in_task()
-        return await self._threads.writing_statements.run(partial(work, *args, **kwargs), caller)
+    async def statement(self, threads: Kind, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``work``, a statement. One that writes may wait for others: in no thread that readers need."""
+        return await self._run(partial(work, *args, **kwargs), threads)
 
     async def transfer(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work``, run in one of the threads for imports and exports."""
@@ -267,17 +261,6 @@ NAMES_ASKED = FIELD_NAMES.encode()
 """Stands in each query in which it may find any."""
 
 
-def query(
-    request: Request[Any, Any, Any],
-    into: type[Into],
-    lists: frozenset[str] = NONE,
-    repeated: frozenset[str] = NONE,
-    passed: frozenset[str] = NONE,
-) -> Into:
-    """As `query_of`."""
-    return query_of(request.scope["query_string"], into, lists, repeated, passed)
-
-
 def query_of(
     text: bytes,
     into: type[Into],
@@ -329,15 +312,13 @@ NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/j
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
 
 
-async def read_json(request: AnyRequest, into: type[Into]) -> Into:
-    """The body as ``into``. Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived."""
-    return await json_of(request.scope["headers"], request.receive, service_of(request), into)
-
-
 async def json_of(
     headers: Headers, receive: Receive, service: Service, into: type[Into], *, optional: bool = False
 ) -> Into:
-    """As `read_json`; ``optional``: without a body all is left out, whatever its headers say of it."""
+    """The body as ``into``; ``optional``: without a body all is left out, whatever its headers say of it.
+
+    Raises Unsupported, TooLarge, InvalidInput, or ClientLeft when it never arrived.
+    """
     if not optional:
         _check_headers(headers, _is_json)
     body = await _body(headers, receive, service)
@@ -461,7 +442,7 @@ class DirectOperation(NamedTuple):
         return self.case.operation
 
     async def answered(self, scope: HTTPScope, receive: Receive, service: Service) -> bytes:
-        """The JSON of the answer, for a caller that may have it. Raises as the use case and as `read_json`."""
+        """The JSON of the answer, for a caller that may have it. Raises as the use case and as `json_of`."""
         target, request = await self._request(scope, receive, service)
         try:
             return await self._found(target, request, service)

@@ -22,9 +22,9 @@ from kgserve.http.service import (
     caller_of,
     chunks_of,
     client_left,
+    json_of,
     path_text,
-    query,
-    read_json,
+    query_of,
     service_of,
 )
 from kgserve.http.service import NDJSON as NDJSON_TYPES
@@ -130,7 +130,7 @@ async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
     (`application/zip`). They are read when they have arrived as a whole; faults name the row or line of the file.
     """
-    wanted = query(request, ImportQuery)
+    wanted = query_of(request.scope["query_string"], ImportQuery)
     kind = _sent_format(request, wanted.format)
     with service_of(request).transferring():
         return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
@@ -192,7 +192,7 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     service = service_of(request)
     graph = service.graphs.graph(path_text(request, "store"))
-    wanted = query(request, ExportQuery)
+    wanted = query_of(request.scope["query_string"], ExportQuery)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.transferring():
         stream = await service.transfer(exported, graph, wanted.as_of, wanted.valid_at)
@@ -291,16 +291,16 @@ async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
     With `Accept: application/x-ndjson` or `text/csv` the rows of a statement that reads are streamed. Files, settings,
     transactions and data definition are not to be had. A statement ends when its client leaves.
     """
-    asked = await read_json(request, CypherRequest)
+    service, control = service_of(request), Interruption()
+    asked = await json_of(request.scope["headers"], request.receive, service, CypherRequest)
     if asked.mode == "write":
         caller_of(request).require("write")
-    service, control, asker = service_of(request), Interruption(), request.scope["state"]["request_context"].asker
     graph, media = service.graphs.graph(path_text(request, "store")), _media(request.headers.get("accept", ""))
     if asked.mode == "write" and media is None:
-        written = service.writing_statement(asker, run, graph, asked, control)
+        written = service.statement("writing_statements", run, graph, asked, control)
         return _json(_encode(await _while_present(request, control, written)))
     form = "json" if media is None else _FORMATS[media]
-    reading = service.statement(asker, stream, graph, asked, form, control)
+    reading = service.statement("statements", stream, graph, asked, form, control)
     rows = await _while_present(request, control, reading)
     if media is None and rows.size <= IN_MEMORY_BYTES:
         with closing(rows):

@@ -215,7 +215,7 @@ class Calls:
     async def _run(self, call: Call, graphs: Graphs) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
         if call.tool.runs_statement:
-            return await self._threads.statements.run(lambda: _said(call, *begin()), call.asker)
+            return await self._threads.kinds["statements"].run(lambda: _said(call, *begin()), call.asker)
         if not call.writes:
             return await self._threads.read(lambda: _said(call, *begin()))
         answer, given, store = await self._threads.kinds["writes"].run(begin)

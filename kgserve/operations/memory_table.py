@@ -21,7 +21,6 @@ from kgserve.operations.operation import READ, WRITE, UseCase
 from kgserve.ops import (
     analytics,
     consolidating,
-    extracting,
     forgetting,
     hierarchy,
     memories,
@@ -166,7 +165,7 @@ MEMORY_CASES = (
         sent=examples.REFLECT, optional=True, example=examples.REFLECTED, errors=_KNOWN, threads="transfers", long=True,
     ),
     UseCase(
-        *("extract_memories", "POST", f"{_LAYERED}/extract", extracting.extract_memories),
+        *("extract_memories", "POST", f"{_LAYERED}/extract", memories.extract_memories),
         id="extractMemories", tag="memories", role="write", summary="Have a language model take facts out of memories",
         sent=examples.EXTRACT, optional=True, example=examples.EXTRACTING, errors=_KNOWN, repeatable=True,
     ),

@@ -20,7 +20,6 @@ from kgserve.ops import (
     merging,
     reading,
     search,
-    selecting,
     stores,
     transfer,
     versions,
@@ -173,17 +172,17 @@ USE_CASES = (
         example=examples.NODE, errors=(*READ, "conflict", "gone"), short=0,
     ),
     UseCase(
-        *("get_nodes", "POST", f"{STORE}/get", selecting.get_nodes),
+        *("get_nodes", "POST", f"{STORE}/get", reading.get_nodes),
         id="getNodes", tag="nodes", role="read", summary="Many nodes by their ids",
         sent=examples.GET_NODES, example=examples.NODES_GOT, errors=(*_SEARCH, "gone"),
     ),
     UseCase(
-        *("count", "POST", f"{STORE}/count", selecting.count),
+        *("count", "POST", f"{STORE}/count", reading.count),
         id="countNodes", tag="nodes", role="read", summary="How many nodes fit a filter",
         sent=examples.COUNT, optional=True, example=examples.COUNTED, errors=_SEARCH,
     ),
     UseCase(
-        *("delete_nodes", "POST", f"{STORE}/delete", selecting.delete_nodes),
+        *("delete_nodes", "POST", f"{STORE}/delete", reading.delete_nodes),
         id="deleteNodes", tag="nodes", role="write", summary="Delete the nodes that fit a filter",
         sent=examples.DELETE_NODES, example=examples.NODES_DELETED, errors=_KNOWN, threads="writes", repeatable=False,
     ),

@@ -33,11 +33,11 @@ from kgserve.model.withdrawing import (
     goes_along,
     remembered,
 )
-from kgserve.ops.drafting import Draft
 from kgserve.ops.graph import Graph, answered
 from kgserve.ops.memories import TEASER
 from kgserve.ops.recall import recall
 from kgserve.ops.shown_memories import now_in_microseconds
+from kgserve.ops.storing import Draft
 from kgserve.rows.redirect import survivor
 from kgserve.rows.snapshot import Rows
 from kgserve.store.ahead import Ahead

@@ -479,7 +479,7 @@ STATEMENTS_OPEN = 70
 RETRY_AFTER = 2
 """Seconds after which to come again."""
 
-Kind: TypeAlias = Literal["reads", "writes", "transfers"]
+Kind: TypeAlias = Literal["reads", "writes", "transfers", "statements", "writing_statements"]
 
 
 class Places:
@@ -589,9 +589,9 @@ class Threads:
             "reads": Shares(THREADS, each, queue, waited),
             "writes": Shares(THREADS, each, queue),
             "transfers": Shares(TRANSFER_THREADS, TRANSFER_THREADS // 2),
+            "statements": Shares(THREADS, STATEMENTS, stated),
+            "writing_statements": Shares(THREADS, STATEMENTS, stated),
         }
-        self.statements = Shares(THREADS, STATEMENTS, stated)
-        self.writing_statements = Shares(THREADS, STATEMENTS, stated)
 
     async def read(self, work: Callable[[], T]) -> T:
         """The result of ``work``, which may be done over again while it waits for an index."""

@@ -52,9 +52,9 @@ from kgserve.model.requests import EdgeInput, NodeInput
 from kgserve.model.rows import EMPTY_OBJECT, EdgeRow, NodeRow, edge_id, edge_key, edge_stamps
 from kgserve.model.times import format_time, parse_time
 from kgserve.ops import merging
-from kgserve.ops.drafting import Draft
 from kgserve.ops.graph import Graph, made_of
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of, shown, use
+from kgserve.ops.storing import Draft
 from kgserve.ops.validate import Faults, called, edge_put, node_put
 from kgserve.rows.delta import Gathered
 from kgserve.rows.edge_page import not_of_kinds, of_kinds, strong, with_versions

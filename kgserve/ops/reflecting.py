@@ -55,10 +55,10 @@ from kgserve.model.vocabulary import listed
 from kgserve.model.withdrawing import is_active, stands
 from kgserve.ops.affinity import Place, Vectors, groups, places
 from kgserve.ops.consolidating import Pace
-from kgserve.ops.extracting import NO_MODEL
 from kgserve.ops.graph import Graph
 from kgserve.ops.hierarchy import found_memory
 from kgserve.ops.made_calls import new_id
+from kgserve.ops.memories import NO_MODEL
 from kgserve.ops.shown_memories import name_of, now_in_microseconds, settings_of
 from kgserve.ops.storing import Storing
 from kgserve.rows.snapshot import Rows

@@ -58,8 +58,7 @@ from kgserve.ops.metrics import most_behind, standing_of
 from kgserve.ops.moments import whole_history
 from kgserve.ops.validate import Faults, check_label, node_put
 from kgserve.settings import MEBIBYTE
-from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile
+from kgserve.store.layout import ROOM_BYTES, Layout, StoreFile, closed_state
 from kgserve.store.placement import Away
 from kgserve.store.store import Store
 from kgserve.version import __version__

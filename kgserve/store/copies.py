@@ -33,8 +33,7 @@ from kgserve.journal.journal import Journal
 from kgserve.model.change import ChangeSet
 from kgserve.settings import MEBIBYTE, Settings
 from kgserve.sqlite_files import copy_database
-from kgserve.store.closed_store import seen_by_history
-from kgserve.store.layout import JOURNAL, Layout, StoreFile, write_description
+from kgserve.store.layout import JOURNAL, Layout, StoreFile, seen_by_history, write_description
 from kgserve.store.placement import Held, OpenStore
 from kgserve.store.rebuild import fresh_folder
 

@@ -22,8 +22,7 @@ from kgserve.errors import NoStore
 from kgserve.journal.tail import Tail, oldest_sequence
 from kgserve.model.change import ChangeSet
 from kgserve.model.events import Event, EventKind, Position, Selection, expand
-from kgserve.store.closed_store import closed_state
-from kgserve.store.layout import Layout
+from kgserve.store.layout import Layout, closed_state
 
 Wake = Callable[[], None]
 

@@ -43,14 +43,13 @@ from kgserve.settings import Settings
 from kgserve.sqlite_files import remove_files
 from kgserve.store.accesses import Accesses
 from kgserve.store.ahead import Ahead
-from kgserve.store.closed_store import open_journal
 from kgserve.store.compaction import Compactor, Folding
 from kgserve.store.copy_on_write import WarmCopies, WarmCopy
 from kgserve.store.ended_view import EndedView
 from kgserve.store.engine_view import EngineView
 from kgserve.store.erasing import Doomed, Erased
 from kgserve.store.feed import Feed
-from kgserve.store.layout import Layout, require_room_to_write
+from kgserve.store.layout import Layout, open_journal, require_room_to_write
 from kgserve.store.links_view import LinksView
 from kgserve.store.memories_view import MemoriesView
 from kgserve.store.placement import Placement
