@@ -169,7 +169,8 @@ class Then:
 
     def parent(self, memory_id: str) -> str | None:
         """What a memory stood below."""
-        edge = newest(edge for edge in self._upward(memory_id) if stands(self.node(edge.target)))
+        edges = filter(is_upward, self._edges(memory_id, outgoing=True))
+        edge = newest(edge for edge in edges if stands(self.node(edge.target)))
         return None if edge is None else edge.target
 
     def above(self, memory_id: str) -> Iterator[Placed]:
@@ -218,9 +219,6 @@ class Then:
                 f"more than {MOST_THEN} memories stood below {memory_id!r} then; that is too many to be told"
             )
         return [child for child in sources if stands(self.node(child)) and self.parent(child) == memory_id]
-
-    def _upward(self, memory_id: str) -> list[EdgeRow]:
-        return [edge for edge in self._edges(memory_id, outgoing=True) if is_upward(edge)]
 
     def _edges(self, memory_id: str, *, outgoing: bool) -> list[EdgeRow]:
         def look(history: History) -> list[EdgeRow]:

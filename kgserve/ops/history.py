@@ -7,14 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.history.history import FOREVER, History, SaidBy, State
+from kgserve.history.history import FOREVER, SaidBy, State
 from kgserve.journal.tail import Tail
 from kgserve.model.answers import (
     AlsoBy,
@@ -333,16 +332,12 @@ def _states(follower: HistoryFollower, entity_id: str, limit: int, after: int) -
     size = 0
     while len(found) < limit and size < MAX_BYTES:
         start, most = found[-1].first if found else after, min(limit - len(found), STATES_AT_ONCE)
-        states = follower.look(partial(_some, entity_id, start, most))
+        states = follower.look(lambda history, at=start, some=most: history.node_states_after(entity_id, at, some))
         found += states
         if len(states) < most:
             return found, False
         size += sum(len(state.row.content) + len(state.row.attributes) for state in states)
     return found, True
-
-
-def _some(entity_id: str, after: int, most: int, history: History) -> list[State[NodeRow]]:
-    return history.node_states_after(entity_id, after, most)
 
 
 def _parent(follower: HistoryFollower, state: State[NodeRow], present: int) -> str | None:

@@ -261,9 +261,11 @@ def _walk(history: History, wanted: Walk, at: int) -> Reached:
     start = history.node_at(wanted.start, at)
     if start is None or not (wanted.valid_at is None or start.row.holds_at(wanted.valid_at)):
         return Reached([], [], truncated=False)
-    found = by_levels(
-        wanted, wanted.start, lambda ids: _followed(history, wanted, ids, at), _standing(history, wanted, at)
-    )
+
+    def followed(ids: Collection[str]) -> Iterator[EdgeRow]:
+        return filter(wanted.follows, _edges(history, wanted, ids, at))
+
+    found = by_levels(wanted, wanted.start, followed, _standing(history, wanted, at))
     states = ((history.node_at(node_id, at), depth) for node_id, depth in found.depths.items())
     return Reached([(state.row, depth) for state, depth in states if state is not None], found.edges, found.truncated)
 
@@ -271,10 +273,6 @@ def _walk(history: History, wanted: Walk, at: int) -> Reached:
 def _standing(history: History, wanted: Walk, at: int) -> Standing | None:
     moment = wanted.valid_at
     return None if moment is None else lambda ids: standing(ids, lambda some: rows_at(history, some, at), moment)
-
-
-def _followed(history: History, wanted: Walk, ids: Collection[str], at: int) -> Iterator[EdgeRow]:
-    return filter(wanted.follows, _edges(history, wanted, ids, at))
 
 
 def _edges(history: History, wanted: Walk, ids: Collection[str], at: int) -> Iterable[EdgeRow]:

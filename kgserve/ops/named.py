@@ -343,7 +343,8 @@ class _Around:
         depths, level = {start: 0}, [start]
         for hops in range(1, depth + 1):
             ends = self._ends(level) - depths.keys()
-            level = sorted(row.id for row in self._rows.nodes(ends).values() if self._is_entity(row))
+            there = self._rows.nodes(ends).values()
+            level = sorted(row.id for row in there if not row.is_memory and row.holds_at(self._moment))
             room = most - len(depths)
             depths |= dict.fromkeys(level[:room], hops)
             if len(level) > room:
@@ -366,9 +367,6 @@ class _Around:
         found = not_of_kinds(rows, rows.around(numbers, outgoing=outgoing), _APART)
         found = rows.holding(found, self._moment) if rows.dated else found
         return strong(rows, found, self._least) if self._least > 0 else found
-
-    def _is_entity(self, row: NodeRow) -> bool:
-        return not row.is_memory and row.holds_at(self._moment)
 
 
 def _remembered(store: Store, rows: Rows, entity: str, request: EntityGraphRequest, now: int) -> dict[str, Any]:

@@ -520,8 +520,13 @@ def get_nodes(graph: Graph, request: NodesRequest) -> NodesAnswer:
     ids = _checked(request.ids)
     moment, past = valid_moment(request.valid_at), graph.past(request.as_of)
     with graph.lease() as store:
-        found = _present(store, ids) if past is None else _then(store, past, ids)
-        found = [row for row in found if moment is None or row.holds_at(moment)]
+        if past is None:
+            with store.reading() as rows:
+                there = [*rows.nodes(ids).values()]
+        else:
+            follower, at = past.of(store)
+            there = follower.look(lambda history: [*rows_at(history, ids, at)])
+        found = [row for row in there if moment is None or row.holds_at(moment)]
         shown = map(render.node, found) if past is None else shown_then(store, past, found)
         nodes = {node.id: node for node in shown}
     return NodesAnswer(nodes=list(nodes.values()), missing=_missing(ids, nodes))
@@ -644,13 +649,3 @@ def _unique(texts: Iterable[str]) -> list[str]:
 def _missing(ids: Iterable[str], found: Collection[str]) -> list[str]:
     there = frozenset(found)
     return [node_id for node_id in ids if node_id not in there]
-
-
-def _present(store: Store, ids: list[str]) -> list[NodeRow]:
-    with store.reading() as rows:
-        return [*rows.nodes(ids).values()]
-
-
-def _then(store: Store, past: Past, ids: list[str]) -> list[NodeRow]:
-    follower, at = past.of(store)
-    return follower.look(lambda history: [*rows_at(history, ids, at)])

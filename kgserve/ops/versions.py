@@ -64,9 +64,10 @@ def put_node(graph: Graph, request: PutNodeRequest) -> Future[PutNodeAnswer]:
         row = written(report)
         node = render.node(row)
         if went_beside(put, report):
+            others = ", ".join(f"version {version}" for version in conflicts(row))
             raise ConflictManual(
                 f"node {row.id!r} is not at version {put.based_on}: what was sent is kept as version {row.version} "
-                f"beside {_listed(conflicts(row))}; put a version that is based on any of them to settle it",
+                f"beside {others}; put a version that is based on any of them to settle it",
                 node,
             )
         # An id that was not given is the call's own: a call that is made again has made the node itself.
@@ -147,10 +148,6 @@ def _one_name(request: PutNodeRequest, fault: Fault) -> NodeFields:
         for ours, name in _NODE_NAMES.items()
     }
     return msgspec.structs.replace(request, **values)
-
-
-def _listed(versions: tuple[int, ...]) -> str:
-    return ", ".join(f"version {version}" for version in versions)
 
 
 QUEUE_SECONDS = 10.0

@@ -25,7 +25,7 @@ from kgserve.model.decay import HalfLives
 from kgserve.model.fields import Width
 from kgserve.model.likeness import fingerprint, text_hash
 from kgserve.model.names import folded, names_of
-from kgserve.model.rows import EdgeRow, NodeRow
+from kgserve.model.rows import NodeRow
 from kgserve.rows.snapshot import Rows
 from kgserve.rows.view import RowsView
 from kgserve.sqlite_files import asked, remove_files
@@ -311,7 +311,7 @@ class MemoriesView:
             if net.state is None:
                 return self._renew()
             seen = net.state.sequence
-            memories.apply(net, seen, lambda node_id: _edges_of(rows, node_id))
+            memories.apply(net, seen, lambda node_id: chain(rows.outgoing(node_id), rows.incoming(node_id)))
             if seen - self._committed > COMMIT_CHANGES:
                 self._commit(memories)
         memories.halve(self._half_lives())
@@ -354,7 +354,3 @@ class MemoriesView:
             memories.rebuild(nodes, edges, accesses, rows.at)
         self._commit(memories)
         return memories
-
-
-def _edges_of(rows: Rows, node_id: str) -> Iterator[EdgeRow]:
-    return chain(rows.outgoing(node_id), rows.incoming(node_id))
